@@ -1,4 +1,4 @@
-//! Programs of different launches call each other, and so does one that a plain shell starts:
+//! Programs of different launches call each other, and a program in a plain shell calls them too:
 //!
 //! ```text
 //! lattice launch -n 2 across_launches serve &        # prints its addresses
@@ -28,14 +28,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Calls a method as a guest of the set that it calls, and prints the answer.
+/// Calls a method as a guest of the method's set, and prints the answer.
 fn ask(to: Uid, number: &str) -> Result<(), Box<dyn Error>> {
     let answer = Participant::guest_of(to.set())?.call(to, DOUBLE, number.as_bytes(), Duration::from_secs(30))?;
     println!("{}", String::from_utf8_lossy(&answer));
     Ok(())
 }
 
-/// Serves as a rank of a launch until it is told to end.
+/// Serves as a rank of a launch until a call ends it.
 fn serve() -> Result<(), Box<dyn Error>> {
     let participant = Participant::of_launch()?;
     participant.serve(DOUBLE, |_, _, body| {

@@ -1,11 +1,11 @@
-//! Ranks of two launches whose methods call each other back, a hundred deep:
+//! Ranks of two launches with methods that call each other back, a hundred deep:
 //!
 //! ```text
 //! lattice launch -n 2 call_back &                    # prints its addresses
 //! lattice launch -n 2 call_back &
 //! lattice call lattice://SET/0 303 'lattice://SET/0 lattice://OTHER/1 100'      # 100 hops
 //! ```
-//! Whoever waits for an answer serves what comes meanwhile, so nobody waits for ever.
+//! A participant that waits for an answer serves the calls that arrive meanwhile, so none waits indefinitely.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -18,7 +18,7 @@ use lattice_overlay::participant::Participant;
 
 const BOUNCE: Method = Method(303);
 const SAIL: Method = Method(304);
-/// Answers with the number of the process.
+/// Answers with the process id.
 const PROCESS: Method = Method(305);
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Hands on to the other of two addresses what is left of the hops, and tells how many there were.
+/// Forwards the remaining hops to the other of two addresses, and returns the number of hops.
 fn bounce(participant: &Participant, _: Uid, body: &[u8]) -> Result<bytes::Bytes, Fault> {
     let text = String::from_utf8_lossy(body);
     let words: Vec<&str> = text.split(' ').collect();

@@ -1,4 +1,4 @@
-//! A host of one's own that serves PMIx to the processes it starts, so that Open MPI's find each other. libpmix is needed nowhere but in them.
+//! A custom host that serves PMIx to the processes it starts, so that Open MPI processes find each other. Only these processes need libpmix.
 //! ```text
 //! $ cargo run -p lattice-examples --example embed_pmix -- ./my_open_mpi_program
 //! ```
@@ -18,7 +18,7 @@ use tokio::{process::Child, process::Command, task::JoinSet};
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let (size, host) = (3, "localhost");
-    let mut secret = [0; 16]; // who knows a namespace may claim its ranks
+    let mut secret = [0; 16]; // a process with the name of a namespace may claim its ranks
     fs::File::open("/dev/urandom")?.read_exact(&mut secret)?;
     let name = format!("example.{:x}", u128::from_ne_bytes(secret));
     let namespace = Namespace::on_one_node(&name, Job::on_one_node(JobId::new(&name)?, size), host);
@@ -47,7 +47,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             Some(end) = running.join_next() => end?,
         };
         let seat = Seat { job, local };
-        driver.drain(seat); // what the rank said last comes before its end
+        driver.drain(seat); // the rank's last message comes before its end
         let asked = driver.take_clean_up(seat); // a host that is root removes as the rank's user
         asked.iter().flat_map(|clean_up| &clean_up.files).for_each(|file| _ = fs::remove_file(file));
         let status = status?;

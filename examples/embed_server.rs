@@ -1,12 +1,12 @@
-//! A host of one's own: serves PMI to two processes with tokio, and hears how they end.
+//! A custom host: serves PMI to two processes with tokio, and reports how they end.
 //!
 //! ```text
 //! $ cargo run -p lattice-examples --example embed_server -- ./my_mpi_program
 //! both ranks are through
 //! ```
 //!
-//! The ranks come through `PMI_PORT`. A real host gives each a socket (`PMI_FD`, see `Driver::connect` and the crate `rank-spawner`): that
-//! needs no port, and proves which rank it is.
+//! The ranks connect to `PMI_PORT`. A real host gives each rank a socket (`PMI_FD`, see `Driver::connect` and the crate `rank-spawner`): a
+//! socket needs no port, and proves the rank's identity.
 
 use std::{env, error::Error, net::TcpListener, process, sync::Arc, time::Duration};
 
@@ -37,7 +37,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             Ok(reason) = &mut ended => Err(format!("the job had to end: {reason:?}"))?,
             Some(end) = running.join_next() => end?,
         };
-        driver.drain(local); // what the rank said last comes before its end
+        driver.drain(local); // the rank's last message comes before its end
         let status = status?;
         if status.success() && driver.progress(local).is_none_or(|progress| progress.phase == Phase::Silent) {
             Err(format!("rank {local} never called PMI: a program of Open MPI speaks PMIx, see embed_pmix.rs"))?;

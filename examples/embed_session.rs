@@ -1,4 +1,4 @@
-//! A node's part of a launch, whole: starts ranks, serves them PMI-1, PMI-2 and PMIx, brings their output, and leaves nothing behind.
+//! A whole node's part of a launch: starts ranks, serves them PMI-1, PMI-2 and PMIx, delivers their output, and leaves nothing to clean up.
 //!
 //! ```text
 //! $ cargo run -p lattice-examples --example embed_session -- ./my_mpi_program        (or any other program)
@@ -7,7 +7,7 @@
 //! all 4 ranks have ended well
 //! ```
 //!
-//! The program may be of MPICH, Intel MPI or Open MPI, or call no PMI at all.
+//! The program may use MPICH, Intel MPI or Open MPI, or make no PMI calls.
 
 use std::{env, error::Error};
 
@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let program = words.next().unwrap_or_else(|| "hostname".into());
     let spec = SessionSpec::on_one_node(4, program, words.collect())?;
     let (events, mut happened) = mpsc::channel(64);
-    // Signals, aborts and questions go in by `orders`; a session whose host drops it ends its ranks.
+    // Signals, aborts and questions go into `orders`. A session ends its ranks when its host drops it.
     let (orders, control) = mpsc::channel(1);
     let io = SessionIo::on_one_node(&spec, events, control)?;
     let session = tokio::spawn(lattice_session::run(spec, io));

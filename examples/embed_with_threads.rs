@@ -1,5 +1,5 @@
-//! A PMI server without any runtime: a thread for each rank serves it until it leaves, and waits for its end.
-//! `pmi-core` needs of its features `threads` alone for this.
+//! A PMI server without any runtime: a thread for each rank serves the rank until it leaves, and waits for its end.
+//! Of the features of `pmi-core`, it needs only `threads`.
 //! ```text
 //! $ cargo run -p lattice-examples --example embed_with_threads -- ./my_mpi_program
 //! ```
@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let outcome = ends.iter().take(size as usize).collect::<Result<(), String>>();
     if outcome.is_err() {
-        // One that ended first is no process any more.
+        // A process that ended first does not exist any more.
         processes.into_iter().for_each(|process| _ = kill(process, Signal::SIGKILL));
     }
     outcome?;
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Serves a rank and waits for its end, which counts after all that it said.
+/// Serves a rank and waits for its end, which takes effect after all its messages.
 fn follow(server: &Arc<ThreadedServer>, rank: LocalRank, socket: UnixStream, mut child: Child) -> Result<(), String> {
     let must_end = |error: NotServed| format!("{error}: {error:?}");
     server.serve(rank, socket).map_err(must_end)?;

@@ -1,5 +1,5 @@
-//! Fabric credentials without the rest of Lattice: a manager gives a VNI and a key, a node makes CXI services, ranks get variables,
-//! and everything is given back. The manager is a fake over real HTTP, the NICs are directories.
+//! Fabric credentials without the rest of Lattice: a manager grants a VNI and a key, a node makes CXI services, ranks get variables, and
+//! everything is released. The manager is a fake over real HTTP, and the NICs are directories.
 //!
 //! ```text
 //! $ cargo run -p lattice-examples --example fabric_credentials
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // On the server: one service at the manager for all launches of an allocation.
     let manager = FakeFabric::start(Options::default())?;
     let config: FabricConfig = toml::from_str(&format!("backend = 'rest'\nurl = '{}'", manager.url()))?;
-    // A real journal keeps what must be undone after a crash.
+    // A real journal stores the operations to undo after a crash.
     let (clock, journal) = (Arc::new(SystemClock), Box::new(NoJournal));
     let grants = Grants::recover(&"daint".parse()?, config.manager()?, config.vnis, clock, [], journal)?;
     let need = Need { allocation: "4711".into(), nodes: vec!["node0".into()], uid: 1000 };
@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("{name}={}", if is_secret { format!("({} digits)", value.len()) } else { value.to_owned() });
     }
 
-    // And back: the VNI is free when the manager has deleted the service, and every node has confirmed.
+    // Release: the VNI is free after the manager has deleted the service, and every node has confirmed.
     let stuck = node::release(&nics, &SystemClock, &services, deadline);
     grants.release(&need.allocation)?;
     let undone = grants.settle(deadline);

@@ -1,10 +1,10 @@
-//! A fence of one's own, by files in a directory that all nodes share, and the suite of pmi-core that says whether it keeps a fence's promises.
+//! A custom fence by files in a directory that all nodes share, and the suite of pmi-core that checks the guarantees of a fence.
 //!
 //! ```text
 //! $ cargo run -p lattice-examples --example fence_over_files
 //! 9 nodes with one directory keep all promises of a fence
 //! ```
-//! A node brings its part as the file `FENCE.NODE`, and is there for as long as there is a file `NODE`.
+//! A node contributes the file `FENCE.NODE`, and is present as long as the file `NODE` exists.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::{error::Error, fs, io, sync::Arc, time::Duration};

@@ -1,4 +1,4 @@
-/* A reader of a job's memory under Lattice, to be copied into a program: docs/shared-memory.md is the contract.
+/* A reader of a job's memory under Lattice, to be copied into a program: docs/embed/shared-memory.md is the contract.
  *
  * Nothing outside the memory is read, whatever it holds. C11, Linux. */
 #ifndef LATTICE_JOB_MEMORY_H

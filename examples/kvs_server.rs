@@ -1,4 +1,4 @@
-//! A key-value server apart from the starter: it serves PMI to ranks that anybody starts, by hand, by a script or by a batch system.
+//! A key-value server separate from the starter: it serves PMI to ranks that are started by hand, by a script or by a batch system.
 //!
 //! ```text
 //! $ cargo run -p lattice-examples --example kvs_server -- 3 &
@@ -7,9 +7,9 @@
 //! all 3 ranks are through after 5 barriers
 //! ```
 //!
-//! All a rank needs are two variables: `PMI_PORT`, and `PMI_ID` with its number, which must be presented once. Processes of other users are
-//! turned away. Who starts the ranks sees how they end and tells the server (`Driver::rank_exited`, `rank_failed`); nobody does here,
-//! so a rank that is killed leaves the others waiting in their next barrier, until this server is interrupted.
+//! A rank needs only two variables: `PMI_PORT`, and `PMI_ID` with its number, which must be presented once. Processes of other users are
+//! refused. A program that starts ranks detects how they end and reports it to the server (`Driver::rank_exited`, `rank_failed`). There is none
+//! here: if a rank is killed, the remaining ranks wait in their next barrier until this server is interrupted.
 
 use std::os::unix::fs::MetadataExt;
 use std::{env, error::Error, net::TcpListener, process, sync::Arc, time::Duration};

@@ -1,4 +1,4 @@
-//! A session whose ranks are started in the host's own way, here by `std` and under `nice`: the session serves them, reads and ends them.
+//! A session with ranks that the host starts itself, here by `std` and under `nice`: the session serves them, reads their output and ends them.
 //!
 //! ```text
 //! $ cargo run -p lattice-examples --example own_spawner -- ./my_mpi_program        (or any other program)
@@ -7,7 +7,7 @@
 //! all 4 ranks have ended well
 //! ```
 //!
-//! Ranks come to PMI through a port, as `std` passes no descriptors on. A host that only changes commands hands them to a `Spawner` and needs none.
+//! Ranks reach PMI through a port, as `std` passes no descriptors. A host that only changes commands passes them to a `Spawner` and needs none.
 
 use std::process::{Command, Stdio};
 use std::{env, error::Error};

@@ -1,7 +1,7 @@
-//! Processes that know nothing of each other find their neighbours through PMI, and pass a token round the ring.
+//! Processes without prior data about each other find their neighbours through PMI, and pass a token round the ring.
 //!
-//! Each rank puts the address it listens at and its pid, fences, and gets what the others put. The token then travels by
-//! TCP, without PMI: that is how an MPI library wires itself up.
+//! Each rank puts its listening address and its pid, fences, and gets the values of all other ranks. The token then travels over TCP, without
+//! PMI, as in the wire-up of an MPI library.
 //!
 //! ```text
 //! $ cargo build --example pmi_ring
@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (rank, size) = (client.rank(), client.size());
     let (left, right) = ((rank + size - 1) % size, (rank + 1) % size);
 
-    // A launcher that spans nodes says by which name they reach this one.
+    // A launcher that spans nodes sets the name at which other nodes reach this one.
     let host = env::var("PMI_HOSTNAME").unwrap_or("127.0.0.1".to_owned());
     let listener = TcpListener::bind((host.as_str(), 0))?;
     let card = format!("{host}:{}/{}", listener.local_addr()?.port(), process::id());
@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Lets the token come by once; returns it as this rank saw it last. Rank 0 starts it, and has it back at the end.
+/// Passes the token on once; returns it as this rank saw it last. Rank 0 starts it, and receives it at the end.
 fn pass_token(rank: u32, listener: &TcpListener, right: &str) -> Result<String, Box<dyn Error>> {
     let mut to_right = TcpStream::connect(right)?;
     let (mut from_left, _) = listener.accept()?;

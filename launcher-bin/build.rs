@@ -5,21 +5,21 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::{env, fs};
 
-/// The symbols by which debuggers find the ranks (MPIR), as dynamic symbols of the program, which `strip` leaves.
+/// Symbols by which debuggers find the ranks (MPIR), as dynamic symbols of the program, which `strip` keeps.
 const MPIR: &str = "-Wl,--export-dynamic-symbol=MPIR_*";
-/// Functions of equal code become one, which makes the program 0.15 MB smaller. Not the one that debuggers stop in.
+/// Merges functions with equal code, which saves 0.15 MB of the program. The function in which debuggers stop is excluded.
 const FOLDED: [&str; 2] = ["-Wl,--icf=all", "-Wl,--keep-unique=MPIR_Breakpoint"];
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-link-arg-bins={MPIR}");
-    // LLD, which rustc brings along for some platforms, folds; GNU's linker does not know the word.
+    // LLD, which rustc includes on some platforms, supports these arguments. The GNU linker does not.
     if env::var("PROFILE").is_ok_and(|profile| profile == "release") && links_with(&FOLDED) {
         FOLDED.iter().for_each(|argument| println!("cargo::rustc-link-arg-bins={argument}"));
     }
 }
 
-/// True if an empty program can be linked with these arguments, as cargo has `lattice` linked.
+/// True if an empty program can be linked with these arguments, in the same way as `lattice`.
 fn links_with(arguments: &[&str]) -> bool {
     let variable = |name| env::var_os(name).unwrap_or_default();
     let directory = PathBuf::from(variable("OUT_DIR"));

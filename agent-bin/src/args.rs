@@ -11,76 +11,76 @@ use crate::daemon::Overrides;
 use crate::invitation::{InviteArgs, ListenArgs};
 use crate::join::JoinArgs;
 
-/// Settings file that is read when none is named; it need not exist.
+/// Default settings file. It need not exist.
 const CONFIG: &str = "/etc/lattice/agent.toml";
 
-/// Runs the processes of launches on this node, for an API server.
+/// Run the processes of launches on this node, for an API server.
 #[derive(Debug, Parser)]
 #[command(name = "lattice-agent", version)]
 pub struct Args {
-    /// The settings, in TOML [default: /etc/lattice/agent.toml, if it is there]
+    /// Settings file, in TOML [default: /etc/lattice/agent.toml, if it exists]
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) config: Option<PathBuf>,
-    /// This node's name [default: the one in its certificate; insecure, and with a user: the host's]
+    /// Name of this node [default: the name in its certificate; with --insecure or --user, the host name]
     #[arg(long, value_name = "NAME", env = "LATTICE_NODE_ID")]
     pub(crate) node_id: Option<String>,
-    /// Address to listen at [default: 0.0.0.0:50052; insecure: 127.0.0.1:50052]
+    /// Address to listen on [default: 0.0.0.0:50052; insecure: 127.0.0.1:50052]
     #[arg(long, value_name = "HOST:PORT", visible_alias = "grpc-addr", env = "LATTICE_AGENT_LISTEN")]
     pub(crate) listen: Option<String>,
-    /// Ports of which the first free one is taken if --listen has port 0, such as 60000-60100 [default: any]
+    /// Use the first free port of this range if --listen has port 0, such as 60000-60100 [default: any port]
     #[arg(long, value_name = "FIRST-LAST", env = "LATTICE_PORT_RANGE")]
     pub(crate) port_range: Option<PortRange>,
-    /// Address at which others reach this agent [default: the one it listens at]
+    /// Address that the API server and other agents connect to [default: the address of --listen]
     #[arg(long, value_name = "HOST:PORT", visible_alias = "advertise-addr", env = "LATTICE_ADVERTISE_ADDR")]
     pub(crate) advertise: Option<String>,
-    /// The API server [default: `api` in the settings, else LATTICE_API_URL]
+    /// Address of the API server [default: `api` in the settings, else LATTICE_API_URL]
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) api: Option<String>,
-    /// Use no certificates: anybody on this machine is believed whatever they say they are. For trying out
+    /// Use no certificates, and accept the identity that each process on this machine claims; for tests
     #[arg(long)]
     pub(crate) insecure: bool,
-    /// The user that the daemon becomes before it listens, when it is started as root: sessions are then started by a process of root's
-    /// that takes orders of the API server only [default: it stays root]
+    /// User that the daemon switches to before it listens, if started as root. A process that stays root then starts the sessions, on
+    /// orders of the API server only [default: stay root]
     #[arg(long, value_name = "NAME", env = "LATTICE_AGENT_USER")]
     pub(crate) user: Option<String>,
-    /// Run launches of root too
+    /// Also run launches of root
     #[arg(long)]
     pub(crate) allow_root: bool,
     /// Serve Prometheus metrics over HTTP
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
-    /// Directory in which sessions that outlive this agent wait for the next one [default: /run/lattice-agent; not root: below
+    /// Directory of sessions that outlive this agent, until the next agent takes them over [default: /run/lattice-agent; not root: below
     /// $XDG_RUNTIME_DIR, else in /tmp]
     #[arg(long, value_name = "DIRECTORY", env = "LATTICE_RUNTIME_DIR")]
     pub(crate) runtime_dir: Option<PathBuf>,
-    /// Check the settings and do nothing
+    /// Check the settings, and start nothing
     #[arg(long)]
     pub(crate) check_config: bool,
-    /// Command to carry out in place of running launches.
+    /// Command to run instead of the daemon.
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
 }
 
-/// Commands of the program beside the daemon.
+/// Commands of the program, in addition to the daemon.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Look after the CXI services of this node; neither the API server nor the agent need run.
+    /// Manage the CXI services of this node, without the API server and the agent.
     #[command(subcommand)]
     Cxi(CxiCommand),
-    /// Join a cluster that a user makes for himself with `lattice start --via` or `lattice launch --via`, until it ends. Settings come
-    /// over standard input; no others are read.
+    /// Join a cluster that a user creates with `lattice start --via` or `lattice launch --via`, until it ends. Settings are read from
+    /// standard input only.
     Join(JoinArgs),
-    /// Wait for invitations into such clusters, where nobody else can start an agent: in pods of Kubernetes. Each one starts an agent
-    /// that joins.
+    /// Wait for invitations to such clusters, in Kubernetes pods, where no other process can start an agent. Each invitation starts an
+    /// agent that joins.
     Listen(ListenArgs),
-    /// Invite a host that waits for it; `lattice launch --via k8s` does this. Standard input goes to the agent there.
+    /// Invite a host that waits for it, for `lattice launch --via k8s`. Standard input is forwarded to the agent there.
     Invite(InviteArgs),
-    /// Bring the PMI socket of a rank into its container; OCI runtimes call this, as packaging/oci tells them to.
+    /// Mount the PMI socket of a rank in its container; OCI runtimes call this, as configured in packaging/oci.
     OciHook,
 }
 
 impl Args {
-    /// The settings file: the one that is named, else the default one if it exists.
+    /// The settings file: the file of --config, else the default file if it exists.
     pub(crate) fn file(&self) -> Option<&Path> {
         let default = Path::new(CONFIG);
         self.config.as_deref().or(default.exists().then_some(default))

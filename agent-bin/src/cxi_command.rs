@@ -1,5 +1,5 @@
-//! `lattice-agent cxi`: lists, examines and cleans the CXI services of this node, for an operator who sits at it. Neither the API server
-//! nor the agent need run: which process uses a service is read from the environments of all processes.
+//! `lattice-agent cxi`: lists, examines and cleans the CXI services of this node. An operator runs it on the node. It needs neither the API
+//! server nor the agent: the environments of all processes show which process uses a service.
 
 use std::fmt::Write as _;
 use std::io;
@@ -24,18 +24,18 @@ use crate::{Answer, Exit};
 
 /// Mount point of the process file system.
 const PROC: &str = "/proc";
-/// Time limit for services that are busy to be ended.
+/// Time limit for ending services that are busy.
 const CLEAN_WITHIN: Duration = Duration::from_secs(10);
 
 /// Commands about this node.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum CxiCommand {
-    /// Show the NICs of this node, the services on them, and who uses them.
+    /// Show the NICs of this node, their services, and the process that uses each service.
     List(Shape),
-    /// Look at the library or program, at privileges, NICs, links and services, and say what is wrong; changes nothing.
+    /// Check the library or program, privileges, NICs, links and services, and report problems; changes nothing.
     #[command(after_help = "The exit code is 0 if nothing is wrong, and 1 if something is.")]
     Doctor(Shape),
-    /// End services that no process uses, while no agent runs here: what it left when it was killed.
+    /// End services that no process uses, such as the services of an agent that was killed; no agent may run here.
     Clean(Clean),
 }
 
@@ -54,10 +54,10 @@ pub(crate) struct Clean {
     /// Services that name one of these VNIs.
     #[arg(long, value_name = "VNI,...", value_delimiter = ',', group = "which")]
     vni: Vec<u16>,
-    /// All that were made for a user; not where other launchers than this one make services too.
+    /// All services that were made for a user; not on nodes where another launcher makes services too.
     #[arg(long, group = "which")]
     all: bool,
-    /// Say what would be ended, and do nothing.
+    /// Print the services that would be ended, and end none.
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -67,33 +67,33 @@ pub(crate) struct Clean {
 /// Error of a command about this node.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CxiCommandError {
-    /// The agent's settings are of no use.
+    /// The agent's settings are not usable.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Services cannot be made as the settings say, so none can be ended.
+    /// The fabric settings are not usable, so no service can be ended.
     #[error(transparent)]
     Backend(#[from] NodeConfigError),
-    /// Nothing makes services here.
+    /// The settings name no backend that makes services.
     #[error("no CXI services are made here; set `backend` in the section fabric of the agent's configuration")]
     NoBackend,
-    /// The NICs cannot be looked at.
+    /// The NICs cannot be read.
     #[error(transparent)]
     Nics(#[from] CxiError),
-    /// An agent runs, whose launches may not have started the processes that will use their services.
+    /// An agent runs. It may have made services for a launch that has not started its processes yet.
     #[error("an agent listens at {address}, and ends services itself when their launch or VNI ends; stop it first")]
     AgentRuns {
         /// Address of the agent.
         address: Address,
     },
-    /// An agent runs, at whatever address, or the directory by which it would be known cannot be used.
+    /// An agent runs, at any address, or the directory with its lock is not usable.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// The system refused something.
+    /// A system call failed.
     #[error("cannot look at this node: {0}")]
     System(#[from] io::Error),
 }
 
-/// Carries out the command with the settings in `config`, and `over` over them.
+/// Runs the command with the settings in `config`; `over` overrides them.
 ///
 /// # Errors
 /// Fails if the settings or the node cannot be read, or if the command is not safe now.
@@ -133,8 +133,8 @@ fn look(kind: NodeBackend, backend: Option<Arc<dyn CxiBackend>>) -> Result<CxiSu
     Ok(survey(kind, &*backend, owner))
 }
 
-/// Makes sure that no agent listens at this address, and that none does until the returned listener is dropped: services of launches that
-/// have not started their ranks yet are used by nobody. An agent that chooses its port itself is known by its lock alone.
+/// Ensures that no agent listens at this address, and that none can until the returned listener is dropped. Before a launch starts its ranks, no
+/// process uses its services. Only the lock detects an agent that chooses its own port.
 fn hold(address: &Address) -> Result<Option<TcpListener>, CxiCommandError> {
     let runs = || CxiCommandError::AgentRuns { address: address.clone() };
     match address {
@@ -192,7 +192,7 @@ fn cleaned(clean: &Clean, backend: &dyn CxiBackend) -> Result<Answer, CxiCommand
     Ok(answer(text, cleaned.failed))
 }
 
-/// The services that the command is about, whoever uses them.
+/// The services that the command selects, used or unused.
 fn meant(clean: &Clean, backend: &dyn CxiBackend) -> Result<Vec<(NicService, FoundService)>, CxiError> {
     let is_meant = |found: &FoundService| clean.all || found.vnis.iter().any(|vni| clean.vni.contains(&vni.get()));
     let mut services = Vec::new();
@@ -224,7 +224,7 @@ struct Service<'a> {
     svc_id: u32,
     vnis: &'a [u32],
     uids: &'a [u32],
-    /// Null if nobody does.
+    /// Null if no process uses the service.
     used_by: Option<&'a str>,
 }
 
@@ -291,7 +291,7 @@ fn table(nics: &[SurveyedNic]) -> String {
     text
 }
 
-/// Such as `1024,1025`; `all` where nothing is restricted.
+/// Numbers such as `1024,1025`; `all` where nothing is restricted.
 fn listed(numbers: impl Iterator<Item = u32>) -> String {
     let numbers: Vec<String> = numbers.map(|number| number.to_string()).collect();
     if numbers.is_empty() { "all".to_owned() } else { numbers.join(",") }
@@ -301,7 +301,7 @@ fn json(value: &impl Serialize) -> Result<String, CxiCommandError> {
     Ok(serde_json::to_string_pretty(value).map_err(io::Error::from)? + "\n")
 }
 
-/// The answer of a command that names what it could not do.
+/// The answer of a command, with the operations that failed.
 fn answer(text: String, problems: Vec<String>) -> Answer {
     let exit = if problems.is_empty() { Exit::Success } else { Exit::Findings };
     Answer { text, problems, exit }
@@ -341,7 +341,7 @@ mod tests {
         assert!(hold(&address).unwrap().is_some());
     }
 
-    /// Its address says nothing: everybody can listen at port 0.
+    /// The address does not show that the agent runs: any process can listen at port 0.
     #[test]
     fn services_are_not_cleaned_beside_an_agent_that_chooses_its_port() {
         let directory = tempfile::tempdir().unwrap();

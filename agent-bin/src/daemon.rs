@@ -1,12 +1,12 @@
-//! The node agent: takes launches from the API server, runs each as a session process of its user, and carries what they say.
+//! The node agent: receives launches from the API server, runs each in a session process of its user, and forwards messages between the two.
 //!
 //! ```text
 //! API server ──LaunchProcesses──> Service ──> Launches ──> Launch ──socket──> session process ──> ranks
 //!            <──ReportLaunch───── Report <─────────────────┘  │
 //!            <──Heartbeat──────── registration                └──FenceNode <──Link──> other agents
 //! ```
-//! One thread runs all of it. It never looks into what ranks write, and waits for nobody: a session that does not read, an API
-//! server that does not answer and a node that is lost each stop what they take part in and nothing else.
+//! One thread runs the agent. It never inspects the output of ranks, and never waits for a peer. A session that does not read, an API server
+//! that does not answer and a lost node each block only their own operations.
 
 mod admission;
 mod adoption;
@@ -75,7 +75,7 @@ use self::own_address::OwnAddress;
 use crate::runtime_lock::{self, LockError};
 use lattice_session::random;
 
-/// Error of an agent that does not run.
+/// Error that prevents an agent from starting, or ends it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DaemonError {
@@ -88,7 +88,7 @@ pub enum DaemonError {
     /// The agent's identity cannot be used.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// The certificate is another caller's.
+    /// The certificate belongs to another caller.
     #[error("{} is the certificate of {named}; this node is {node_id}", path.display())]
     AnothersCertificate {
         /// The file.
@@ -98,19 +98,19 @@ pub enum DaemonError {
         /// Name of this node.
         node_id: String,
     },
-    /// The process that makes its sessions is gone.
+    /// The fork server, which makes session processes, has ended.
     #[error("the fork server ended; start the agent again")]
     ForkServer,
-    /// Sessions of the agent before cannot be looked for.
+    /// The search for sessions of earlier agents failed.
     #[error(transparent)]
     Rendezvous(#[from] RendezvousError),
     /// The runtime directory cannot be locked.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// CXI services cannot be made as the settings say.
+    /// The fabric settings are not usable.
     #[error(transparent)]
     Fabric(#[from] NodeConfigError),
-    /// The system refused something.
+    /// A system call failed.
     #[error("cannot run the agent: {0}")]
     System(#[from] io::Error),
 }
@@ -121,40 +121,41 @@ struct Node {
     address: OwnAddress,
     security: Security,
     api: ApiChannels,
-    /// Another channel to the API server, for heartbeats alone.
+    /// Separate channel to the API server for heartbeats.
     pulse: Channel,
-    /// Channels to the agents that launches are passed on to.
+    /// Channels to the agents that receive forwarded launches.
     agents: AgentChannels,
-    /// Fences of launches whose other agents know of no links between sessions.
+    /// Fences of launches that include an agent without support for links between sessions.
     fences: Arc<FenceNode>,
-    /// Links for sessions of this node.
+    /// Links that arrive for sessions of this node.
     arrivals: Arc<Arrivals>,
     fabric: Arc<Fabric>,
     forks: Forks,
     launches: Launches,
-    /// What is known of this node; another one when it has changed.
+    /// Inventory of this node; replaced when it changes.
     this_node: Mutex<Arc<ThisNode>>,
     metrics: Metrics,
-    /// Chosen anew at each start.
+    /// Random; new at each start of the agent.
     incarnation: u64,
 }
 
-/// What an agent has of its node before it gives up privileges, reads its key and listens.
+/// State that an agent gathers before it gives up privileges, reads its key and listens.
 pub struct Prior {
     /// Settings of the agent.
     pub config: Config,
     forks: ForkServer,
     found: adoption::Found,
     this_node: ThisNode,
-    /// Held as long as the agent runs.
+    /// Lock of the runtime directory; held as long as the agent runs.
     lock: Option<File>,
 }
 
 impl Prior {
-    /// Locks this node's runtime directory, and takes up the sessions of earlier agents. Of `this_node`, what is not known yet is read when the agent has registered.
+    /// Locks this node's runtime directory, and adopts the sessions of earlier agents. The agent reads the missing parts of `this_node` after it
+    /// has registered.
     ///
     /// # Errors
-    /// Fails if sessions of earlier agents cannot be looked for, and while a command runs that must not run beside an agent.
+    /// Fails if the search for sessions of earlier agents fails, or while a command runs that excludes an agent.
     pub fn gather(config: Config, forks: ForkServer, this_node: ThisNode) -> Result<Self, DaemonError> {
         let lock = config.runtime_dir.as_deref().map(runtime_lock::of_agent).transpose()?;
         let found = config.runtime_dir.as_ref().map(|directory| adoption::find(directory, &forks)).transpose()?;
@@ -162,16 +163,16 @@ impl Prior {
     }
 }
 
-/// Runs an agent until SIGTERM or SIGINT. Then its sessions end, or wait for the next agent, as the settings say.
+/// Runs an agent until SIGTERM or SIGINT. Depending on the settings, its sessions then end or wait for the next agent.
 ///
 /// # Errors
-/// Fails if it cannot listen where it shall, and when the fork server is gone.
+/// Fails if the agent cannot listen at its address, or if the fork server ends.
 pub fn run(prior: Prior) -> Result<(), DaemonError> {
     start(prior, std::future::pending(), WhenCutOff::GoOn)
 }
 
-/// The same for an agent that is wanted for a while: it also ends when `left` says why, when the API server has ended, and when it was not
-/// heard for the time of a lease.
+/// Like [`run`], for a temporary agent. It also ends when `left` receives a reason, and when the API server has ended or has not answered for
+/// the time of a lease.
 ///
 /// # Errors
 /// As [`run`].
@@ -179,36 +180,36 @@ pub fn run_until(prior: Prior, left: oneshot::Receiver<&'static str>) -> Result<
     let left = async {
         match left.await {
             Ok(reason) => reason,
-            // Nobody will say so.
+            // The sender is gone, so no reason can arrive.
             Err(_) => std::future::pending().await,
         }
     };
     start(prior, left, WhenCutOff::Leave)
 }
 
-/// Conduct of an agent whose API server has ended, or was not heard for the time of a lease.
+/// Behaviour of an agent after its API server has ended, or has not answered for the time of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WhenCutOff {
-    /// It waits for the API server.
+    /// The agent waits for the API server.
     GoOn,
-    /// It ends.
+    /// The agent ends.
     Leave,
 }
 
 fn start(prior: Prior, left: impl Future<Output = &'static str>, when_cut_off: WhenCutOff) -> Result<(), DaemonError> {
     let _log = lattice_daemon::log::write_apart();
-    // After the fork: sessions raise their own limit, and give the one that was in force before to their ranks.
+    // After the fork: each session raises its own limit, and restores the original limit in its ranks.
     if let Err(errno) = raise_descriptor_limit() {
         tracing::warn!("cannot raise the limit of open files: {}", errno.desc());
     }
     let runtime = lattice_daemon::runtime()?;
     let result = runtime.block_on(serve(prior, left, when_cut_off));
-    // A look-up of a user that never ends is left behind.
+    // Abandons a user look-up that never returns.
     runtime.shutdown_background();
     result
 }
 
-/// Fails where [`run`] would for what the settings say, as far as that can be told without listening.
+/// Checks the settings without listening. Finds the errors of [`run`] that can be found this way.
 ///
 /// # Errors
 /// As [`run`].
@@ -220,7 +221,7 @@ pub fn check(config: &Config) -> Result<(), DaemonError> {
     })
 }
 
-/// Objects that are made of the settings before the agent listens.
+/// Objects that are built from the settings before the agent listens.
 struct Prepared {
     security: Security,
     api: ApiChannels,
@@ -232,7 +233,7 @@ impl Prepared {
         let security = config.security()?;
         let api = ApiChannels::new(&config.api, &security)?;
         let pulse = connect::channel(&config.api, &Caller::Api, &security)?;
-        // Where it cannot be used, nobody need come to find out.
+        // Detects an unusable backend before a launch needs it.
         config.fabric.backend()?;
         Ok(Self { security, api, pulse })
     }
@@ -271,7 +272,7 @@ async fn serve(
         let _ = stopped.await;
     });
     tracing::info!(node = node.config.node_id, at = %local, "the agent is ready");
-    // Without systemd nobody is told.
+    // Without systemd this has no effect.
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let work = async {
         let deserted = async {
@@ -301,7 +302,7 @@ fn warn_of_settings(config: &Config, forks: &ForkServer) {
     }
 }
 
-/// The lease of launches that were `taken_up`, until the API server says how long it is, if it can be reached.
+/// The lease that applies until the API server can be reached and reports its own. `taken_up` is the number of adopted launches.
 fn first_lease(config: &Config, taken_up: usize, when_cut_off: WhenCutOff) -> Option<Lease> {
     match (taken_up, when_cut_off) {
         (0, WhenCutOff::GoOn) => None,
@@ -310,7 +311,7 @@ fn first_lease(config: &Config, taken_up: usize, when_cut_off: WhenCutOff) -> Op
     }
 }
 
-/// Waits for a reason to end, and ends what is not to be kept.
+/// Waits for a reason to end, then ends the launches that the agent must not keep.
 async fn work_until(
     node: &Node,
     deserted: impl Future<Output = &'static str>,
@@ -329,7 +330,7 @@ async fn work_until(
     let what = if result.is_ok() { node.config.when_stopped } else { WhenStopped::End };
     node.launches.stop(what, reason, timeouts::STOP).await;
     if what == WhenStopped::End {
-        // What is left by now.
+        // Ends the sessions that remain.
         node.forks.end();
     }
     result
@@ -363,9 +364,8 @@ impl Node {
     }
 }
 
-/// Starts the tasks that keep this node known to the API server: certificates, registration, and the lease that follows from it. The
-/// `first` lease is that of launches that were taken up. Returns the one that registers, and notice that a lease is over or that the API
-/// server has ended.
+/// Starts the tasks that keep this node registered: certificates, registration and the lease. The `first` lease covers adopted launches. Returns
+/// the registration task, and a notification that a lease has expired or the API server has ended.
 fn register(node: &Arc<Node>, first: Option<Lease>) -> (JoinHandle<()>, Arc<Notify>) {
     tokio::spawn(node.security.clone().keep_current());
     let (certificates, granted) = tokio::sync::watch::channel(None);
@@ -382,7 +382,7 @@ fn register(node: &Arc<Node>, first: Option<Lease>) -> (JoinHandle<()>, Arc<Noti
     (tokio::spawn(registering), gone)
 }
 
-/// Waits for SIGTERM or SIGINT; for ever if they cannot be waited for.
+/// Waits for SIGTERM or SIGINT; waits indefinitely if the handlers cannot be installed.
 async fn stop_signal() {
     match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
         (Ok(mut terminate), Ok(mut interrupt)) => {

@@ -1,15 +1,15 @@
-//! Exit codes of `lattice-agent`: the one table, for the daemon and for its commands.
+//! Exit codes of `lattice-agent`: the only table, for the daemon and for its commands.
 
 use std::process::ExitCode;
 
 /// Exit code of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Exit {
-    /// 0: done; for an examination: nothing is wrong.
+    /// 0: success; for an examination: no problem was found.
     Success,
-    /// 1: the command did its work, and found or left something wrong.
+    /// 1: the command ran, and found or left a problem.
     Findings,
-    /// 125: the command could not be carried out, or the agent could not run, as in `lattice`.
+    /// 125: the command or the agent could not run, as in `lattice`.
     Failure,
 }
 

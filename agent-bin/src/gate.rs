@@ -1,12 +1,11 @@
-//! The gate of an agent's fork server: what starts sessions, and as whom.
+//! The gate of an agent's fork server: decides which sessions start, and as which users.
 //!
 //! ```text
 //! API server ──signed launch──> daemon ──StartOrder──> gate: signature, node, user, number ──> session process
 //!            ──signed number──>        ──SignedSerial─>      which numbers are new
 //! ```
-//! Where the daemon has given up root, the gate believes the API server alone, by the certificate of the CA, which it has read before; what
-//! the daemon says, somebody may say who has taken it over. Elsewhere the daemon could do all by itself what it asks for, and its word is
-//! enough.
+//! If the daemon has given up root, the gate trusts only the API server, by the certificate of the CA, which it has read before. An attacker
+//! that has taken the daemon over could send any order. Otherwise the daemon could do itself all that it orders, and the gate trusts its orders.
 
 mod numbers;
 mod root_path;
@@ -22,11 +21,11 @@ pub(crate) use self::signed::GateError;
 use self::signed::Signed;
 use crate::daemon::Config;
 
-/// The gate that the settings in `file` ask for. To be made while this process is root, and before it has a key: the fork server has all
-/// that it has.
+/// The gate for the settings in `file`. Must be created while this process is root, and before it has a key: the fork server inherits all of its
+/// state.
 ///
 /// # Errors
-/// Fails where the daemon gives up root and the CA's certificate cannot be read, or others could change that or the settings.
+/// Fails if the daemon gives up root and the CA's certificate cannot be read, or another user could change the certificate or the settings.
 pub(crate) fn of(config: &Config, file: Option<&Path>) -> Result<Box<dyn Gate>, GateError> {
     if config.user.is_none() {
         return Ok(Box::new(Open));
@@ -35,7 +34,7 @@ pub(crate) fn of(config: &Config, file: Option<&Path>) -> Result<Box<dyn Gate>, 
     Ok(Box::new(Signed::new(config)?))
 }
 
-/// Gate of a daemon that is the fork server's user.
+/// Gate of a daemon that runs as the fork server's user.
 pub(crate) struct Open;
 
 impl Gate for Open {
@@ -47,7 +46,7 @@ impl Gate for Open {
         Ok(Admitted { uid: head.uid, host }.encode())
     }
 
-    /// There is nothing to be proven.
+    /// Always empty: there is nothing to prove.
     fn hear(&mut self, _: Vec<u8>) -> Vec<u8> {
         Vec::new()
     }

@@ -1,13 +1,13 @@
-//! Invitations: how an agent is started on a node where nobody can start programs from elsewhere, such as a pod of Kubernetes.
+//! Invitations: start of an agent on a node where no program can be started remotely, such as a pod of Kubernetes.
 //!
 //! ```text
 //! launcher ──membership──> lattice-agent invite HOST ══ sealed stream ══> lattice-agent listen, on HOST
 //!                             │ "HOST\n", then its standard input            └─ starts: lattice-agent join --node HOST
-//!                             └ words of the agent, to standard error
+//!                             └ output of the agent, to standard error
 //! ```
 //!
-//! Both ends read one key from a file. The stream is to the agent what its standard input is elsewhere: it brings the membership, and
-//! with its end the agent leaves.
+//! Both ends read the same key from a file. The stream replaces the agent's standard input: it carries the membership, and its end makes the
+//! agent leave.
 
 mod invite;
 mod listen;
@@ -24,26 +24,26 @@ use pmi_transport::sealed_stream::{SealedError, SealedReader, SharedKey, ShortKe
 pub(crate) use self::invite::InviteArgs;
 pub(crate) use self::listen::ListenArgs;
 
-/// Port of invitations. It is one for all: whoever listens there has a network of his own.
+/// Port of invitations. It is fixed, because each listening node has its own network.
 const PORT: u16 = 50_053;
-/// The most bytes of a key's file.
+/// Maximum size of a key file, in bytes.
 const KEY_MAX: u64 = 4096;
-/// The most bytes of a line that opens a stream.
+/// Maximum length of the first line of a stream, in bytes.
 const LINE_MAX: usize = 1024;
-/// Answer of a node whose agent starts.
+/// Answer of a node that starts an agent.
 const WELCOME: &str = "welcome";
-/// Rights of those who are neither the owner of a file nor in its group.
+/// Permissions of users that are neither the owner of a file nor in its group.
 const OTHERS: u32 = 0o007;
 
 /// File with the key of invitations.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct KeyArgs {
-    /// File with the key that both ends have, 32 bytes at least; nobody but its owner and group may use it
+    /// File with the key that both ends share, at least 32 bytes; only its owner and group may have access
     #[arg(long, value_name = "FILE", env = "LATTICE_JOIN_KEY_FILE", default_value = "/etc/lattice/join/key")]
     key: PathBuf,
 }
 
-/// A key that cannot be used.
+/// Reason why a key is not usable.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KeyError {
     #[error("cannot read the key of invitations {}: {error}", path.display())]
@@ -58,10 +58,10 @@ pub(crate) enum KeyError {
 }
 
 impl KeyArgs {
-    /// The key.
+    /// Reads the key.
     ///
     /// # Errors
-    /// Fails if the file cannot be read, has no key, or is open to others.
+    /// Fails if the file cannot be read, has no key, or is accessible to other users.
     fn read(&self) -> Result<SharedKey, KeyError> {
         let path = || self.key.clone();
         let (mode, text) = contents(&self.key).map_err(|error| KeyError::Read { path: path(), error })?;
@@ -80,7 +80,7 @@ fn contents(path: &Path) -> io::Result<(u32, Vec<u8>)> {
     Ok((mode, text))
 }
 
-/// The first line that comes, without its end, and the bytes that came with it; `None` if it is too long, no text, or cut off.
+/// The first line without its end, and the bytes that arrived with it. `None` if the line is too long, not text, or cut off.
 async fn first_line(reader: &mut SealedReader) -> Result<Option<(String, BytesMut)>, SealedError> {
     let mut bytes = BytesMut::new();
     loop {

@@ -1,11 +1,11 @@
-//! `lattice-agent join`: an agent of a cluster that one user makes for himself, for as long as it is wanted.
+//! `lattice-agent join`: a temporary agent, in a cluster that one user creates for that user's launches.
 //!
 //! ```text
 //! fork server ──> membership, from standard input ──> credentials, in memory ──> an API server that answers ──> daemon
 //! ```
 //!
-//! Nothing is read from settings files, no port is fixed (but a range may be), and nothing is left: the agent ends when its standard input does, on SIGTERM,
-//! when the API server has ended, and when that has not been heard for the time of a lease.
+//! The agent reads no settings files and leaves no files. It fixes no port, although a range may be set. It ends when its standard input ends,
+//! and on SIGTERM. It also ends when the API server has ended, or has not answered for the time of a lease.
 
 mod credentials;
 mod head;
@@ -27,13 +27,13 @@ use self::membership::Member;
 use crate::daemon::{self, Config, Prior, ShareTopology, WhenStopped};
 use crate::gate::Open;
 
-/// Joins the cluster and works for it until it is not wanted any more. To be called while this process has one thread.
+/// Joins the cluster and serves it until the node is no longer wanted. Must be called while this process has one thread.
 ///
 /// # Errors
-/// Fails if the membership cannot be used, if no address of the API server answers, and if the daemon fails.
+/// Fails if the membership is not usable, if no address of the API server answers, or if the daemon fails.
 pub(crate) fn run(version: &'static str, args: &JoinArgs) -> Result<(), Box<dyn Error>> {
     cxi_fabric::secret::keep_out_of_core_dumps()?;
-    // Before any thread, any key and any connection: session processes are copies of what this process is now.
+    // Precedes all threads, keys and connections: session processes are copies of this process in its present state.
     let terms = Terms {
         setuid_programs: false,
         limits: Vec::new(),
@@ -59,7 +59,7 @@ pub(crate) fn run(version: &'static str, args: &JoinArgs) -> Result<(), Box<dyn 
         tls: Some(held.files()),
         user: None,
         starter: Uid::effective(),
-        // Whoever makes the cluster as root launches as root; nobody else becomes root by it.
+        // If root creates the cluster, it launches as root. No other user becomes root through it.
         allow_root: Uid::effective().is_root(),
         min_uid: lattice_daemon::MIN_UID,
         setuid_programs: false,
@@ -72,7 +72,7 @@ pub(crate) fn run(version: &'static str, args: &JoinArgs) -> Result<(), Box<dyn 
         agent_lease: Duration::ZERO,
         when_stopped: WhenStopped::End,
     };
-    // What was kept of the node since its kernel was started will do for a while.
+    // The inventory that was stored since the last boot is sufficient for a while.
     daemon::run_until(Prior::gather(config, forks, ThisNode::default())?, left)?;
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! The node agent: admits launches, has their sessions started, relays requests, reports.
+//! The node agent: admits launches, starts their sessions, relays requests, and reports.
 //!
-//! [`run`] composes the program of [`Args`]: settings, fork server with its gate, log, [`daemon`]; or a command for an operator of the
-//! node. What one node does for one launch is in the crate `lattice-session`.
+//! [`run`] composes the program of [`Args`]: settings, fork server with its gate, log and [`daemon`], or a command for an operator of the node.
+//! The crate `lattice-session` implements one node's part of one launch.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -41,19 +41,18 @@ pub use self::exit::Exit;
 pub struct Answer {
     /// Text for standard output.
     pub text: String,
-    /// Problems for standard error, a line each.
+    /// Problems for standard error, one per line.
     pub problems: Vec<String>,
     /// Exit code.
     pub exit: Exit,
 }
 
-/// Carries out `args`: runs the daemon until it is told to stop, or a command. Call it first thing in `main`, while the process has
-/// one thread.
+/// Runs `args`: the daemon until a signal stops it, or a command. Must be called first in `main`, while the process has one thread.
 pub fn run(args: Args) -> Answer {
     run_as(env!("CARGO_PKG_VERSION"), args)
 }
 
-/// The same as a program of another version, for tests of upgrades.
+/// Like [`run`], as a program of another version; for tests of upgrades.
 pub fn run_as(version: &'static str, args: Args) -> Answer {
     carried_out(version, &args).unwrap_or_else(|error| Answer {
         text: String::new(),
@@ -62,7 +61,7 @@ pub fn run_as(version: &'static str, args: Args) -> Answer {
     })
 }
 
-/// Connections of sessions, users and the API server for which an agent reserves its table of open files, of 32 KiB.
+/// Number of connections of sessions, users and the API server that an agent reserves its table of open files for. The table has 32 KiB.
 const DESCRIPTORS: DescriptorPlan = DescriptorPlan { ranks: 0, others: 3_900 };
 
 fn carried_out(version: &'static str, args: &Args) -> Result<Answer, Box<dyn Error>> {
@@ -92,11 +91,11 @@ fn carried_out(version: &'static str, args: &Args) -> Result<Answer, Box<dyn Err
         )));
     }
     keep_out_of_core_dumps()?;
-    // Before any thread, any key and any connection: session processes are copies of what this process is now.
+    // Precedes all threads, keys and connections: session processes are copies of this process in its present state.
     let forks = fork_server(&config, gate::of(&config, args.file())?)?;
     DESCRIPTORS.reserve();
     log_to_stderr();
-    // Devices may have come and gone; sessions find what is kept here.
+    // Devices may have changed. Sessions use the inventory that is stored here.
     let this_node = ThisNode::default();
     this_node.read_anew();
     let prior = Prior::gather(config, forks, this_node)?;
@@ -105,17 +104,17 @@ fn carried_out(version: &'static str, args: &Args) -> Result<Answer, Box<dyn Err
     Ok(success(String::new()))
 }
 
-/// Becomes the daemon's user for good, if it has one: before any key is read, and any connection is made.
+/// Becomes the daemon's user permanently, if it has one. Precedes all keys and connections.
 fn give_up_root(config: &Config) -> Result<(), Box<dyn Error>> {
     let Some(user) = &config.user else { return Ok(()) };
     become_user(user, &Privileges::default())?;
-    // The system may have taken that for a reason to dump again.
+    // The change of user may have enabled core dumps again.
     Ok(keep_out_of_core_dumps()?)
 }
 
 fn fork_server(config: &Config, gate: Box<dyn Gate>) -> Result<ForkServer, ForkServerError> {
-    // Session processes would each find out anew what the processor can do; where that is emulated, as in virtual machines,
-    // it takes as long as a fork.
+    // Detects the processor's features once for all session processes. If they are emulated, as in virtual machines, the detection takes as long
+    // as a fork.
     #[cfg(target_arch = "x86_64")]
     std::hint::black_box(std::arch::is_x86_feature_detected!("avx2"));
     let survival = |directory: &PathBuf| Survival { directory: directory.clone(), lease: config.agent_lease };
@@ -134,8 +133,8 @@ fn fork_server(config: &Config, gate: Box<dyn Gate>) -> Result<ForkServer, ForkS
     ForkServer::fork(roles, gate, survival.as_ref())
 }
 
-/// Capabilities that processes of the fork server can raise on a node with these settings: sessions of root, modules of PAM, and the
-/// processes that work on CXI services.
+/// Capabilities that processes of the fork server can raise with these settings: sessions of root, PAM modules, and the processes for CXI
+/// services.
 fn raisable(config: &Config) -> Capabilities {
     let root =
         if config.pam.is_some() || config.refuse_user(0).is_none() { Capabilities::ALL } else { Capabilities::NONE };
@@ -143,14 +142,14 @@ fn raisable(config: &Config) -> Capabilities {
     root | fabric
 }
 
-/// Level of the messages that agent and sessions log without a filter.
+/// Log level of the agent and its sessions without a filter.
 const LEVEL: LevelFilter = LevelFilter::INFO;
 
 fn log_to_stderr() {
     lattice_daemon::log::start(Some(LEVEL));
 }
 
-/// Begins the log of a session process, on the standard error that it has of its agent, which may be full.
+/// Starts the log of a session process, on the standard error of its agent, which may be full.
 fn log_of_session() -> Box<dyn Any> {
     Box::new(lattice_daemon::log::start_when_needed(LEVEL))
 }

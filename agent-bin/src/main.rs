@@ -1,4 +1,4 @@
-//! `lattice-agent`: the program of the node agent. All of it but the printing is in the library.
+//! `lattice-agent`: the program of the node agent. The library implements all of it except the output.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -10,13 +10,13 @@ fn main() -> ExitCode {
     let Answer { text, mut problems, mut exit } = match Args::try_parse() {
         Ok(args) => lattice_agent::run(args),
         Err(answer) => {
-            // A closed stream leaves nobody to be told of it.
+            // If the stream is closed, there is no reader.
             let _ = answer.print();
             return if answer.use_stderr() { Exit::Failure } else { Exit::Success }.into();
         }
     };
     match io::stdout().write_all(text.as_bytes()) {
-        // A closed pipe: its reader has seen enough.
+        // The reader has closed the pipe.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             problems.push(format!("cannot write the answer: {error}"));
             exit = Exit::Failure;

@@ -1,5 +1,5 @@
-//! Work on the CXI services of this node. Services are root's: a daemon that is root does it on a thread, for another one a process of its
-//! fork server does ([`errand`]).
+//! Work on the CXI services of this node. Services belong to root: a daemon of root works on them on a thread, any other daemon in a process of
+//! its fork server ([`errand`]).
 
 pub(crate) mod errand;
 
@@ -12,10 +12,10 @@ use lattice_session::cxi;
 use lattice_session::nics::{NicsAnswer, NicsTask};
 use lattice_session::timeouts;
 
-/// Time limit for a service to be destroyed after the end of its launch; beyond it, it is tried again when its VNI is retired.
+/// Time limit for ending a service after the end of its launch. After that, it is ended when its VNI is retired.
 const RELEASE_WITHIN: Duration = Duration::from_secs(10);
 
-/// Does the work, for a launch of this user. Blocks.
+/// Runs the task, for a launch of this user. Blocks.
 pub(crate) fn carry_out(kind: NodeBackend, backend: &dyn CxiBackend, uid: u32, task: NicsTask) -> NicsAnswer {
     let result = match task {
         NicsTask::Claim { credentials, ranks, spared } => match credentials.claims() {
@@ -38,7 +38,7 @@ pub(crate) fn carry_out(kind: NodeBackend, backend: &dyn CxiBackend, uid: u32, t
     result.unwrap_or_else(|trouble| NicsAnswer { trouble: Some(trouble), ..NicsAnswer::default() })
 }
 
-/// Makes services; before, all that name the VNI are ended but for those that are `spared`, if any are named.
+/// Makes services. If `spared` is given, first ends all services of the VNI that are not in it.
 fn make(backend: &dyn CxiBackend, claim: &Claim, spared: Option<&[NicService]>) -> Result<NicsAnswer, String> {
     if let (Some(spared), Some(&vni)) = (spared, claim.vnis.first()) {
         sweep(backend, vni, spared, timeouts::CLAIM)
@@ -50,12 +50,12 @@ fn make(backend: &dyn CxiBackend, claim: &Claim, spared: Option<&[NicService]>) 
     Ok(NicsAnswer { services, warnings, ..NicsAnswer::default() })
 }
 
-/// Ends all services that name a VNI but for those that are `spared`, and says in words what is left.
+/// Ends all services of a VNI that are not in `spared`. The error lists the services that remain.
 fn sweep(backend: &dyn CxiBackend, vni: Vni, spared: &[NicService], within: Duration) -> Result<NicsAnswer, String> {
     let mut strays = node::holders(backend, vni).map_err(|error| error.to_string())?;
     strays.retain(|stray| !spared.contains(stray));
     if !strays.is_empty() {
-        tracing::warn!(%vni, services = words(&strays), "CXI services that nobody uses are ended");
+        tracing::warn!(%vni, services = words(&strays), "CXI services that no process uses are ended");
     }
     end(backend, &strays, within)
 }
@@ -67,7 +67,7 @@ fn end(backend: &dyn CxiBackend, services: &[NicService], within: Duration) -> R
     }
 }
 
-/// Such as `cxi0:11,cxi1:21`.
+/// Text such as `cxi0:11,cxi1:21`.
 pub(crate) fn words(services: &[NicService]) -> String {
     let word = |service: &NicService| format!("{}:{}", service.nic, service.svc_id);
     services.iter().map(word).collect::<Vec<_>>().join(",")

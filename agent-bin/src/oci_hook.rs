@@ -1,17 +1,17 @@
-//! `lattice-agent oci-hook`: a hook of OCI runtimes (stage `createContainer`, runtime-spec 1.0.2) that brings the directory with the PMI socket of a
-//! rank, and the program that connects with it, into the rank's container.
+//! `lattice-agent oci-hook`: a hook of OCI runtimes (stage `createContainer`, runtime-spec 1.0.2). It mounts the directory with a rank's PMI
+//! socket, and the program that connects to the socket, in the rank's container.
 //!
 //! ```text
 //! state, on standard input ──> bundle ──> config.json ──> LATTICE_PMI_SOCKET=/tmp/lattice-ID.NODE/pmi-0.sock, user, root file system
 //!      /tmp/lattice-ID.NODE            ──bind──> ROOT/tmp/lattice-ID.NODE
-//!      lattice, beside this program    ──bind──> ROOT/tmp/lattice-ID.NODE/lattice
+//!      lattice, next to this program   ──bind──> ROOT/tmp/lattice-ID.NODE/lattice
 //! ```
 //!
-//! The runtime may be root's and the configuration a user's. Of that file this process keeps the user id, the path of the root file system and one
-//! variable, so that its memory is bounded by the size of the file, and an error names a place in the file, not its content. No path in it is followed: the directory must be directly in /tmp, of the
-//! container's user and closed to others, no link stands in the way on either side, and what was looked at is what is mounted. Both mounts
-//! are read-only, without devices and without set-user-ID programs: who is root in a container may be root here. Sockets on them can be
-//! connected to.
+//! The runtime may run as root, and the configuration may belong to a user. This process keeps the user id, the path of the root file system and
+//! one variable. So the size of the file bounds its memory, and an error names a position in the file, not its content. The process follows no
+//! path in the file. The directory must be directly in /tmp, belong to the container's user and be closed to other users. There must be no link
+//! on either side, and the mount uses the files that were checked. Both mounts are read-only, without devices and set-user-ID programs, because
+//! root in a container may be root on the host. Sockets on them accept connections.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -29,22 +29,22 @@ use nix::sys::statvfs::{FsFlags, fstatvfs};
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// Parent of the directory, here and in the container, and the beginning of its name.
+/// Parent of the directory, on the host and in the container, and the prefix of its name.
 const PARENT: &str = "tmp";
 const NAME: &str = "lattice-";
-/// Name of the program that connects, beside this one and in the directory.
+/// Name of the program that connects, next to this program and in the directory.
 const PROGRAM: &str = "lattice";
-/// The most bytes of the state, and of a configuration. Arguments and environment of a program have 6 MiB at most.
+/// Maximum size of the state, and of a configuration, in bytes. The arguments and environment of a program have at most 6 MiB.
 const STATE_MAX: u64 = 1 << 20;
 const CONFIG_MAX: u64 = 16 << 20;
 
-/// State of a container, as the runtime tells its hooks.
+/// State of a container, as the runtime sends it to its hooks.
 #[derive(Debug, Deserialize)]
 struct State {
     bundle: PathBuf,
 }
 
-/// Configuration of a container, as far as it is of interest.
+/// The fields that the hook uses of a container's configuration.
 #[derive(Debug, Deserialize)]
 struct Configuration {
     process: Process,
@@ -59,7 +59,7 @@ struct Process {
     user: User,
 }
 
-/// Reads an environment and keeps the value of [`PMI_SOCKET`] alone.
+/// Reads an environment and keeps only the value of [`PMI_SOCKET`].
 fn socket_of_environment<'de, D: Deserializer<'de>>(environment: D) -> Result<Option<String>, D::Error> {
     struct Settings;
 
@@ -93,7 +93,7 @@ struct Root {
     path: PathBuf,
 }
 
-/// A container that is not helped.
+/// Error of the hook.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HookError {
     #[error("the state of the container, on standard input, cannot be read: {0}")]
@@ -110,10 +110,10 @@ pub(crate) enum HookError {
     Mount { path: PathBuf, error: io::Error },
 }
 
-/// Carries out the hook for the container whose state is on standard input.
+/// Runs the hook for the container with the state on standard input.
 ///
 /// # Errors
-/// Fails if the container is one of a rank, and cannot be helped. Others are left alone.
+/// Fails if the container is one of a rank and cannot be prepared. All other containers are left unchanged.
 pub(crate) fn run() -> Result<(), HookError> {
     let state: State = json(io::stdin().lock(), STATE_MAX).map_err(HookError::State)?;
     let path = state.bundle.join("config.json");
@@ -126,7 +126,7 @@ pub(crate) fn run() -> Result<(), HookError> {
     bring(&state.bundle.join(root.path), name, process.user.uid, &program)
 }
 
-/// Opens a regular file; waits for nothing, as opening a FIFO would.
+/// Opens a regular file. Does not wait, as opening a FIFO would.
 fn open_regular(path: &Path) -> io::Result<File> {
     let file = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     match file.metadata()?.is_file() {
@@ -151,7 +151,7 @@ fn directory_name(socket: &str) -> Option<&str> {
     (name.starts_with(NAME) && is_plain(name) && is_plain(file) && !file.starts_with('.')).then_some(name)
 }
 
-/// Mounts the directory of this name, and the program in it, below the root file system.
+/// Mounts the directory with this name, and the program in it, below the root file system.
 fn bring(root: &Path, name: &str, uid: u32, program: &Path) -> Result<(), HookError> {
     let here = Path::new("/").join(PARENT);
     let parent = directory(AT_FDCWD, &here)?;
@@ -160,7 +160,7 @@ fn bring(root: &Path, name: &str, uid: u32, program: &Path) -> Result<(), HookEr
     if found.st_uid != uid || found.st_mode & 0o077 != 0 {
         return Err(HookError::Strange { path: here.join(name), uid });
     }
-    // The root file system is the runtime's own; what is in it is the image's.
+    // The runtime controls the root file system; the image controls its content.
     let root = openat(AT_FDCWD, root, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
         .map_err(|errno| HookError::Open { path: root.to_owned(), error: errno.into() })?;
     let parent_there = directory(&root, Path::new(PARENT))?;
@@ -168,7 +168,7 @@ fn bring(root: &Path, name: &str, uid: u32, program: &Path) -> Result<(), HookEr
         Ok(()) | Err(nix::Error::EEXIST) => {}
         Err(errno) => return Err(HookError::Open { path: here.join(name), error: errno.into() }),
     }
-    // A place for the program, made here since the mount is read-only.
+    // Mount point of the program, created here because the mount is read-only.
     let path = here.join(name).join(PROGRAM);
     open_file(&source, OFlag::O_CREAT, &path)?;
     let inside = bind(&source, directory(&parent_there, Path::new(name))?, (&parent_there, name), &here.join(name))?;
@@ -176,22 +176,22 @@ fn bring(root: &Path, name: &str, uid: u32, program: &Path) -> Result<(), HookEr
     bind(opened, open_file(&inside, OFlag::empty(), &path)?, (&inside, PROGRAM), &path).map(drop)
 }
 
-/// Opens the place of the program in a directory; it waits for nobody.
+/// Opens the mount point of the program in a directory. Does not wait.
 fn open_file(directory: impl AsFd, how: OFlag, path: &Path) -> Result<OwnedFd, HookError> {
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
     openat(directory, PROGRAM, flags | how, Mode::S_IRUSR)
         .map_err(|errno| HookError::Open { path: path.to_owned(), error: errno.into() })
 }
 
-/// Opens a directory that no link leads to.
+/// Opens a directory; refuses a link.
 fn directory(parent: impl AsFd, name: &Path) -> Result<OwnedFd, HookError> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     openat(parent, name, flags, Mode::empty())
         .map_err(|errno| HookError::Open { path: name.to_owned(), error: errno.into() })
 }
 
-/// Mounts one open file or directory on another one, which has this name in this directory, so that nothing can be written by way of the
-/// mount. Returns what is mounted.
+/// Mounts one open file or directory on another one, which has this name in this directory. The mount is read-only. Returns the mounted file or
+/// directory.
 fn bind(
     source: impl AsFd,
     target: impl AsFd,
@@ -202,9 +202,9 @@ fn bind(
     let nothing = None::<&str>;
     let mounted = || {
         mount(Some(by_number(&source).as_str()), by_number(&target).as_str(), nothing, MsFlags::MS_BIND, nothing)?;
-        // Opened anew, by way of the mount.
+        // Opened again, through the mount.
         let mounted = openat(parent, name, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?;
-        // In a user namespace a mount keeps what it forbids.
+        // In a user namespace a mount must keep its restrictions.
         let kept = fstatvfs(&mounted)?.flags().contains(FsFlags::ST_NOEXEC);
         let kept = if kept { MsFlags::MS_NOEXEC } else { MsFlags::empty() };
         let forbidden = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | kept;
@@ -239,7 +239,7 @@ mod tests {
         }
     }
 
-    /// The file may be one that its author cannot read, by a link.
+    /// A link may lead to a file that the author of the configuration cannot read.
     #[test]
     fn of_a_configuration_one_variable_is_kept_and_an_error_shows_nothing() {
         let read = |process: &str| {
@@ -261,7 +261,7 @@ mod tests {
         assert!(json::<Configuration>(deep.as_bytes(), CONFIG_MAX).is_err());
     }
 
-    /// Nothing writes to the FIFO, and the device has no end.
+    /// No process writes to the FIFO, and the device has no end.
     #[test]
     fn a_configuration_that_is_no_regular_file_is_refused_at_once() {
         let bundle = tempfile::tempdir().unwrap();
@@ -272,7 +272,7 @@ mod tests {
         }
     }
 
-    /// A directory as sessions make them.
+    /// A directory with the name and the mode of a session's directory.
     fn of_a_launch() -> tempfile::TempDir {
         let private = std::os::unix::fs::PermissionsExt::from_mode(0o700);
         tempfile::Builder::new().prefix(NAME).permissions(private).tempdir_in("/tmp").unwrap()
@@ -290,7 +290,7 @@ mod tests {
         assert!(refused(me).contains("is not a directory of user"));
     }
 
-    /// An image could lead a hook of root's anywhere by a link.
+    /// A link in an image could redirect a hook of root.
     #[test]
     fn no_link_of_an_image_is_followed() {
         let directory = of_a_launch();
@@ -315,7 +315,7 @@ mod tests {
         let program = root.path().join("program");
         std::fs::write(&program, "#!/bin/sh\n").unwrap();
         let _server = std::os::unix::net::UnixListener::bind(directory.path().join("pmi-0.sock")).unwrap();
-        // The mounts are this thread's alone.
+        // The mounts exist only in this thread's namespace.
         let in_container = move || {
             unshare(CloneFlags::CLONE_NEWNS).unwrap();
             mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();

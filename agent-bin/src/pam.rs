@@ -1,4 +1,4 @@
-//! PAM processes of this node: each has the PAM session of one session's user, and says in the log what modules say.
+//! PAM processes of this node: each opens the PAM session of one session's user, and logs the messages of the modules.
 
 use std::time::Duration;
 
@@ -7,33 +7,33 @@ use rank_spawner::{Account, PamRole, serve_pam};
 
 use crate::log_to_stderr;
 
-/// Directories in which services are looked for, as in `pam.d(5)`.
+/// Directories of PAM services, as in `pam.d(5)`.
 const DIRECTORIES: [&str; 2] = ["/etc/pam.d", "/usr/lib/pam.d"];
 
-/// Longest name of a service.
+/// Maximum length of a service name.
 const NAME_MAX: usize = 64;
 
 /// Error in the setting `pam_service`.
 #[derive(Debug, thiserror::Error)]
 pub enum PamConfigError {
-    /// A name that no file has.
+    /// The name is not a file name.
     #[error("pam_service is {name:?}; it is the name of a file in /etc/pam.d, of letters, digits, `-`, `_` and `.`")]
     Name {
         /// The setting.
         name: String,
     },
-    /// PAM would go by the service `other`, which may let everybody in.
+    /// PAM would use the service `other`, which may admit every user.
     #[error("pam_service is {name:?}, and there is no /etc/pam.d/{name}; make one, or leave pam_service out")]
     NoService {
         /// The setting.
         name: String,
     },
-    /// Sessions of users are opened by root.
+    /// Only root can open sessions of users.
     #[error(
-        "pam_service is set, and this agent is not root, who alone opens PAM sessions; leave it out, or start the agent as root"
+        "pam_service is set, and this agent is not root; only root opens PAM sessions; leave it out, or start the agent as root"
     )]
     NotRoot,
-    /// Time that is too short or too long.
+    /// The time limit is too short or too long.
     #[error("pam_timeout is {seconds} seconds; it can be 1 to {TIMEOUT_MAX}")]
     Timeout {
         /// The setting.
@@ -41,11 +41,11 @@ pub enum PamConfigError {
     },
 }
 
-/// Time for a service to open a session, and to close one, in seconds; and the longest that can be set.
+/// Time limit for a service to open a session, and to close one, in seconds: the default and the maximum.
 const TIMEOUT: u64 = 30;
 const TIMEOUT_MAX: u64 = 300;
 
-/// The terms that the settings `pam_service` and `pam_timeout` make.
+/// The terms for the settings `pam_service` and `pam_timeout`.
 pub(crate) fn terms(
     service: Option<String>,
     timeout: Option<u64>,
@@ -72,7 +72,7 @@ pub(crate) fn terms(
 /// PAM processes of a node with these terms.
 pub(crate) fn role(PamTerms { service, within }: PamTerms) -> PamRole {
     let main = move |session, admitted: &[u8]| {
-        // What is done for the node needs no session.
+        // Work for the node needs no PAM session.
         let Some(Admitted { uid, host }) = Admitted::decode(admitted).filter(|admitted| !admitted.host.is_empty())
         else {
             return;

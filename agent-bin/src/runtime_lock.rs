@@ -1,5 +1,5 @@
-//! Lock on the runtime directory of a node: agents share it for as long as they run, and a command that must not run beside them has it
-//! for itself. It is held on the open directory, so it ends with its process, however that ends.
+//! Lock on the runtime directory of a node. Agents share it while they run, and a command that excludes agents holds it alone. The lock is on
+//! the open directory, so it ends with its process, however the process ends.
 
 use std::fs::{self, DirBuilder, File, Metadata, TryLockError};
 use std::io;
@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 use nix::libc;
 use nix::unistd::geteuid;
 
-/// Mode of the directory, which is made if it is not there.
+/// Mode of the directory, which is created if it is missing.
 const MODE: u32 = 0o700;
 
-/// Error of a lock that is not had.
+/// Reason why a lock is not available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// A command has it for itself.
+    /// A command holds the lock alone.
     #[error("`lattice-agent cxi clean` runs on this node ({} is locked); start the agent again when it has ended", path.display())]
     Cleaning {
         /// The directory.
@@ -28,35 +28,35 @@ pub enum LockError {
         /// The directory.
         path: PathBuf,
     },
-    /// Others can put another directory in its place.
+    /// Another user can replace the directory.
     #[error(
         "{} is user {owner}'s, or others can write to it, so no agent of this user keeps its sessions below it; remove it, or set another `runtime_dir`", path.display()
     )]
     Foreign {
-        /// The directory above.
+        /// The parent directory.
         path: PathBuf,
-        /// Owner of it.
+        /// Its owner.
         owner: u32,
     },
-    /// The directory cannot be used.
+    /// The directory is not usable.
     #[error("cannot lock {}: {error}", path.display())]
     System {
         /// The directory.
         path: PathBuf,
-        /// Error of the system.
+        /// Error of the system call.
         error: io::Error,
     },
 }
 
-/// Takes the lock that agents share; it is held as long as the file is open. Waits for nobody.
+/// Takes the shared lock of agents, which is held as long as the file is open. Does not wait.
 ///
 /// # Errors
-/// Fails while a command has it for itself.
+/// Fails while a command holds the lock alone.
 pub(crate) fn of_agent(directory: &Path) -> Result<File, LockError> {
     lock(directory, File::try_lock_shared, |path| LockError::Cleaning { path })
 }
 
-/// Takes the lock for a command that must not run beside an agent of this node. Waits for nobody.
+/// Takes the lock for a command that must not run at the same time as an agent of this node. Does not wait.
 ///
 /// # Errors
 /// Fails while an agent or another such command runs.
@@ -81,7 +81,7 @@ fn lock(
     }
 }
 
-/// Refuses a directory in one that others can change, such as one in `/tmp` that somebody made before us; a link to it must be nobody else's.
+/// Refuses a directory if another user can change its parent, such as an earlier one in `/tmp`. A link to the parent must be ours or root's.
 fn check_above(directory: &Path) -> Result<(), LockError> {
     let Some(path) = directory.parent() else { return Ok(()) };
     let system = |error| LockError::System { path: path.to_owned(), error };

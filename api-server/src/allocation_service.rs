@@ -1,4 +1,4 @@
-//! The calls about allocations, and the one that starts a launch.
+//! The calls about allocations, and the call that starts a launch.
 
 use std::sync::Arc;
 
@@ -80,7 +80,7 @@ impl AllocationService for Allocating {
         let caller = caller_of(&request)?.clone();
         let id = request.into_inner().id;
         let live = self.0.allocations.lock().await.find(&id).cloned();
-        // One that is released meanwhile is in the store by now.
+        // An allocation that was released in the meantime is in the store.
         let known = match live {
             Some(live) => Some(live),
             None => self.released(&id).await?,
@@ -102,7 +102,7 @@ impl AllocationService for Allocating {
             true => {
                 let kept = self.kept().await?;
                 let live = self.0.allocations.lock().await;
-                // Why one waits is known to the live ones alone.
+                // Only live allocations have a reason to wait.
                 let known = kept.iter().map(|kept| live.find(&kept.id).unwrap_or(kept));
                 known.filter(is_own).map(allocation::encode_in_list).collect()
             }
@@ -134,7 +134,7 @@ impl Allocating {
         kept.map_err(|error| unreadable(&error))
     }
 
-    /// An allocation that was released already: only the store knows it.
+    /// A released allocation, which only the store holds.
     async fn released(&self, id: &str) -> Result<Option<Allocation>, Status> {
         if self.0.allocations.lock().await.find(id).is_some() {
             return Ok(None);

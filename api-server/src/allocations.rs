@@ -1,8 +1,8 @@
-//! Allocations: whose they are, which nodes they have, and what happens to them when launches fail. Pure; the server makes
-//! every change durable before it takes effect.
+//! Allocations: their owners, their nodes, and the effects of failed launches on them. This module is pure; the server makes every change
+//! durable before the change takes effect.
 //!
-//! A node belongs to one allocation at a time, until that is released. The states are those of [`allocation`]; what is asked of a
-//! new one is checked in [`plan`]; who waits for nodes does so in the [`queue`].
+//! A node belongs to one allocation at a time, until the allocation is released. [`allocation`] defines the states. [`plan`] checks
+//! requests for new allocations. The [`queue`] holds the allocations that wait for nodes.
 
 pub(crate) mod allocation;
 pub(crate) mod batch;
@@ -23,11 +23,11 @@ use self::queue::{Decision, FreeAt, Timetable, Wish};
 use crate::nodes::Registry;
 use crate::unclean_nodes::UncleanNodes;
 
-/// The most allocations of the queue that are looked at, from its head on, beside those that wait for nodes which are not ready; those
-/// behind them wait.
+/// The most allocations of the queue that are considered, from its head on. Allocations that wait for nodes which are not ready do not
+/// count. Allocations beyond the limit wait.
 const LOOKED_AT_MAX: usize = 200;
 
-/// The nodes of the cluster at a time.
+/// The nodes of the cluster at one time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodesNow<'a> {
     pub registry: &'a Registry,
@@ -40,22 +40,22 @@ pub(crate) struct NodesNow<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Allocations {
     all: BTreeMap<String, Allocation>,
-    /// By node, the allocation that it belongs to.
+    /// Id of the allocation to which each node belongs.
     owners: BTreeMap<String, String>,
-    /// What is not tried again yet.
+    /// Batch jobs and nodes that are not tried again yet.
     pub postponed: Postponed,
 }
 
-/// What becomes of the queue.
+/// Changes from one pass over the queue.
 #[derive(Debug, Default)]
 pub(crate) struct Served {
-    /// Allocations that run from now on.
+    /// Allocations that begin to run.
     pub begun: Vec<Allocation>,
-    /// Ids of allocations that wait for another reason than before, and that reason.
+    /// Ids of allocations that wait for another reason than before, and the new reason.
     pub waiting: Vec<(String, String)>,
 }
 
-/// An allocation that cannot be used as was asked.
+/// Reason why an allocation cannot be used as requested.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AllocationError {
     #[error(
@@ -76,14 +76,14 @@ fn because(state: &AllocationState) -> String {
 }
 
 impl Allocations {
-    /// Takes over what was kept.
+    /// Takes over the stored allocations.
     pub(crate) fn new(kept: impl IntoIterator<Item = Allocation>) -> Self {
         let mut allocations = Self::default();
         kept.into_iter().for_each(|allocation| allocations.put(allocation));
         allocations
     }
 
-    /// Stores an allocation as it is now. Of those that have ended, only the store knows.
+    /// Stores the present state of an allocation. Released allocations are only in the store.
     pub(crate) fn put(&mut self, allocation: Allocation) {
         let id = allocation.id.clone();
         if allocation.state == AllocationState::Released {
@@ -108,19 +108,19 @@ impl Allocations {
         queue
     }
 
-    /// The turn of an allocation that comes now.
+    /// The turn of an allocation that enters the queue now.
     fn next_turn(&self) -> u64 {
         self.all.values().map(|allocation| allocation.turn).max().map_or(0, |turn| turn.saturating_add(1))
     }
 
-    /// An allocation of the queue waits for this reason from now on.
+    /// Changes the reason why a queued allocation waits.
     pub(crate) fn wait(&mut self, id: &str, reason: String) {
         if let Some(waiting) = self.all.get_mut(id).filter(|allocation| allocation.is_queued()) {
             waiting.state = AllocationState::Pending { reason };
         }
     }
 
-    /// Serves the queue.
+    /// Decides which allocations of the queue begin, and why the remaining ones wait.
     pub(crate) fn serve(&self, now: &NodesNow<'_>) -> Served {
         let mut served = Served::default();
         let (counts, mut head) = (self.count_free(now), None);
@@ -151,8 +151,8 @@ impl Allocations {
         served
     }
 
-    /// What the queue decides on each allocation that waits in it, in the order of their turns; the table is then without the nodes of
-    /// those that begin.
+    /// The decision on each allocation that waits in the queue, in the order of their turns. Afterwards the table lacks the nodes of
+    /// allocations that begin.
     fn decisions(&self, table: &mut Timetable, now: &NodesNow<'_>) -> Vec<(&Allocation, Decision)> {
         let mut looked_at = 0;
         let mut decide = |waiting| {
@@ -164,7 +164,7 @@ impl Allocations {
         queue.map(&mut decide).collect()
     }
 
-    /// The nodes that are ready, or are about to be, with the times at which they can be had.
+    /// The nodes that are ready or about to be, with the times at which they become free.
     fn timetable(&self, now: &NodesNow<'_>) -> Timetable {
         let free_at = |node: &String| match self.owner(node) {
             Some(owner) => owner.frees_at(now.time),
@@ -173,7 +173,7 @@ impl Allocations {
         };
         let mut nodes = BTreeMap::new();
         nodes.extend(now.registry.all_ready().map(|node| (node.clone(), free_at(node))));
-        // Whoever waits for these keeps his turn.
+        // An allocation that waits for these nodes keeps its turn.
         nodes.extend(now.registry.all_coming().map(|node| (node.clone(), FreeAt::Unknown)));
         Timetable::new(now.time, nodes)
     }
@@ -193,10 +193,10 @@ impl Allocations {
         self.all.values()
     }
 
-    /// An allocation of the caller's own; administrators own all.
+    /// An allocation of the caller; administrators own all.
     ///
     /// # Errors
-    /// If there is none with this id, or it is another user's.
+    /// Fails if there is none with this id, or if it belongs to another user.
     pub(crate) fn of(&self, caller: &Caller, id: &str) -> Result<&Allocation, AllocationError> {
         let allocation = self.find(id).ok_or_else(|| AllocationError::Unknown { id: id.to_owned() })?;
         match (may_use(caller, allocation.uid, id), caller) {
@@ -206,10 +206,10 @@ impl Allocations {
         }
     }
 
-    /// An allocation of the caller's own in which something may be launched.
+    /// An allocation of the caller in which a launch can begin.
     ///
     /// # Errors
-    /// As [`Self::of`], and if it does not run.
+    /// Fails as [`Self::of`] does, and if the allocation does not run.
     pub(crate) fn running(&self, caller: &Caller, id: &str) -> Result<&Allocation, AllocationError> {
         let allocation = self.of(caller, id)?;
         match &allocation.state {
@@ -219,7 +219,7 @@ impl Allocations {
     }
 }
 
-/// Returns true if a caller may use what belongs to `owner` and is, or runs in, this allocation.
+/// Returns true if a caller may use property of `owner` that is, or runs in, this allocation.
 pub(crate) fn may_use(caller: &Caller, owner: u32, allocation: &str) -> bool {
     match caller {
         Caller::Admin(_) => true,
@@ -230,14 +230,14 @@ pub(crate) fn may_use(caller: &Caller, owner: u32, allocation: &str) -> bool {
 }
 
 impl<'a> Wish<'a> {
-    /// The wish of an allocation.
+    /// The nodes and the time limit that an allocation requests.
     fn of(allocation: &'a Allocation) -> Self {
         Self { nodes: &allocation.wanted, limit: allocation.time_limit.map(NonZeroU64::get) }
     }
 }
 
 impl Allocation {
-    /// Time at which its nodes can be had.
+    /// Time at which its nodes become free.
     fn frees_at(&self, now: u64) -> FreeAt {
         match self.state {
             AllocationState::Pending { .. } if self.batch.is_some() => FreeAt::At(now + 1),

@@ -1,5 +1,5 @@
-//! Waiting line of calls whose answers are large: the status of a launch, with every rank of it, and the list of all launches. A user has as many of them at
-//! work at once as some megabytes allow, and one in any case; the others wait their turn.
+//! Queue of calls with large answers: the status of a launch, with every rank of it, and the list of all launches. The calls of a user run
+//! at the same time up to some megabytes of answers, and one call always runs. Further calls wait for their turn.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use parking_lot::Mutex;
 use pmi_transport::identity::Caller;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// KiB of the answers that are at work for one user at once; as much again while they are encoded.
+/// KiB of the answers that one user may have in progress at a time. Their encoding takes as much again.
 const OF_USER: u32 = 8 << 10;
 
-/// KiB of the answers that are at work for all users at once.
+/// KiB of the answers that all users may have in progress at a time.
 const OF_ALL: u32 = 32 << 10;
 
-/// The line.
+/// The queue of calls.
 #[derive(Debug)]
 pub(crate) struct AnswerLine {
     all: Arc<Semaphore>,
@@ -22,7 +22,7 @@ pub(crate) struct AnswerLine {
     users: Mutex<HashMap<Option<u32>, Arc<Semaphore>>>,
 }
 
-/// Right to make one answer.
+/// Right to produce one answer.
 #[derive(Debug)]
 pub(crate) struct Turn {
     _of_user: OwnedSemaphorePermit,
@@ -36,10 +36,10 @@ impl Default for AnswerLine {
 }
 
 impl AnswerLine {
-    /// Waits for the turn of a call whose answer has about so many bytes. Whoever does not wait any longer leaves the line.
+    /// Waits for the turn of a call with an answer of about `bytes` bytes. A call that stops waiting leaves the queue.
     pub(crate) async fn turn(&self, caller: &Caller, bytes: usize) -> Turn {
         let share = u32::try_from(bytes >> 10).unwrap_or(u32::MAX).clamp(1, OF_USER);
-        // The user first: so nobody is in the line of all with more than his own share.
+        // The queue of the user comes first, so that no user occupies the common queue with more than its own share.
         let _of_user = acquire(self.line_of(caller), share).await;
         let _of_all = acquire(Arc::clone(&self.all), share).await;
         Turn { _of_user, _of_all }
@@ -51,7 +51,7 @@ impl AnswerLine {
             _ => None,
         };
         let mut users = self.users.lock();
-        // Those who have a turn, or wait for one, hold their line.
+        // Calls that have a turn, or wait for one, hold a reference to their queue.
         users.retain(|_, line| Arc::strong_count(line) > 1);
         let line = users.entry(user).or_insert_with(|| Arc::new(Semaphore::new(OF_USER as usize)));
         Arc::clone(line)

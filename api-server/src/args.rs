@@ -13,34 +13,34 @@ pub struct ApiArgs {
     /// Read settings from FILE instead of /etc/lattice/api.toml.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Say whether the settings are fine, and start nothing.
+    /// Check the settings, and start nothing.
     #[arg(long)]
     pub check_config: bool,
-    /// Listen at HOST:PORT; may be repeated.
+    /// Listen on HOST:PORT; may be repeated.
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: Vec<String>,
-    /// Take the first free port of these where --listen has port 0, such as 60000-60100 (any).
+    /// Use the first free port of this range where --listen has port 0, such as 60000-60100 [default: any port].
     #[arg(long, value_name = "FIRST-LAST", env = "LATTICE_PORT_RANGE", hide_env = true)]
     pub port_range: Option<PortRange>,
-    /// Listen at a Unix socket, where users of this machine are known by their uid; an empty PATH for none.
+    /// Listen on a Unix socket, which identifies users of this machine by their uid; an empty PATH for none.
     #[arg(long, value_name = "PATH", value_parser = OsStringValueParser::new().map(PathBuf::from))]
     pub socket: Option<PathBuf>,
-    /// Keep state in FILE.
+    /// Store the state in FILE.
     #[arg(long, value_name = "FILE")]
     pub state: Option<PathBuf>,
-    /// Serve metrics in the format of Prometheus at ADDRESS.
+    /// Serve Prometheus metrics over HTTP at ADDRESS.
     #[arg(long, value_name = "ADDRESS")]
     pub metrics: Option<SocketAddr>,
-    /// Believe everybody who they say they are; for trying out, on loopback addresses only.
+    /// Use no certificates, and accept the identity that each client claims; for tests, on loopback addresses only.
     #[arg(long)]
     pub insecure: bool,
-    /// The certificate of the authority that issued everybody's.
+    /// Certificate of the authority that issued all certificates of the cluster.
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// Our certificate.
+    /// Certificate of the API server.
     #[arg(long, value_name = "FILE")]
     pub cert: Option<PathBuf>,
-    /// Its private key.
+    /// Private key of the API server.
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
 }

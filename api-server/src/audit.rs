@@ -1,10 +1,10 @@
-//! The audit log: one line for each call that changes something, with who made it, what for, and what came of it. It is the target
-//! `audit` of the server's log.
+//! The audit log: one line for each call that changes the state, with its caller, its object and its outcome. Its target in the server's
+//! log is `audit`.
 //!
 //! ```text
 //! INFO audit: request=17 caller=user 1000 action="abort launch" on="7yjtam8njn" outcome="done"
 //! ```
-//! What callers wrote is quoted and escaped.
+//! Texts from callers are quoted and escaped.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,11 +14,11 @@ use tonic::Status;
 /// Number of requests that were audited since the server was started.
 static REQUESTS: AtomicU64 = AtomicU64::new(0);
 
-/// Makes a call that changes something, and logs what came of it; `made` says what was made, if something was. To be run
-/// [to its end](crate::server::to_its_end): a change whose caller went away is logged as well.
+/// Executes a call that changes the state, and logs its outcome; `made` returns a text about the created object, if there is one. Must run
+/// [to its end](crate::server::to_its_end), so that a change is logged even if its caller disconnects.
 ///
 /// # Errors
-/// Those of the call.
+/// Returns the error of the call.
 pub(crate) async fn audited<T, E: Into<Status>>(
     caller: &Caller,
     action: &'static str,
@@ -33,12 +33,12 @@ pub(crate) async fn audited<T, E: Into<Status>>(
     result
 }
 
-/// Says that nothing was made.
+/// Returns an empty text, for calls that create nothing.
 pub(crate) fn nothing<T>(_: &T) -> String {
     String::new()
 }
 
-/// What came of a call, in words, without what the caller may type next.
+/// Outcome of a call in words, without the suggested next command.
 fn outcome<T>(result: &Result<T, Status>, made: impl FnOnce(&T) -> String) -> String {
     match result.as_ref().map(made) {
         Ok(made) if made.is_empty() => "done".to_owned(),

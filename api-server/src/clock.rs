@@ -1,9 +1,9 @@
-//! Time as deadlines of others count it: a time in which this server stood still (stopped, swapped out, a paused machine, a disk that
-//! held it up) is left out, because nobody could be heard in it and nobody is to blame for it.
+//! Time for the deadlines of other processes. A period in which this server stood still (stopped, swapped out, a paused machine, a slow
+//! disk) does not count: the server received no message in it, and no other process caused the delay.
 //!
 //! ```text
 //! wall  ──┬──┬──┬──┬───────── still ─────────┬──┬──┬──
-//! clock ──┬──┬──┬──┬┬──┬──┬──                            (goes on where it was)
+//! clock ──┬──┬──┬──┬┬──┬──┬──                            (continues where it stopped)
 //! ```
 
 use std::time::Duration;
@@ -11,18 +11,18 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
-/// The longest time between two looks at the clock of a server that is at work; more is a standstill.
+/// The longest time between two readings of the clock while the server works. A longer time is a standstill.
 pub(crate) const STANDSTILL: Duration = Duration::from_secs(1);
 
-/// A clock that stands still with its server. It is to be read more often than every [`STANDSTILL`], by whoever it is.
+/// A clock that stands still with its server. It must be read more often than every [`STANDSTILL`], by any task.
 #[derive(Debug)]
 pub(crate) struct Clock(Mutex<Reading>);
 
-/// The last time that the clock was read.
+/// The last reading of the clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
     wall: Instant,
-    /// Time that does not count.
+    /// Sum of the periods that do not count.
     still: Duration,
 }
 
@@ -33,12 +33,12 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// The time now; never less than before.
+    /// The present time; never decreases.
     pub(crate) fn now(&self) -> Instant {
         self.0.lock().at(Instant::now())
     }
 
-    /// Resolves when this clock has come to `time`, unless the server stands still meanwhile: then earlier.
+    /// Resolves when this clock reaches `time`, or earlier if the server stands still in the meantime.
     pub(crate) async fn sleep_until(&self, time: Instant) {
         let still = self.0.lock().still;
         sleep_until(time + still).await;
@@ -50,11 +50,11 @@ impl Reading {
         Self { wall, still: Duration::ZERO }
     }
 
-    /// The time when the wall's clock is at `wall`.
+    /// The time of this clock when the wall clock is at `wall`.
     pub(crate) fn at(&mut self, wall: Instant) -> Instant {
         let passed = wall.saturating_duration_since(self.wall);
         if passed > STANDSTILL {
-            tracing::warn!(?passed, "this server stood still; that time counts against nobody");
+            tracing::warn!(?passed, "this server stood still; that time counts against no node");
             self.still += passed;
         }
         self.wall = self.wall.max(wall);

@@ -1,4 +1,4 @@
-//! Settings of the API server: a file in TOML, and flags over it, checked together once.
+//! Settings of the API server: a TOML file, and flags that override it. Both are checked together once.
 
 use std::net::SocketAddr;
 use std::path::{Component, Path, PathBuf};
@@ -21,55 +21,55 @@ use super::launch_quota::LaunchShares;
 use super::renewal::RenewalSettings;
 use super::start_policy::{Spawning, StartPolicy};
 
-/// The file that is read when none is named; it need not exist.
+/// The file that is read if none is named; it need not exist.
 pub(crate) const DEFAULT_FILE: &str = "/etc/lattice/api.toml";
 const DEFAULT_SOCKET: &str = "/run/lattice/api.sock";
 const DEFAULT_STATE: &str = "/var/lib/lattice/api.redb";
 const DEFAULT_PORT: u16 = 50051;
-/// Time that launches wait for fabric credentials, in seconds.
+/// Default time that launches wait for fabric credentials, in seconds.
 const FABRIC_TIMEOUT: u32 = 12;
-/// The longest that can be set. A launch is signed before it waits, at most twice so long, and agents take what was signed less than
-/// a minute ago; a client waits longer (`timeouts::START_ANSWER`).
+/// The longest time that can be set. A launch is signed before it waits, for at most twice this time. Agents accept signatures that are
+/// less than a minute old. A client waits longer (`timeouts::START_ANSWER`).
 const FABRIC_TIMEOUT_MAX: u32 = 25;
 /// The longest lease of an agent, in seconds.
 const LEASE_MAX: u64 = 365 * 24 * 3600;
 
-/// A configuration that is consistent.
+/// A consistent configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     /// Addresses at which agents and users on other machines connect.
     pub listen: Vec<Address>,
-    /// Ports of which the first free one is taken where an address has port 0; any, without it.
+    /// Range in which the first free port is used for an address with port 0; `None` for any port.
     pub port_range: Option<PortRange>,
     /// The Unix socket of users on this machine.
     pub socket: Option<PathBuf>,
-    /// The file that state is kept in.
+    /// The file that holds the state.
     pub state: PathBuf,
     /// The file that describes nodes; `None` for none.
     pub inventory: Option<PathBuf>,
-    /// The address at which metrics are served; `None` for nowhere.
+    /// The address at which metrics are served; `None` if they are not served.
     pub metrics: Option<SocketAddr>,
-    /// Means by which others prove who they are.
+    /// Means by which clients and agents authenticate themselves.
     pub identity: Identity,
-    /// Rules about who may take nodes for allocations, and for how many.
+    /// Rules about the users that may create allocations, and limits on the number of allocations.
     pub allocations: AllocationSettings,
-    /// Time that an agent lets launches run without hearing this server.
+    /// Time for which an agent lets launches run without contact to this server.
     pub lease: Duration,
-    /// Ways of launches to their nodes, and limits of each of them.
+    /// Routes of launches to their nodes, and limits of each launch.
     pub launches: LaunchSettings,
     /// Share of each user in launches that are not over.
     pub launch_shares: LaunchShares,
-    /// Limits on the output of launches without an owner that is kept beside the state.
+    /// Limits on the output that launches without an owner store next to the state.
     pub spool: SpoolLimits,
-    /// Rules about what is started.
+    /// Rules about the programs that may be started.
     pub policy: StartPolicy,
-    /// The authority that renews agents' certificates; `None` where nobody does.
+    /// The authority that renews agents' certificates; `None` if they are not renewed.
     pub renewal: Option<RenewalSettings>,
-    /// The source of fabric credentials; `None` without a fabric that needs some.
+    /// The source of fabric credentials; `None` without a fabric that requires them.
     pub fabric: Option<FabricSettings>,
 }
 
-/// A configuration that cannot be used.
+/// Reason why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
     #[error(transparent)]
@@ -77,7 +77,7 @@ pub(crate) enum ConfigError {
     #[error(transparent)]
     Address(#[from] AddressError),
     #[error(
-        "nobody could reach the server: neither a listen address nor a socket is set\ntry: listen = [\"0.0.0.0:50051\"], or socket = \"/run/lattice/api.sock\""
+        "no client could reach the server: neither a listen address nor a socket is set\ntry: listen = [\"0.0.0.0:50051\"], or socket = \"/run/lattice/api.sock\""
     )]
     Unreachable,
     #[error("unix:{} is a socket; name it as `socket`, and leave `listen` to host:port", path.display())]
@@ -107,7 +107,7 @@ pub(crate) enum ConfigError {
     Spool { launch: u64, total: u64 },
 }
 
-/// The file as it is written.
+/// Contents of the file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -150,7 +150,7 @@ struct File {
 }
 
 impl Config {
-    /// Reads the file that the flags name, else the default one if it is there, puts the flags over it, and checks it all.
+    /// Reads the file that the flags name, or else the default file if it exists. Applies the flags, and checks the result.
     pub(crate) fn load(args: &ApiArgs) -> Result<Self, ConfigError> {
         let file = match &args.config {
             Some(path) => settings_file::read(path)?,
@@ -353,7 +353,7 @@ mod tests {
         check("insecure = true\ntls.ca = \"/a\"", "exclude each other");
         check("[tls]\nca = \"/a\"\nkey = \"/b\"", "tls.ca is set, tls.cert is not");
         check("[tls]\ncertificate = \"/a\"", "unknown field");
-        check("insecure = true\nlisten = []\nsocket = \"\"", "nobody could reach");
+        check("insecure = true\nlisten = []\nsocket = \"\"", "no client could reach");
         check("insecure = true\nlisten = [\"unix:/a\"]", "is a socket");
         check("insecure = true\nlisten = [\"http://a\"]", "no address");
         check("insecure = true\nrelay_fan_out = 0", "relay_fan_out is 0");

@@ -1,12 +1,12 @@
-//! Fabric credentials of allocations: asked for when an allocation begins to run, at hand when its launches start, given back
-//! after its end whatever happens.
+//! Fabric credentials of allocations. They are requested when an allocation begins to run, are available when its launches start, and are
+//! returned after its end in every case.
 //!
 //! ```text
 //! allocation runs ──ask──> manager ──> credentials ──> every launch of the allocation ──> agents
 //!            ended ──release──> (tending) deleted at the manager, confirmed by every node ──> the VNI may be used again
 //! ```
-//! The ledger and its journal are `cxi-fabric`'s. Whatever speaks to the manager or writes the journal waits on a thread of its
-//! own; a launch whose credentials are at hand waits for nothing.
+//! The crate `cxi-fabric` contains the ledger and its journal. Work that contacts the manager or writes the journal blocks a thread of its
+//! own. A launch with available credentials does not wait.
 
 mod retiring;
 pub(crate) mod tending;
@@ -46,16 +46,16 @@ pub(crate) struct FabricSettings {
 pub(crate) struct Fabric {
     pub settings: FabricSettings,
     pub grants: Arc<Grants>,
-    /// Requests to the manager that are under way, by allocation.
+    /// Pending requests to the manager, by allocation.
     flights: Mutex<HashMap<String, Flight>>,
-    /// Something is to be undone.
+    /// Notified when credentials may have to be returned.
     due: Notify,
 }
 
-/// An answer that many wait for; `None` until it is there.
+/// An answer for many waiting tasks; `None` until it arrives.
 type Flight = watch::Receiver<Option<Result<Credentials, Arc<GrantError>>>>;
 
-/// Why there is no fabric.
+/// Reason why the fabric is not available.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FabricError {
     #[error(transparent)]
@@ -66,7 +66,7 @@ pub(crate) enum FabricError {
     Journal(#[from] GrantError),
 }
 
-/// Why a launch has no credentials. No node was asked to start it.
+/// Reason why a launch has no credentials. No node was asked to start the launch.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum NoCredentials {
     #[error("no fabric credentials for allocation {allocation}: {error}")]
@@ -80,7 +80,7 @@ pub(crate) enum NoCredentials {
 }
 
 impl NoCredentials {
-    /// Returns true if there may be some later.
+    /// Returns true if credentials may be available later.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::Refused { .. } | Self::Late { .. } => true,
@@ -89,20 +89,20 @@ impl NoCredentials {
     }
 }
 
-/// Credentials that were asked for.
+/// Requested credentials.
 pub(crate) struct Asked {
     fabric: Arc<Fabric>,
     need: Need,
     flight: Flight,
-    /// Somebody else had asked before, whose time may be over earlier than ours.
+    /// An earlier task made the request; its deadline may be earlier than that of this task.
     is_anothers: bool,
 }
 
 impl Fabric {
-    /// Goes on where the server before ended.
+    /// Continues where the previous server ended.
     ///
     /// # Errors
-    /// If the configuration makes no sense, or the journal cannot be read and written.
+    /// Fails if the configuration is invalid, or if the journal cannot be read and written.
     pub(crate) fn open(settings: FabricSettings, journal: FabricJournal) -> Result<Arc<Self>, FabricError> {
         let manager = settings.manager.manager()?;
         let entries = journal.entries()?;
@@ -112,7 +112,7 @@ impl Fabric {
         Ok(Arc::new(Self { settings, grants, flights, due }))
     }
 
-    /// Asks for an allocation's credentials, unless they are at hand or asked for already. Returns at once.
+    /// Requests the credentials of an allocation, unless they are available or already requested. Returns at once.
     pub(crate) fn ask(self: &Arc<Self>, allocation: &Allocation) -> Asked {
         let Allocation { id, nodes, uid, .. } = allocation;
         self.ask_for(Need { allocation: id.clone(), nodes: nodes.clone(), uid: *uid })
@@ -133,7 +133,7 @@ impl Fabric {
         let (fabric, wanted) = (Arc::clone(self), need.clone());
         task::spawn(async move {
             let answer = fabric.acquire(wanted).await;
-            // Whoever asked may have gone.
+            // The requesting task may have ended.
             let _ = tell.send(Some(answer));
         });
         asked(need, flight, false)
@@ -146,7 +146,7 @@ impl Fabric {
         let deadline = begun + self.settings.timeout;
         let answer = self.blocking(move |grants| grants.acquire(&need, deadline)).await;
         self.flights.lock().remove(&allocation);
-        // What was made for nobody is to be undone.
+        // Credentials without an allocation must be returned.
         self.due.notify_one();
         let took_ms = begun.elapsed().as_millis() as u64;
         match &answer {
@@ -159,46 +159,46 @@ impl Fabric {
         answer.map_err(Arc::new)
     }
 
-    /// The allocation has ended, and no launch is left in it.
+    /// Returns the credentials of an allocation that has ended and has no launch left.
     pub(crate) fn release(self: &Arc<Self>, allocation: &str) {
         let (fabric, allocation) = (Arc::clone(self), allocation.to_owned());
         task::spawn(async move {
             let name = allocation.clone();
             match fabric.blocking(move |grants| grants.release(&name)).await {
                 Ok(()) => tracing::info!(allocation, "fabric credentials are to be given back"),
-                // It is tried again with everything else that is due.
+                // The release is tried again with all other due work.
                 Err(error) => tracing::warn!(allocation, %error, "fabric credentials are not given back yet"),
             }
             fabric.due.notify_one();
         });
     }
 
-    /// A node has come, or come back.
+    /// Records that a node has registered.
     pub(crate) fn node_is_there(&self) {
         self.due.notify_one();
     }
 
-    /// Follows what becomes of an allocation. Of one that runs, the credentials are asked for: the launch that comes will find
-    /// them at hand.
+    /// Follows a change of an allocation. For a running allocation the credentials are requested, so that they are available for its
+    /// launches.
     pub(crate) fn follow(self: &Arc<Self>, allocation: &Allocation) -> Option<Asked> {
         match allocation.state {
             AllocationState::Running => return Some(self.ask(allocation)),
             AllocationState::Released => self.release(&allocation.id),
-            // Of those that failed, launches may not have ended yet: see `tend`.
+            // Launches of a failed allocation may not have ended yet: see `tend`.
             AllocationState::Failed { .. } => self.due.notify_one(),
-            // Queued again, it gets other nodes.
+            // An allocation that is queued again gets other nodes.
             AllocationState::Pending { .. } if allocation.is_queued() => self.release(&allocation.id),
             AllocationState::Pending { .. } | AllocationState::Releasing { .. } => {}
         }
         None
     }
 
-    /// Does what blocks without blocking the other tasks of this thread.
+    /// Runs blocking work without blocking the other tasks of this thread.
     pub(crate) async fn blocking<T: Send + 'static>(&self, work: impl FnOnce(&Grants) -> T + Send + 'static) -> T {
         let grants = Arc::clone(&self.grants);
         match tokio::task::spawn_blocking(move || work(&grants)).await {
             Ok(result) => result,
-            // It is never cancelled; a panic goes on here.
+            // The task is never cancelled; a panic continues here.
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     }
@@ -207,25 +207,25 @@ impl Fabric {
 impl Asked {
     async fn answer(&mut self) -> Result<Credentials, Arc<GrantError>> {
         let answer = self.flight.wait_for(Option::is_some).await.ok().and_then(|answer| answer.clone());
-        // Without an answer, whoever asked the manager has panicked; the next launch asks anew.
+        // Without an answer the task that asked the manager has panicked; the next launch asks again.
         answer.unwrap_or_else(|| Err(Arc::new(GrantError::StillWaiting(self.need.allocation.clone()))))
     }
 
-    /// The traffic classes that services of launches are to allow.
+    /// The traffic classes that services of launches allow.
     pub(crate) fn traffic_classes(&self) -> TrafficClasses {
         self.fabric.settings.manager.traffic_classes
     }
 
     /// Waits until the manager has answered, within [`timeouts::CREDENTIALS_AHEAD`].
     pub(crate) async fn settle(mut self) {
-        // A refusal is in the log; the launch that needs what is not there asks anew.
+        // A refusal is in the log. A launch that needs missing credentials requests them again.
         let _ = timeout(timeouts::CREDENTIALS_AHEAD, self.answer()).await;
     }
 
-    /// Waits for the credentials, no longer than `limit` and than twice the time that the manager has.
+    /// Waits for the credentials, at most for `limit` and for twice the timeout of the manager.
     ///
     /// # Errors
-    /// If the manager refuses them, or the time is over.
+    /// Fails if the manager refuses them, or if the time has passed.
     pub(crate) async fn wait(mut self, limit: Duration) -> Result<Credentials, NoCredentials> {
         let limit = limit.min(2 * self.fabric.settings.timeout);
         let allocation = self.need.allocation.clone();

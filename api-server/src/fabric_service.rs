@@ -1,4 +1,4 @@
-//! The calls of administrators about fabric credentials: what there is, what is wrong, and undoing at once what is due.
+//! Calls of administrators about fabric credentials: list them, examine problems, and return due credentials at once.
 
 use pmi_transport::task;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use super::launch::fan_out::Recipient;
 use super::nodes::{Listed, NodeState, Presence};
 use super::server::{Server, to_its_end};
 
-/// Time that the manager may take while somebody waits for the answer.
+/// Time that the manager may take while a caller waits.
 const MANAGER_WITHIN: Duration = Duration::from_secs(10);
 
 /// Answers calls about fabric credentials.
@@ -48,7 +48,7 @@ impl FabricService for Accounting {
         let (nodes, strangers) = tokio::join!(self.nodes(), strangers(fabric));
         let (strangers, manager_trouble) = match strangers {
             Ok(strangers) => (strangers, String::new()),
-            // Without a list there are none to be known.
+            // A manager without a list has no unknown services.
             Err(FabricError::NotOffered { .. }) => (Vec::new(), String::new()),
             Err(error) => (Vec::new(), error.to_string()),
         };
@@ -91,7 +91,7 @@ impl Accounting {
         self.0.fabric.as_ref().ok_or_else(|| Status::failed_precondition(nothing))
     }
 
-    /// Returns the answers of all nodes that ever registered about their NICs.
+    /// Asks all nodes that have registered about their NICs; returns the answers.
     async fn nodes(&self) -> Vec<FabricNode> {
         let nodes = self.0.nodes.lock().list(tokio::time::Instant::now(), |_| 0);
         let mut asked = JoinSet::new();
@@ -121,7 +121,7 @@ impl Accounting {
         nodes
     }
 
-    /// Nodes that an administrator says are gone for good; one that is up is not.
+    /// Nodes that an administrator declares permanently gone. Refuses a node that is up.
     fn gone(&self, list: &str) -> Result<Vec<String>, Status> {
         if list.is_empty() {
             return Ok(Vec::new());
@@ -135,7 +135,7 @@ impl Accounting {
     }
 }
 
-/// Takes nodes that are gone to hold nothing, and gives back what is due.
+/// Treats gone nodes as empty, and returns due credentials.
 async fn clean(server: &Arc<Server>, fabric: &Arc<Fabric>, gone: Vec<String>) -> CleanFabricResponse {
     let (mut done, mut failed) = (Vec::new(), Vec::new());
     let before = fabric.grants.views();
@@ -162,7 +162,7 @@ async fn clean(server: &Arc<Server>, fabric: &Arc<Fabric>, gone: Vec<String>) ->
     CleanFabricResponse { done, failed }
 }
 
-/// Steps that cleaning would take.
+/// Steps that a clean-up would take.
 async fn plan(fabric: &Arc<Fabric>, gone: &[String]) -> CleanFabricResponse {
     let mut done: Vec<String> = gone.iter().map(|node| format!("node {node} would be taken to hold nothing")).collect();
     let mut failed = Vec::new();

@@ -1,7 +1,7 @@
-//! Entry points of fuzz targets, as plain functions: they take any bytes, and panic when a promise is broken.
+//! Entry points of fuzz targets, as plain functions. They accept any bytes, and panic when a guarantee is violated.
 //!
-//! [`launch_request`] is what a user may ask for; [`node_reports`] what the nodes of one launch may report; [`node_inventory`] what a node
-//! may tell of itself.
+//! [`launch_request`] covers the requests of users, [`node_reports`] the reports of the nodes of one launch, and [`node_inventory`] the
+//! inventory of a node.
 
 mod reports;
 
@@ -41,7 +41,7 @@ static REGISTRY: LazyLock<Registry> = LazyLock::new(|| {
     registry
 });
 
-/// A user's request is refused, or becomes a launch that every one of its nodes takes, on nodes of the allocation and as its owner.
+/// A user's request is refused, or becomes a launch that all of its nodes accept, on nodes of the allocation and as its owner.
 pub fn launch_request(data: &[u8]) {
     let Ok(request) = LaunchTasksRequest::decode(data) else { return };
     let Ok(request) = wire::request::decode(request) else { return };
@@ -59,11 +59,11 @@ pub fn launch_request(data: &[u8]) {
     }
 }
 
-/// What a node tells of itself is refused, or listed; and what is listed can be read and looked at.
+/// The inventory of a node is refused, or listed. A listed inventory can be read and displayed.
 pub fn node_inventory(data: &[u8]) {
     let Ok(told) = TellInventoryRequest::decode(data) else { return };
     let TellInventoryRequest { node_id: _, signature, devices, trouble, template, usable_cpus } = told;
-    // Damage to a template is seen by its signature, and would come no further.
+    // The signature detects damage to a template, so that damaged input would be refused early.
     let signature = match serde_json::from_slice::<Template>(&template) {
         Ok(template) if template.cpus.len() < 1024 => template.signature().0.to_vec().into(),
         _ => signature,

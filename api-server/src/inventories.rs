@@ -1,7 +1,7 @@
-//! Inventories of the nodes: the kind of each node, and each kind once. Pure; the time is handed in.
+//! Inventories of the nodes: the kind of each node, and each kind once. Pure; the time is passed in.
 //!
-//! A node tells its signature. Who is the first of a kind is asked for the template, and the others are not, for as long as it takes to
-//! answer: a thousand nodes of two kinds send two templates.
+//! A node reports its signature. The first node of a kind is asked for the template. Other nodes are not asked while that answer is
+//! pending, so that a thousand nodes of two kinds send two templates.
 
 #[cfg(test)]
 mod tests;
@@ -22,19 +22,19 @@ use self::telling::Told;
 pub(crate) use self::telling::{Telling, TellingError};
 use super::listed_nodes::{ListedNodes, Topology};
 
-/// Time for which one node is waited for before another one is asked for the template of the same kind.
+/// Time to wait for the template from one node, before another node of the same kind is asked.
 const ANSWER_TIME: Duration = Duration::from_secs(2);
 
-/// The most kinds of nodes. Those that no node is of any more make room; the templates of more are not kept.
+/// The most kinds of nodes. Kinds without nodes are removed to make room. The templates of further kinds are not stored.
 const KINDS_MAX: usize = 1024;
 
-/// All that nodes have told.
+/// All inventories that nodes have reported.
 #[derive(Debug, Default)]
 pub(crate) struct Inventories {
     nodes: BTreeMap<String, Told>,
     kinds: HashMap<Signature, Kind>,
     listed: ListedNodes,
-    /// Nodes whose differences from their lists were told, with the kind that they were of.
+    /// Nodes for which the differences from their lists were reported, with their kind at that time.
     compared: HashMap<String, Signature>,
     unkept: Unkept,
 }
@@ -48,50 +48,50 @@ enum Kind {
     Known(Box<Template>),
 }
 
-/// Consequence of a message.
+/// Response to a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
-    /// The node is known, with its kind if there is room for that.
+    /// The node is known, and its kind as well if there is room for it.
     Enough,
-    /// Another node was asked for the template; this one is to tell again after so long, in case that one never sends it.
+    /// Another node was asked for the template. This node must report again after this time, in case the other node never sends it.
     AskedElsewhere(Duration),
-    /// The node is to send the template.
+    /// The node must send the template.
     WantTemplate,
 }
 
-/// Consequences of a message.
+/// Effects of a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Heard {
     pub answer: Answer,
-    /// Lines about nodes that are not what they should be, which were not told before.
+    /// New lines about differences between nodes and their lists.
     pub news: Vec<String>,
 }
 
-/// A kind of node with the nodes that are of it.
+/// A kind of node, with the nodes of this kind.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct KindOfNodes {
     pub signature: Signature,
     /// As a hostlist.
     pub nodes: String,
-    /// In its canonical form; `None` while no node has told it.
+    /// In its canonical form; `None` until a node has reported it.
     pub template: Option<Vec<u8>>,
     /// Name of the topology that its nodes should have, if it is the same for all.
     pub name: Option<String>,
     pub origin: Origin,
 }
 
-/// Who says that nodes are of a kind.
+/// Source of the kind of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
     /// The nodes themselves.
     Told,
-    /// A list of the administrator's; the nodes have told nothing.
+    /// A list of the administrator; the nodes have not reported.
     Listed,
-    /// Nobody: it is the API server's own.
+    /// No source: the API server assumes its own kind.
     Assumed,
 }
 
-/// Addresses of a node's devices, as the node has told them.
+/// Addresses of a node's devices, as the node reported them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct NodeDevices {
     pub node: String,
@@ -99,12 +99,12 @@ pub(crate) struct NodeDevices {
 }
 
 impl Inventories {
-    /// No inventories yet, of nodes that should be what a list says.
+    /// No inventories yet; nodes should match the list.
     pub(crate) fn new(listed: ListedNodes) -> Self {
         Self { listed, ..Self::default() }
     }
 
-    /// Takes in what a node tells, under a name that can stand in a hostlist.
+    /// Stores the report of a node. The name of the node must be valid in a hostlist.
     pub(crate) fn tell(&mut self, node: &str, telling: Telling, now: Instant) -> Result<Heard, TellingError> {
         let (mut told, template) = telling.check()?;
         let (signature, has_template) = (told.signature, template.is_some());
@@ -135,7 +135,7 @@ impl Inventories {
         answer
     }
 
-    /// Differences of all nodes of a kind that were not told before.
+    /// Differences of all nodes of a kind that were not reported before.
     fn news_of_kind(&mut self, kind: Signature) -> Vec<String> {
         let of_kind = self.nodes.iter().filter(|(_, told)| told.signature == kind);
         let nodes: Vec<String> = of_kind.map(|(node, _)| node.clone()).collect();
@@ -156,7 +156,7 @@ impl Inventories {
         by_line.into_iter().map(line).collect()
     }
 
-    /// A node's kind, and what it has less or more of than its list says; `None` if either is not known.
+    /// The kind of a node, and its differences from its list; `None` if either is unknown.
     fn differences(&self, node: &str) -> Option<(Signature, Vec<String>)> {
         let Topology { name, template } = self.listed.of(node)?;
         let kind = self.nodes.get(node)?.signature;
@@ -166,7 +166,7 @@ impl Inventories {
         }
     }
 
-    /// Forgets kinds that no node is of when there are very many, and returns true if there is room for this one.
+    /// Removes kinds without nodes if there are too many. Returns true if there is room for this kind.
     fn has_room_for(&mut self, kind: Signature) -> bool {
         if self.kinds.len() >= KINDS_MAX && !self.kinds.contains_key(&kind) {
             self.forget_unused_kinds();
@@ -174,12 +174,12 @@ impl Inventories {
         self.kinds.len() < KINDS_MAX || self.kinds.contains_key(&kind)
     }
 
-    /// The names of the nodes of which it is known what they are, by themselves or by a list.
+    /// The names of the nodes with a known inventory, from their own report or from a list.
     pub(crate) fn known_nodes(&self) -> impl Iterator<Item = &str> {
         self.nodes.keys().map(String::as_str).chain(self.listed.iter().map(|(node, _)| node))
     }
 
-    /// What a node is, as it told last or else as it is listed, and who says so; `None` if that is not known.
+    /// The template of a node and its source: the last report, or else the list. `None` if the template is unknown.
     pub(crate) fn of(&self, node: &str) -> Option<(&Template, Origin)> {
         let told = self.nodes.get(node).and_then(|told| match self.kinds.get(&told.signature)? {
             Kind::Known(template) => Some((&**template, Origin::Told)),
@@ -188,7 +188,7 @@ impl Inventories {
         told.or_else(|| Some((&self.listed.of(node)?.template, Origin::Listed)))
     }
 
-    /// Number of CPUs that ranks may use on a node, as far as that is known.
+    /// Number of CPUs that ranks may use on a node; `None` if it is unknown.
     pub(crate) fn usable_cpus(&self, node: &str) -> Option<usize> {
         let (template, origin) = self.of(node)?;
         let told = self.nodes.get(node).filter(|_| origin == Origin::Told);
@@ -196,7 +196,7 @@ impl Inventories {
         Some(usable.map_or(template.cpus.len(), |usable| usable.intersection(&template.cpus).len()))
     }
 
-    /// Nodes, as a hostlist, on which ranks may use these CPUs only.
+    /// Sets of CPUs to which ranks are limited, each with its nodes as a hostlist.
     pub(crate) fn limited(&self) -> Vec<(String, CpuSet)> {
         let mut nodes: BTreeMap<&CpuSet, Vec<&str>> = BTreeMap::new();
         for (node, told) in &self.nodes {
@@ -205,7 +205,7 @@ impl Inventories {
         nodes.into_iter().map(|(cpus, nodes)| (folded(nodes), cpus.clone())).collect()
     }
 
-    /// The kinds, by their first nodes' names. Of those among `registered` that nobody says anything of, it is that of the `head`.
+    /// The kinds, sorted by the names of their first nodes. A node among `registered` without a source has the kind of the `head`.
     pub(crate) fn kinds(&self, registered: &BTreeSet<String>, head: &Template) -> Vec<KindOfNodes> {
         let mut kinds = self.told_kinds();
         let mut listed: BTreeMap<&str, (&Template, Vec<&str>)> = BTreeMap::new();
@@ -232,7 +232,7 @@ impl Inventories {
         kinds
     }
 
-    /// The kinds that nodes have told.
+    /// The kinds that nodes have reported.
     fn told_kinds(&self) -> Vec<KindOfNodes> {
         let mut nodes: HashMap<Signature, Vec<&str>> = HashMap::new();
         for (node, told) in &self.nodes {
@@ -256,7 +256,7 @@ impl Inventories {
         nodes.into_iter().map(kind).collect()
     }
 
-    /// Parts that nodes could not read, and differences from their lists, with the nodes, as a hostlist.
+    /// Parts that nodes could not read, and differences from their lists, each with its nodes as a hostlist.
     pub(crate) fn trouble(&self) -> Vec<(String, String)> {
         let mut nodes: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         for (node, told) in &self.nodes {
@@ -274,7 +274,7 @@ impl Inventories {
     }
 }
 
-/// Troubles that no node sees by itself, such as two devices of one address. It takes a second for 100,000 nodes.
+/// Problems that no single node can detect, such as two devices with one address. This takes a second for 100,000 nodes.
 pub(crate) fn trouble_between(nodes: &[NodeDevices]) -> Vec<String> {
     let read = |node: &NodeDevices| serde_json::from_slice::<Devices>(&node.devices).unwrap_or_default();
     let devices: Vec<Devices> = nodes.iter().map(read).collect();

@@ -1,4 +1,4 @@
-//! The calls about what nodes are.
+//! The calls about the inventories of nodes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use super::inventories::{Answer, Heard, Inventories, KindOfNodes, Origin, Tellin
 use super::node_service::check_speaker;
 use super::server::Server;
 
-/// Answers agents that tell what their nodes are, and those who want to know.
+/// Answers agents that report the inventories of their nodes, and clients that list inventories.
 pub(crate) struct Describing {
     server: Arc<Server>,
-    /// This machine, for nodes that nobody says anything of.
+    /// This machine, as the assumed kind of nodes without a known inventory.
     head: Arc<ThisNode>,
 }
 
@@ -39,19 +39,19 @@ impl InventoryService for Describing {
     ) -> Result<Response<TellInventoryResponse>, Status> {
         check_speaker(&request, &request.get_ref().node_id)?;
         let TellInventoryRequest { node_id, signature, devices, trouble, template, usable_cpus } = request.into_inner();
-        // The registration has checked the name, and how many nodes there are.
+        // The registration has checked the name, and the number of nodes.
         if self.server.nodes.lock().up(&node_id).is_none() {
             return Err(Status::failed_precondition(format!("{node_id} is not registered; register it first")));
         }
         let telling = Telling { signature, devices, trouble, template, usable_cpus };
         let heard = self.server.inventories.lock().tell(&node_id, telling, self.server.clock.now());
         let Heard { answer, news } = heard.map_err(|error| {
-            tracing::warn!(node = node_id, "what it tells of itself is refused: {error}");
+            tracing::warn!(node = node_id, "its inventory is refused: {error}");
             Status::invalid_argument(error.to_string())
         })?;
         news.iter().for_each(|line| tracing::warn!("{line}"));
         let tell_again_in_ms = match answer {
-            // Not 0, which is no time at all.
+            // At least 1, because 0 means that no time is set.
             Answer::AskedElsewhere(left) => u32::try_from(left.as_millis()).unwrap_or(u32::MAX).max(1),
             Answer::Enough | Answer::WantTemplate => 0,
         };
@@ -69,7 +69,7 @@ impl InventoryService for Describing {
     }
 }
 
-/// Lists all that is known, which takes its time if there are many nodes.
+/// Lists all known inventories, which takes time if there are many nodes.
 fn list(inventories: &Mutex<Inventories>, registered: &BTreeSet<String>, head: &ThisNode) -> ListInventoriesResponse {
     let head = &head.inventory().template;
     let (kinds, trouble, devices, limited) = {

@@ -1,16 +1,16 @@
-//! One launch: a pure [`machine`] that decides, and a [`runner`] (one task) that carries out what it decides. Everything that concerns
-//! a launch is sent to its task as a [`Request`].
+//! One launch. A pure [`machine`] makes the decisions. A [`runner`] (one task) carries them out.
+//! Everything that concerns a launch is sent to its task as a [`Request`].
 //!
 //! ```text
 //! agents  ──ReportLaunch──> services ──┐                                   ┌──> outbox (one per node) ──────> agents
 //! clients ──AttachLaunch──> services ──┼──Request──> runner ──Effect──> ───┼──> event log ──> delivery (a task each) ──> clients
-//! others  ──other calls────────────────┘              │  ^                 └──> store, fan_out (aborts), server
+//! callers ──other calls────────────────┘              │  ^                 └──> store, fan_out (aborts), server
 //!                                                inputs  effects
 //!                                                     v  │
 //!                                                    machine
 //! ```
-//! The task never waits for a node, a client or the disk: what they are to be sent is kept in places that are bounded ([`outbox`],
-//! [`event_log`]), and fetched from there; what is to be durable is written by a task of its own.
+//! The task never waits for a node, a client or the disk. Outgoing data is stored in bounded buffers ([`outbox`], [`event_log`]), from
+//! which other tasks read it. A separate task writes durable state.
 
 pub(crate) mod client_message;
 mod deliveries;
@@ -59,56 +59,56 @@ pub(crate) use self::runner::{resume, start};
 use self::summary::Summary;
 use crate::clock::Clock;
 
-/// The most requests that wait for a launch; with more, those who send them wait.
+/// Capacity of a launch's request queue. With a full queue, senders wait.
 const INBOX: usize = 1024;
 
-/// Everything that is sent to a launch's task.
+/// A message to the task of a launch.
 #[derive(Debug)]
 pub(crate) enum Request {
     /// All nodes have answered the request to start.
     FannedOut(Result<(), NotStarted>),
-    /// A node's report stream is there, with this number.
+    /// A node has opened the report stream with this number.
     StreamOpened { node: u32, stream: u64, attempt: Attempt },
-    /// A node says on a stream after which event it goes on, and which commands it has taken.
+    /// A node reports on a stream the number after which its events continue, and the commands that it has received.
     Resumed { node: u32, stream: u64, after: u64, commands_taken: u64 },
-    /// An event of a node has come, with its number; `None` for one that this version has no meaning for.
+    /// A node has sent the event with this number; `None` if this version does not support the event.
     Event { node: u32, sequence: u64, event: Option<NodeEvent> },
     /// A node's report stream ended.
     StreamClosed { node: u32, stream: u64 },
-    /// The agent of a node is away; its part goes on.
+    /// The agent of a node is offline; the node's part of the launch continues.
     NodeAway { node: u32 },
-    /// The agent of a node is there again.
+    /// The agent of a node is online again.
     NodeBack { node: u32 },
     /// A node is lost.
     NodeLost { node: u32, reason: String },
-    /// The agent of a node was started anew, and does not have the launch.
+    /// The agent of a node was restarted, and does not have the launch.
     AgentAnew { node: u32 },
-    /// The agent of a node, heard for the first time since the server began, does not have the launch that was taken up.
+    /// After a restart of the API server, the first contact with a node's agent shows that it does not have the resumed launch.
     NotThere { node: u32 },
-    /// A client follows from now on; answered with its number.
+    /// A client attaches. The reply is the client's number.
     Attach { after: u64, role: Role, client: ClientSender, reply: oneshot::Sender<Result<u64, TooManyViewers>> },
-    /// A client asks for something.
+    /// A client sends a request.
     Client { client: u64, request: ClientRequest },
-    /// A client sends no more.
+    /// A client has ended its stream of requests.
     Goodbye { client: u64 },
-    /// A client's end of the connection was closed without a goodbye.
+    /// The client's end of the connection was closed without a goodbye.
     Closed { client: u64 },
-    /// All nodes are to get this command, which sends a signal.
+    /// Send this command, which delivers a signal, to all nodes.
     Signal(NodeCommand),
-    /// Somebody wants the launch to end, for this reason.
+    /// A caller other than the owner ends the launch, for this reason.
     Abort { who: String, reason: String },
-    /// Somebody wants to know how far every rank is.
+    /// A caller requests the progress of every rank.
     Status(event::StatusDetail, oneshot::Sender<Arc<event::Status>>),
-    /// A rank of `node` wants a new job.
+    /// A rank of `node` requests a new job.
     Spawn { asked: SpawnAsked, parent: JobId, rank: pmi_core::ids::Rank, request: SpawnRequest, reply: SpawnReply },
-    /// There are too many launches that are over: this one is kept for its owner at most.
+    /// Too many completed launches are in memory: this one is kept only while its owner needs it.
     Forget,
 }
 
-/// The way of the answer to a spawn.
+/// Channel for the answer to a spawn request.
 pub(crate) type SpawnReply = oneshot::Sender<Result<JobId, SpawnError>>;
 
-/// A launch, from outside of it.
+/// Handle to a launch, for the rest of the server.
 #[derive(Clone, Debug)]
 pub(crate) struct LaunchHandle {
     inbox: mpsc::Sender<Request>,
@@ -117,16 +117,16 @@ pub(crate) struct LaunchHandle {
     /// The index of each node, by name.
     indices: Arc<HashMap<String, u32>>,
     shared: Arc<Shared>,
-    /// Certificate of the caller who started it, in DER; empty for one who needed none.
+    /// Certificate of the caller that started the launch, in DER; empty if the caller needed none.
     certificate: Bytes,
     origin: facts::Origin,
-    /// Number under which it was signed; the least one if a server before this one did so.
+    /// Serial number of the launch's signature; the lowest number if an earlier server signed the launch.
     serial: Serial,
     begun: Instant,
     clock: Arc<Clock>,
 }
 
-/// State that a launch lets others see.
+/// State of a launch that the rest of the server can read.
 #[derive(Debug)]
 struct Shared {
     summary: Mutex<Summary>,
@@ -134,18 +134,18 @@ struct Shared {
     parts: Mutex<Vec<Part>>,
 }
 
-/// State of a node's part of a launch, as it is known outside.
+/// State of a node's part of a launch, as published to the rest of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     /// The part may still run.
     Expected,
     /// The part has ended.
     Ended,
-    /// The node was lost to the launch: whatever runs there must end.
+    /// The node is lost to the launch: all processes of the launch on it must end.
     Lost,
 }
 
-/// One node of a launch, from outside of it.
+/// One node of a launch, as seen from the rest of the server.
 #[derive(Debug)]
 struct Outlet {
     name: String,
@@ -153,29 +153,29 @@ struct Outlet {
 }
 
 impl LaunchHandle {
-    /// Sends the launch a request. False when it has been forgotten.
+    /// Sends the launch a request. Returns false if the launch was removed from memory.
     pub(crate) async fn send(&self, request: Request) -> bool {
         self.inbox.send(request).await.is_ok()
     }
 
-    /// Sends the launch a request that is answered; `None` when it is forgotten, or does not answer any more.
+    /// Sends the launch a request and waits for the answer. Returns `None` if the launch was removed from memory, or no longer answers.
     pub(crate) async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> Request) -> Option<T> {
         let (reply, answer) = oneshot::channel();
         self.inbox.send(request(reply)).await.ok()?;
         answer.await.ok()
     }
 
-    /// Returns true if the certificate of the caller who started it is on this list.
+    /// Returns true if this list revokes the certificate of the caller that started the launch.
     pub(crate) fn is_of_revoked(&self, list: &RevocationList) -> bool {
         list.revokes(&self.certificate)
     }
 
-    /// The launch in short, as it is now.
+    /// The current summary of the launch.
     pub(crate) fn summary(&self) -> Summary {
         self.shared.summary.lock().clone().at(self.begun, self.clock.now())
     }
 
-    /// Returns true if nothing more happens in the launch.
+    /// Returns true if the launch is over.
     pub(crate) fn is_over(&self) -> bool {
         self.shared.summary.lock().is_over()
     }
@@ -190,8 +190,8 @@ impl LaunchHandle {
         self.index_of(node).is_some_and(|index| self.shared.parts.lock()[index as usize] == Part::Expected)
     }
 
-    /// Returns true while the launch needs a node's session: its part may still run, or its report is not written down, and whoever
-    /// takes the launch up after this server asks for it again.
+    /// Returns true while the launch needs a node's session. That is the case while the node's part may run, and until its report is
+    /// stored: if this server ends before that, the next server requests the report again.
     pub(crate) fn needs(&self, node: &str) -> bool {
         let Some(index) = self.index_of(node) else { return false };
         match self.shared.parts.lock()[index as usize] {
@@ -208,22 +208,22 @@ impl LaunchHandle {
         expected.map(|(outlet, _)| outlet.name.clone()).collect()
     }
 
-    /// Returns true if the node of this index was lost to the launch, so that it has nothing to report any more.
+    /// Returns true if the node of this index is lost to the launch, and can report nothing more.
     pub(crate) fn has_lost(&self, index: u32) -> bool {
         self.shared.parts.lock().get(index as usize) == Some(&Part::Lost)
     }
 
-    /// Returns true if the launch was begun by a server that has ended, so that its nodes have run it ever since.
+    /// Returns true if an earlier server began the launch, and its nodes have run it since then.
     pub(crate) fn is_resumed(&self) -> bool {
         self.origin == facts::Origin::Resumed
     }
 
-    /// Returns true if it was signed under this number or before it.
+    /// Returns true if the serial number of the launch's signature is `last` or lower.
     pub(crate) fn is_signed_by(&self, last: Serial) -> bool {
         self.serial <= last
     }
 
-    /// The commands for a node, if the launch has one with this index and name.
+    /// The outbox of a node, if the launch has a node with this index and name.
     pub(crate) fn outbox(&self, index: u32, name: &str) -> Option<&Outbox> {
         self.nodes.get(index as usize).filter(|outlet| outlet.name == name).map(|outlet| &outlet.outbox)
     }

@@ -1,6 +1,6 @@
-//! Launches that are not over, and the bytes of their specs, by user and of all together: so that no user, and not all of them, fill memory and disk
-//! with launches that are asked for faster than they end. Administrators are counted and never refused. What their nodes may send before somebody has
-//! taken it becomes less for each launch that comes.
+//! Counts the launches that are not over, and the bytes of their specs, for each user and in total. The limits keep users from filling
+//! memory and disk with launches that are requested faster than they end. Launches of administrators are counted and never refused. Each
+//! further launch gets a smaller window for output that its nodes send before it is acknowledged.
 
 use std::collections::HashMap;
 
@@ -11,37 +11,37 @@ use pmi_transport::limits::Pool;
 
 use crate::order::{OUTPUT_OF_NODE, Order};
 
-/// Bytes that a launch takes beside its spec (measured: 50 KB of memory for one on one node).
+/// Bytes that a launch takes in addition to its spec (measured: 50 KB of memory for a launch on one node).
 const LAUNCH_COST: usize = 48 << 10;
 
-/// Most bytes of output that all launches together may have under way or unacknowledged, but for the least of each node.
+/// Most bytes of output that all launches together may have in transit or unacknowledged, in addition to the minimum for each node.
 const ALL_OUTPUT: usize = 64 << 20;
 
 /// Bytes that a launch takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LaunchSize {
     pub spec: usize,
-    /// Output that is kept for its owner.
+    /// Output that is held for its owner, in bytes.
     pub output: usize,
 }
 
 impl LaunchSize {
-    /// The size of a launch whose spec has so many bytes.
+    /// The size of a launch with a spec of `spec` bytes.
     pub(crate) fn of(order: &Order, spec: usize) -> Self {
-        // What a detached one prints is on disk at once.
+        // The output of a detached launch is written to disk at once.
         let is_kept = order.ownership == Ownership::Client;
         let output = order.terms.output_window as usize * order.terms.addresses.len();
         Self { spec, output: if is_kept { output } else { 0 } }
     }
 }
 
-/// Share that each user has.
+/// Limits for one user, and for all users together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LaunchShares {
     pub launches: usize,
-    /// Bytes of their specs (programs, arguments, environments), and what each launch takes beside.
+    /// Bytes of their specs (programs, arguments, environments), plus the additional bytes of each launch.
     pub spec_bytes: usize,
-    /// The same of all users.
+    /// The same for all users together.
     pub all_spec_bytes: usize,
 }
 
@@ -52,13 +52,13 @@ impl Default for LaunchShares {
 }
 
 impl LaunchShares {
-    /// Users with launches of a hundredth of it are small.
+    /// The pool of all bytes. Users with launches of a hundredth of it are small.
     const fn pool(&self) -> Pool {
         Pool { all: self.all_spec_bytes, small: self.all_spec_bytes / 100 }
     }
 }
 
-/// A user has as many launches as one may, or all have.
+/// A user, or all users together, have as many launches as permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum QuotaExceeded {
     #[error("user {uid} has {most} launches already, as many as one may have here; wait until some are over")]
@@ -75,7 +75,7 @@ pub(crate) enum QuotaExceeded {
     AllSpecBytes { uid: u32, asked: usize, all: usize, most: usize },
 }
 
-/// Launches that are counted.
+/// The counted launches.
 #[derive(Debug, Default)]
 pub(crate) struct LaunchQuota {
     shares: LaunchShares,
@@ -84,13 +84,13 @@ pub(crate) struct LaunchQuota {
 
 #[derive(Debug, Default)]
 struct Taken {
-    /// User, bytes and output, by the launch's id.
+    /// User, bytes and output, by the id of the launch.
     launches: HashMap<String, (u32, usize, usize)>,
     /// Number of launches and their bytes, by user.
     users: HashMap<u32, (usize, usize)>,
-    /// Bytes of all.
+    /// Bytes of all launches.
     all: usize,
-    /// Output of all.
+    /// Output of all launches, in bytes.
     output: usize,
 }
 
@@ -99,7 +99,7 @@ impl LaunchQuota {
         Self { shares, taken: Mutex::default() }
     }
 
-    /// Counts a launch of user `uid` that `caller` asks for, until it is withdrawn.
+    /// Counts a launch of user `uid` that `caller` requests, until it is withdrawn.
     pub(crate) fn admit(&self, caller: &Caller, uid: u32, id: &str, size: LaunchSize) -> Result<(), QuotaExceeded> {
         let mut taken = self.taken.lock();
         let (launches, of_user) = taken.users.get(&uid).copied().unwrap_or_default();
@@ -124,7 +124,7 @@ impl LaunchQuota {
         Ok(())
     }
 
-    /// Lessens the output that nodes of a launch may send ahead to half of what those before it have left.
+    /// Reduces the output that nodes of a launch may send ahead. They get half of the window that earlier launches have left.
     pub(crate) fn narrow_output(&self, order: &mut Order) {
         let left = ALL_OUTPUT.saturating_sub(self.taken.lock().output);
         let of_node = (left / 2 / order.terms.addresses.len().max(1)) as u32;
@@ -138,7 +138,7 @@ impl LaunchQuota {
         let _ = self.admit(&Caller::Admin(None), uid, id, size);
     }
 
-    /// The launch is over, or does not begin.
+    /// Stops counting a launch that is over, or does not begin.
     pub(crate) fn withdraw(&self, id: &str) {
         let mut taken = self.taken.lock();
         let Some((uid, bytes, output)) = taken.launches.remove(id) else { return };
@@ -159,7 +159,7 @@ mod tests {
 
     const USER: Caller = Caller::User(7);
 
-    /// Size of a launch that takes so many bytes in all.
+    /// Size of a launch that takes this number of bytes in total.
     const fn spec(bytes: usize) -> LaunchSize {
         LaunchSize { spec: bytes - LAUNCH_COST, output: 1 << 20 }
     }
@@ -198,7 +198,7 @@ mod tests {
         assert!(quota.admit(&USER, 7, "c", spec(LAUNCH_COST)).is_ok());
     }
 
-    /// Users who ask for launches of 1 MB until they get none, in turns and one after the other.
+    /// Users that request launches of 1 MB until they are refused, in turns and one after the other.
     #[test]
     fn users_who_take_what_they_get_leave_something_to_others() {
         const ALL: usize = 100 << 20;

@@ -33,11 +33,11 @@ use super::wire::client::{decode_request, encode_message, encode_node_status};
 use super::wire::order::decode_placed;
 use super::wire::summary;
 
-/// Messages on their way to a client.
+/// Messages in transit to a client.
 const TO_CLIENT: usize = 64;
-/// Bytes of a rank's progress in the status of its launch, about.
+/// Approximate bytes of a rank's progress in the status of its launch.
 const RANK_BYTES: usize = 256;
-/// Bytes of a launch in the list of all, about.
+/// Approximate bytes of a launch in the list of all launches.
 const SUMMARY_BYTES: usize = 2048;
 
 /// The longest reason for an abort, in characters; the rest is cut off.
@@ -47,19 +47,19 @@ const REASON_MAX: usize = 1000;
 #[derive(Clone)]
 pub(crate) struct Launching(pub Arc<Server>);
 
-/// A launch that somebody asks about.
+/// A launch that a call refers to.
 enum Found {
     /// The launch has a task.
     Task(LaunchHandle),
-    /// The launch has ended; this is kept of it.
+    /// The launch has ended; this is its record.
     Ended(Box<EndedLaunch>),
 }
 
 /// Answer to a question about a launch.
 enum Answer<T> {
-    /// Its task has answered.
+    /// The task of the launch has answered.
     Task(LaunchHandle, T),
-    /// The launch has ended; this is kept of it.
+    /// The launch has ended; this is its record.
     Ended(Box<EndedLaunch>),
 }
 
@@ -75,7 +75,7 @@ impl LaunchService for Launching {
         let close = close_of(&request);
         let mut said = request.into_inner();
         let Some(AttachRequest { what: Some(attach_request::What::Attach(to)) }) = said.message().await? else {
-            return Err(Status::invalid_argument("the first message must say which launch to follow"));
+            return Err(Status::invalid_argument("the first message must name the launch to follow"));
         };
         let (sender, receiver) = mpsc::channel(TO_CLIENT);
         let AttachTo { launch_id, after, tied } = to;
@@ -84,7 +84,7 @@ impl LaunchService for Launching {
         let answers: Self::AttachLaunchStream = match self.ask(&caller, &launch_id, attach).await? {
             Answer::Task(handle, client) => {
                 if tied && !is_user(&caller, handle.summary().uid) {
-                    // Its input, its signals and its end are that caller's from now on.
+                    // From now on this caller controls the input, the signals and the end of the launch.
                     let attached = std::future::ready(Ok::<_, Status>(()));
                     audited(&caller, "take over launch", &launch_id, attached, nothing).await?;
                 }
@@ -181,7 +181,7 @@ impl Launching {
                 Ok(())
             }
             _ => Err(Status::failed_precondition(format!(
-                "launch {id} has ended\ntry: lattice status {id}, which says how; lattice launches shows those that run"
+                "launch {id} has ended\ntry: lattice status {id}, which has its end; lattice launches shows those that run"
             ))),
         }
     }
@@ -189,7 +189,7 @@ impl Launching {
     async fn abort(&self, caller: &Caller, id: &str, reason: &str) -> Result<Aborted, Status> {
         match self.find(caller, id).await? {
             Found::Task(handle) if !handle.summary().is_over() => {
-                // It is told to everybody who follows the launch.
+                // All clients that follow the launch receive the reason.
                 let reason = reason.chars().take(REASON_MAX).collect();
                 handle.send(LaunchRequest::Abort { who: caller.to_string(), reason }).await;
                 Ok(Aborted::Ends)
@@ -199,12 +199,12 @@ impl Launching {
     }
 }
 
-/// Consequence of an abort that nobody refuses.
+/// Outcome of a permitted abort.
 #[derive(Clone, Copy)]
 enum Aborted {
-    /// The launch was told to end.
+    /// The launch was asked to end.
     Ends,
-    /// It had ended already.
+    /// The launch had ended already.
     HadEnded,
 }
 
@@ -217,7 +217,7 @@ impl Aborted {
     }
 }
 
-/// Returns the command that sends a signal to these ranks of a launch; to all, if none is named.
+/// Returns the command that sends a signal to these ranks of a launch; to all ranks if none is named.
 fn signal_command(signal: i32, ranks: Vec<RankRange>, launch: &Summary) -> Result<NodeCommand, Status> {
     if ranks.is_empty() {
         return Ok(NodeCommand::Signal(signal));
@@ -234,7 +234,7 @@ fn signal_command(signal: i32, ranks: Vec<RankRange>, launch: &Summary) -> Resul
 }
 
 impl Launching {
-    /// One of the caller's own launches. The id of a batch job stands for the launch that its script is.
+    /// A launch of the caller. The id of a batch job refers to the launch that executes its script.
     async fn find(&self, caller: &Caller, id: &str) -> Result<Found, Status> {
         let found = match self.found(id).await? {
             Some(found) => found,
@@ -267,7 +267,7 @@ impl Launching {
         Ok(ended.map_err(|error| unreadable(&error))?.map(|ended| Found::Ended(Box::new(ended))))
     }
 
-    /// The launch that the script of a batch job is, or was.
+    /// The launch that executes, or has executed, the script of a batch job.
     async fn script_of(&self, id: &str) -> Result<Option<String>, Status> {
         let live = self.0.allocations.lock().await.find(id).cloned();
         let known = match live {
@@ -282,7 +282,7 @@ impl Launching {
         job.map(|job| job.launch.ok_or_else(|| not_begun(id))).transpose()
     }
 
-    /// Asks the task of one of the caller's own launches. One that is over may have ended before it answers; then what is kept of it tells.
+    /// Asks the task of a launch of the caller. If the launch ends before its task answers, the record of the launch is the answer.
     async fn ask<T>(
         &self,
         caller: &Caller,
@@ -303,17 +303,17 @@ impl Launching {
     }
 }
 
-/// Order of launches: by their start; those of a server that tells no more than seconds by their ids within one.
+/// Order of launches: by their start. Launches of a server that records only seconds are ordered by their ids within a second.
 fn age(launch: &LaunchSummary) -> (u64, u32, &str) {
     (launch.started_at, launch.started_nanos, &launch.id)
 }
 
-/// Returns true for the user with this uid, who may be an administrator.
+/// Returns true for the user with this uid, including an administrator.
 fn is_user(caller: &Caller, user: u32) -> bool {
     matches!(caller, Caller::User(uid) | Caller::UserIn { uid, .. } | Caller::Admin(Some(uid)) if *uid == user)
 }
 
-/// Listens to what a client of a launch says for as long as it says something.
+/// Forwards the messages of a client to a launch, until the client sends no more.
 fn follow(
     handle: LaunchHandle,
     client: u64,
@@ -331,13 +331,13 @@ fn follow(
                             return;
                         }
                     }
-                    // Of a later version.
+                    // A message of a later version.
                     Ok(Some(AttachRequest { what: None })) => {}
                     Ok(None) => {
                         handle.send(LaunchRequest::Goodbye { client }).await;
                         return;
                     }
-                    // The end of its answers is reported to the launch as well.
+                    // The launch is also notified of the end of the client's answers.
                     Err(_) => {
                         if close.is_seen() {
                             handle.send(LaunchRequest::Closed { client }).await;
@@ -351,11 +351,11 @@ fn follow(
     });
 }
 
-/// The messages to a client of a launch whose events are kept no more: its end, and that what the client has not dealt with is lost.
-/// The end has the number that it had: a client passes over what it takes for known.
+/// The messages to a client of a launch without stored events: the end of the launch, and a note that unprocessed messages are lost. The
+/// end keeps its number, because a client ignores events that it has already seen.
 ///
 /// # Errors
-/// Fails for a launch of which no more is kept than how it ended.
+/// Fails for a launch without a stored placement of its ranks.
 fn end(launch: EndedLaunch, after: u64) -> Result<impl Iterator<Item = AttachResponse>, Status> {
     let complete = launch.completion();
     let spec = launch.spec.ok_or_else(|| {
@@ -364,9 +364,9 @@ fn end(launch: EndedLaunch, after: u64) -> Result<impl Iterator<Item = AttachRes
             "launch {id} has ended, and where its ranks were is not kept; see lattice status {id}"
         ))
     })?;
-    // Of a record without a number nothing is known but that its end comes last.
+    // In a record without a number, only the position of the end is known: it comes last.
     let last = if launch.last_event == 0 { u64::MAX } else { launch.last_event };
-    // A client that is ahead followed an earlier server, whose clock was ahead: its end must not seem old.
+    // A client is ahead if it followed an earlier server with a clock that was ahead. The end must not look old to it.
     let is_missing = after.saturating_add(1) != last && after != last;
     let last = if after > last { after.saturating_add(1) } else { last };
     let spec = (0, attach_response::What::Spec(spec));
@@ -384,11 +384,11 @@ fn ended(launch: EndedLaunch) -> LaunchStatus {
     LaunchStatus { nodes, summary, cause, usage }
 }
 
-/// Ends of the ranks of each node; those of spawned jobs are in nobody's placement any more, and left out.
+/// Ends of the ranks of each node. Ranks of spawned jobs are left out, because no placement includes them any more.
 fn ended_nodes(ended: &EndedLaunch) -> Vec<NodeStatus> {
     let Ok(launch) = decode_placed(ended.spec.as_ref()) else { return Vec::new() };
     let exits: HashMap<u32, RankExitStatus> = ended.ends().map(|exit| (exit.rank, exit)).collect();
-    // Of a launch that did not start no rank has an end.
+    // In a launch that did not start, no rank has an end.
     let has_run = !exits.is_empty();
     let status = |(index, node): (u32, &String)| {
         let ranks = launch.job.placement.ranks_on(NodeIndex(index));
@@ -410,7 +410,7 @@ fn unreadable(error: &StoreError) -> Status {
 
 fn not_begun(id: &str) -> Status {
     Status::not_found(format!(
-        "the script of batch job {id} has not been started\ntry: lattice queue {id}, which says why"
+        "the script of batch job {id} has not been started\ntry: lattice queue {id}, which has the reason"
     ))
 }
 

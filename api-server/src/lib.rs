@@ -1,13 +1,13 @@
-//! `lattice api`: the server that knows a cluster's nodes, who may use them, and what runs on them.
+//! `lattice api`: the server that holds the nodes of a cluster, the allocations of its users, and the launches that run there.
 //!
 //! ```text
-//! allocation_service ─┐             ┌─ nodes         who is there          (pure)
-//! launch_service     ─┼─> server ───┼─ allocations   who may use which     (pure)     ──> store
-//! node_service       ─┘             ├─ order, placement  what shall run where (pure)
+//! allocation_service ─┐             ┌─ nodes         registered nodes      (pure)
+//! launch_service     ─┼─> server ───┼─ allocations   nodes of each user    (pure)     ──> store
+//! node_service       ─┘             ├─ order, placement  ranks of each node   (pure)
 //!                                   ├─ launch        a task for each launch
-//!                                   └─ names         what ranks publish
+//!                                   └─ names         names that ranks publish
 //! ```
-//! Everything runs on one thread but for the store, which waits for the disk on threads of its own.
+//! Everything runs on one thread, except the store, which waits for the disk on its own threads.
 
 #![forbid(unsafe_code)]
 
@@ -56,7 +56,7 @@ mod versions;
 mod watched;
 mod wire;
 
-/// The words for the states of an allocation, the same in messages of the server and in tables of the commands.
+/// The words for the states of an allocation, used in messages of the server and in tables of the commands.
 pub mod allocation_state {
     pub use crate::wire::allocation::state_word as word;
 }
@@ -95,7 +95,7 @@ use self::renewal::Renewal;
 use self::server::{Parts, Server};
 use self::store::{RedbStore, StoreError};
 
-/// Why the server cannot be started.
+/// Reason why the server cannot be started.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct ApiError(#[from] Failure);
@@ -135,17 +135,17 @@ enum Failure {
 /// Outcome of a run of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The server served until it was asked to end.
+    /// The server served until a signal ended it.
     Served,
-    /// The settings were checked and make sense; nothing was started.
+    /// The settings were checked and are valid; the server was not started.
     Checked,
 }
 
-/// Serves until SIGTERM or SIGINT, or only checks the settings if the arguments say so. Launches go on without the server; the
-/// next one takes them up.
+/// Serves until SIGTERM or SIGINT, or only checks the settings if the arguments request it. Launches continue without the server; the next
+/// server takes them over.
 ///
 /// # Errors
-/// Fails if the configuration is wrong, or if an address or the state cannot be had.
+/// Fails if the configuration is invalid, or if an address or the state is not available.
 pub fn run(args: &ApiArgs) -> Result<Outcome, ApiError> {
     let config = Config::load(args).map_err(Failure::from)?;
     let runtime = lattice_daemon::runtime().map_err(Failure::Runtime)?;
@@ -158,7 +158,7 @@ pub fn run(args: &ApiArgs) -> Result<Outcome, ApiError> {
     Ok(Outcome::Served)
 }
 
-/// Fails where [`serve`] would for what the settings say, as far as that can be told without listening or touching the state.
+/// Fails if the settings would make [`serve`] fail, as far as a check without listening and without opening the state can detect.
 async fn check(config: &Config) -> Result<(), Failure> {
     let security = security(config)?;
     for address in &config.listen {
@@ -222,14 +222,14 @@ async fn serve(config: Config) -> Result<(), Failure> {
     if let Some(fabric) = fabric {
         task::spawn(fabric::tend(Arc::clone(&server), fabric));
     }
-    // Who starts a server that listens at port 0 learns so which one it is.
+    // A process that starts the server with port 0 reads the port from this notification.
     let first = listeners.first().map_or_else(String::new, |listener| listener.local_address().to_string());
     notify(&[NotifyState::Custom(&format!("X_LATTICE_LISTEN={first}")), NotifyState::Ready]);
     listen::serve(listeners, routes(&server), stop).await?;
     Ok(())
 }
 
-/// The fabric that is configured, as the server before left it.
+/// Opens the configured fabric in the state that the previous server left.
 fn open_fabric(config: &Config, store: &RedbStore) -> Result<Option<Arc<Fabric>>, Failure> {
     let journal = store.fabric_journal();
     let Some(settings) = config.fabric.clone() else {
@@ -258,7 +258,7 @@ fn routes(server: &Arc<Server>) -> Routes {
         .add_service(reporting.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(LISTING_MAX))
 }
 
-/// Resolves when the server is asked to end.
+/// Resolves on SIGTERM or SIGINT.
 fn stop_signal() -> io::Result<impl Future<Output = ()>> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     Ok(async move {
@@ -271,7 +271,7 @@ fn stop_signal() -> io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Tells the service manager, if there is one.
+/// Notifies the service manager, if there is one.
 fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::debug!(%error, "the service manager does not listen");

@@ -1,4 +1,4 @@
-//! Nodes that the administrator has described in a file: which kind each is of, or should be of.
+//! Nodes that the administrator has described in a file, with the kind that each node has or should have.
 //!
 //! ```toml
 //! [[topology]]
@@ -22,10 +22,10 @@ use serde::Deserialize;
 
 use super::nodes::NODES_MAX;
 
-/// The most that is read of one file, in bytes.
+/// The most bytes that are read of one file.
 const FILE_MAX: u64 = 16 * 1024 * 1024;
 
-/// Nodes with the kinds that they should be of.
+/// Nodes with the kinds that they should have.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ListedNodes {
     topologies: Vec<Topology>,
@@ -40,7 +40,7 @@ pub(crate) struct Topology {
     pub template: Template,
 }
 
-/// A file that cannot be used.
+/// Reason why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ListedNodesError {
     #[error(transparent)]
@@ -61,7 +61,7 @@ pub(crate) enum ListedNodesError {
     TwoLists { node: String },
 }
 
-/// The file as it is written.
+/// Contents of the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -120,12 +120,12 @@ impl ListedNodes {
         Ok(listed)
     }
 
-    /// The kind that a node should be of; `None` for a node that is not listed.
+    /// The kind that a node should have; `None` for a node that is not listed.
     pub(crate) fn of(&self, node: &str) -> Option<&Topology> {
         self.topologies.get(*self.nodes.get(node)?)
     }
 
-    /// All nodes that are listed, with their kinds.
+    /// All listed nodes, with their kinds.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &Topology)> {
         self.nodes.iter().filter_map(|(node, index)| Some((node.as_str(), self.topologies.get(*index)?)))
     }
@@ -143,7 +143,7 @@ pub(crate) mod tests {
         <object type="NUMANode" os_index="0" cpuset="0x0000000f" local_memory="8589934592"/></object>
         </object></topology>"#;
 
-    /// Reads a file beside which `node.xml` describes a node of four CPUs.
+    /// Reads a file in a directory in which `node.xml` describes a node of four CPUs.
     pub(crate) fn read(text: &str) -> Result<ListedNodes, String> {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("node.xml"), XML).unwrap();

@@ -15,10 +15,10 @@ type Labels = [(&'static str, &'static str); 1];
 
 /// Outcomes of a launch.
 const OUTCOMES: [&str; 2] = ["succeeded", "failed"];
-/// Who answers questions about ranks: a node alone, or several that it asks.
+/// Sources of answers to questions about ranks: a node alone, or several nodes through their tree.
 const QUESTIONS: [&str; 2] = ["node", "tree"];
 
-/// Everything that is counted.
+/// All metrics of the server.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     registry: Mutex<Registry>,
@@ -32,7 +32,7 @@ pub(crate) struct Metrics {
     fan_out: Histogram,
 }
 
-/// Nodes and launches at present, which are counted when somebody asks.
+/// Present numbers of nodes and launches, which are counted on request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Census {
     pub nodes_up: usize,
@@ -54,7 +54,8 @@ impl Default for Metrics {
             events: Counter::default(),
             report_messages: Counter::default(),
             questions: Family::default(),
-            // From a millisecond to half a minute. Powers by shifts: those of floating point are in a library that each command would load.
+            // From a millisecond to half a minute. Shifts compute the powers: floating-point powers need a library that each command would
+            // load.
             fan_out: Histogram::new((0..16).map(|doublings| 0.001 * f64::from(1_u32 << doublings))),
             registry: Mutex::default(),
         };
@@ -70,7 +71,7 @@ impl Default for Metrics {
         );
         registry.register(
             "rank_questions",
-            "Questions to nodes about their ranks, by who answers: the node alone, or several that it asks",
+            "Questions to nodes about their ranks, by scope of the answer: the node alone, or several that it asks",
             metrics.questions.clone(),
         );
         registry.register(
@@ -79,7 +80,7 @@ impl Default for Metrics {
             metrics.fan_out.clone(),
         );
         *metrics.registry.lock() = registry;
-        // A rate of what has not happened yet is 0, and not absent.
+        // The rate of an event that has not occurred yet is 0, and not absent.
         for outcome in OUTCOMES {
             drop(metrics.ended.get_or_create(&[("outcome", outcome)]));
         }
@@ -112,17 +113,17 @@ impl Metrics {
         self.events.inc();
     }
 
-    /// Counts a message in which one or more nodes report of a launch.
+    /// Counts a message with the reports of one or more nodes about a launch.
     pub(crate) fn count_report_message(&self) {
         self.report_messages.inc();
     }
 
-    /// Counts a question that the node alone answers.
+    /// Counts a question that one node answers alone.
     pub(crate) fn count_question_to_node(&self) {
         self.questions.get_or_create(&[("to", QUESTIONS[0])]).inc();
     }
 
-    /// Counts a question that several nodes answer, by way of their tree.
+    /// Counts a question that several nodes answer through their tree.
     pub(crate) fn count_question_to_tree(&self) {
         self.questions.get_or_create(&[("to", QUESTIONS[1])]).inc();
     }
@@ -137,7 +138,7 @@ impl Metrics {
         self.ended.get_or_create(&[("outcome", outcome)]).inc();
     }
 
-    /// All metrics as Prometheus reads them.
+    /// All metrics in the text format of Prometheus.
     pub(crate) fn text(&self, census: Census) -> String {
         let set = |family: &Family<Labels, Gauge>, state, count: usize| {
             family.get_or_create(&[("state", state)]).set(count as i64);

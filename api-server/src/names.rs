@@ -1,5 +1,5 @@
-//! Names that ranks publish: a table for each launch of a user, which goes with its launch. A lookup that misses in its own launch searches the
-//! others of the user, by the rules of [`lattice_session::names`].
+//! Names that ranks publish: a table for each launch of a user, which is removed with its launch. A lookup that finds nothing in its own
+//! launch searches the other launches of the user, by the rules of [`lattice_session::names`].
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -22,12 +22,12 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 /// Most bytes of all names and ports of a user.
 const BYTES_MAX: usize = Names::BYTES_MAX;
 
-/// Answer to a call, and the names that it has changed, with their launches.
+/// Answer to a call, and the names that the call changed, with their launches.
 type Called = (Result<Bytes, NameError>, Vec<Changed>);
-/// A launch, and the name that it has published or not any more.
+/// A launch, and a name that it published or withdrew.
 type Changed = (String, Bytes);
 
-/// A lock for each user who has asked for one.
+/// A lock for each user that has requested one.
 #[derive(Debug, Default)]
 pub(crate) struct UserLocks(Mutex<HashMap<u32, Weak<tokio::sync::Mutex<()>>>>);
 
@@ -71,17 +71,17 @@ struct Search<'a> {
     range: &'a NameRange,
 }
 
-/// What one look for a name comes to.
+/// Outcome of one search for a name.
 #[derive(Clone, Debug, PartialEq)]
 enum Look {
-    /// The port, and the name if that is gone with it.
+    /// The port, and the name if the lookup removed it.
     Found(Bytes, Option<Changed>),
-    /// Not found, but perhaps then.
+    /// The result is uncertain until this time.
     Later(Instant),
 }
 
 impl NameTables {
-    /// A launch begins: its names come to a table of their own.
+    /// Adds a launch that begins, with an empty table of names.
     pub(crate) fn begin(&self, order: &Order) {
         let (placed, uid) = (&order.launch, order.terms.uid);
         let kin = names::kin(&placed.apps, &placed.settings.ancestors);
@@ -89,7 +89,7 @@ impl NameTables {
         self.users.lock().entry(uid).or_default().insert(placed.launch_id.clone(), launch);
     }
 
-    /// Does what a rank of `launch`, which is a launch of `uid`, asks for. The port is empty but for a lookup.
+    /// Executes the request of a rank of `launch`, which is a launch of `uid`. The port is empty except for a lookup.
     pub(crate) async fn call(&self, uid: u32, launch: &str, NameRequest { mut user, call }: NameRequest) -> Called {
         launch.clone_into(&mut user.launch);
         match call {
@@ -123,7 +123,7 @@ impl NameTables {
         }
     }
 
-    /// Looks for a name until it is there, as long as the caller waits, and at least as long as a doubt lasts.
+    /// Searches for a name until it is found, for as long as the caller waits, and at least until the result is certain.
     async fn look_up(
         &self,
         search: Search<'_>,
@@ -140,7 +140,7 @@ impl NameTables {
             let looked = match timeout_at(until, self.users.when(look)).await {
                 Ok(looked) => looked,
                 Err(_) if deadline.is_some_and(|deadline| until >= deadline) => return Err(NameError::TimedOut),
-                // A doubt is over.
+                // The result is certain by now.
                 Err(_) => search.look(&mut self.users.lock()),
             };
             until = match (&looked, deadline) {
@@ -153,7 +153,7 @@ impl NameTables {
         }
     }
 
-    /// What a launch has published under a name, to be kept.
+    /// Names that a launch has published under `service`, in their stored form.
     pub(crate) fn published(&self, uid: u32, launch: &str, service: &Bytes) -> KeptNames {
         let mut users = self.users.lock();
         let Some(of) = table(&mut users, uid, launch) else { return KeptNames::default() };
@@ -161,17 +161,17 @@ impl NameTables {
         KeptNames { names: published.map(|name| published_to_bytes(service.clone(), name).into()).collect() }
     }
 
-    /// Takes up the names of a launch that an earlier server kept.
+    /// Loads the names of a launch that an earlier server stored.
     pub(crate) fn take_up(&self, uid: u32, launch: &str, kept: &KeptNames) {
         let mut users = self.users.lock();
         let Some(of) = table(&mut users, uid, launch) else { return };
         for (service, name) in kept.names.iter().filter_map(|name| published_from_bytes(name)) {
-            // They had room there.
+            // The names had room in the table of the earlier server.
             let _ = of.names.table.publish(service, name);
         }
     }
 
-    /// A launch is over: its names are withdrawn.
+    /// Withdraws the names of a launch that is over.
     pub(crate) fn withdraw(&self, uid: u32, launch: &str) {
         self.users.change(|users| {
             let Some(launches) = users.get_mut(&uid) else { return };
@@ -199,7 +199,7 @@ fn publish(users: &mut HashMap<u32, Launches>, uid: u32, service: Bytes, name: P
 }
 
 impl Search<'_> {
-    /// Looks once.
+    /// Searches once.
     fn look(self, users: &mut HashMap<u32, Launches>) -> Result<Look, NameError> {
         let Self { uid, user, service, range } = self;
         let launches = users.get_mut(&uid).ok_or(NameError::NotFound)?;
@@ -240,7 +240,7 @@ impl Search<'_> {
     }
 }
 
-/// Takes a name that was found: it is gone if it was published for one reader.
+/// Takes a name that was found. Removes it if it was published for one reader.
 fn take(of: &mut Launch, launch: &str, service: &Bytes, found: &Published) -> Look {
     let is_gone = found.lifetime == Lifetime::FirstRead && of.names.table.remove(service, found);
     Look::Found(found.port.clone(), is_gone.then(|| (launch.to_owned(), service.clone())))
@@ -282,7 +282,7 @@ mod tests {
         names
     }
 
-    /// Launches `a` and `b` of one user and `c` of another, of programs that have nothing in common.
+    /// Launches `a` and `b` of one user and `c` of another user, with unrelated programs.
     fn three() -> NameTables {
         tables(&[(1, "a", "x", (1, 1)), (1, "b", "x", (2, 2)), (2, "c", "y", (3, 3))])
     }
@@ -418,7 +418,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_waiting_client_gets_the_server_of_its_own_launch_and_not_that_of_a_copy() {
-        // Copies with the same arguments, and with others.
+        // Copies with the same arguments, and with different arguments.
         for line in [1, 2] {
             let names = Arc::new(tables(&[(1, "a", "x", (1, 1)), (1, "b", "x", (1, line))]));
             let wait = |launch: &'static str| {

@@ -1,4 +1,4 @@
-//! The calls of node agents, and the list of nodes. An agent speaks for its own node only.
+//! The calls of node agents, and the list of nodes. An agent makes calls for its own node only.
 
 use pmi_transport::task;
 use std::ffi::OsStr;
@@ -47,7 +47,7 @@ use super::wire::session_answer::SessionAnswer;
 pub(crate) struct Reporting(pub Arc<Server>);
 
 impl Reporting {
-    /// Signs the number of the last launch for a node whose fork server asks for it.
+    /// Signs the number of the last launch for a node, if its fork server requests it.
     fn answer_to(&self, challenge: &[u8], node: &str, last: Serial) -> Result<Option<SerialSignature>, Status> {
         if challenge.is_empty() {
             return Ok(None);
@@ -70,7 +70,7 @@ impl NodeService for Reporting {
         let (certificate, from) = (certificate_of(&request).map(<[u8]>::to_vec), source_of(&request));
         let told = request.into_inner();
         tracing::info!(node = told.node_id, address = told.grpc_address, "a node registers");
-        // Whatever is signed from now on may be for this very agent.
+        // Launches that are signed from here on may be sent to this agent.
         let last = self.0.serials.last();
         let serial_signature = self.answer_to(&told.challenge, &told.node_id, last)?;
         let (server, node) = (Arc::clone(&self.0), told.node_id.clone());
@@ -177,7 +177,7 @@ impl NodeService for Reporting {
         let caller = caller_of(&request)?.clone();
         let mut told = request.into_inner();
         let Some(LaunchReport { what: Some(launch_report::What::Of(of)) }) = told.message().await? else {
-            return Err(Status::invalid_argument("the first message must say what the report is of"));
+            return Err(Status::invalid_argument("the first message must name the launch of the report"));
         };
         check_is(&caller, &of.node_id)?;
         let stream = ReportStream::of(self.launch(&of.launch_id)?, &of)?;
@@ -200,7 +200,7 @@ impl NodeService for Reporting {
         let agent = caller_of(&request)?.clone();
         let mut told = request.into_inner();
         let Some(ProxiedBytes { what: Some(proxied_bytes::What::Of(of)) }) = told.message().await? else {
-            return Err(Status::invalid_argument("the first message must say whose connection it is"));
+            return Err(Status::invalid_argument("the first message must name the node of the connection"));
         };
         check_is(&agent, &of.node_id)?;
         let caller = self.0.user_on(&of.node_id, of.uid).await;
@@ -311,7 +311,7 @@ impl From<PassError> for Status {
 }
 
 impl Server {
-    /// Has a launch start the job that a session asks for.
+    /// Lets a launch start the job that a session requests.
     async fn spawn(&self, launch: &LaunchHandle, asked: SpawnAsked, call: SpawnCall) -> Result<JobId, SpawnError> {
         let refused = |reason: String| SpawnError::Refused { reason };
         let (parent, rank, request) = wire::call::decode_spawn(call).map_err(|error| refused(error.to_string()))?;
@@ -323,7 +323,7 @@ impl Server {
 }
 
 impl Reporting {
-    /// The answer to a session's call, which `make` finds out unless it was asked for before.
+    /// The answer to a session's call, which `make` computes unless the call was made before.
     async fn answer_once(
         &self,
         launch: &str,
@@ -334,7 +334,7 @@ impl Reporting {
         let answer = self.0.session_calls.answer(CallId { launch, node, number }, make).await;
         answer.map_err(|error| match error {
             Unanswered::TooMany => Status::resource_exhausted(error.to_string()),
-            // Not unavailable: that is asked again.
+            // Not unavailable, because an unavailable call is repeated.
             Unanswered::LaunchOver => Status::not_found(error.to_string()),
         })
     }
@@ -349,7 +349,7 @@ impl Reporting {
     }
 }
 
-/// Refuses a request that does not come from the agent of the node that it speaks of.
+/// Refuses a request about a node if it does not come from the agent of that node.
 pub(crate) fn check_speaker<T>(request: &Request<T>, node: &str) -> Result<(), Status> {
     check_is(caller_of(request)?, node)
 }

@@ -1,16 +1,17 @@
-//! The nodes: who registered, who was heard lately, who is lost, and on which of them something new may begin. Pure; the time is
-//! handed in, and so is how the port of an agent that is not heard answers.
+//! The nodes: which agents registered, which sent heartbeats lately, which nodes are lost, and on which nodes new work (allocations and
+//! launches) can begin. This module is pure: callers pass in the time and the result of a probe of an agent's port.
 //!
 //! ```text
 //!                             port refuses: no agent, but a machine             the lease is over, or the machine is silent
 //! (unknown) ──register──> Up ───────────────────────────────────────> Away ─────────────────────────────────────────────┐
-//!                         ^ └── port accepts twice, or nobody answers ───┼──────────────────────────────────> Lost <──────┘
+//!                         ^ └── port accepts twice, or does not answer ──┼──────────────────────────────────> Lost <──────┘
 //!                         └───────────────── register ───────────────────┴────────────────────────────────────┘
 //! ```
-//! A node is looked at when no heartbeat came for `LOST_AFTER`. A port that accepts is that of an agent which hangs, or of one that was
-//! just started and is about to register; so it is asked twice. While its agent is away its launches go on. An agent that starts anew
-//! has a new incarnation, and says which launches of the old one it has taken up: all others are gone. Beside its state, a node may be
-//! drained: something new begins on nodes that are up and not drained. A node whose certificate is revoked is lost at once.
+//! The server probes the port of an agent when no heartbeat arrives for `LOST_AFTER`. A port that accepts belongs to an agent that hangs,
+//! or to one that has just started and is about to register. Therefore the server probes it twice. While an agent is away, the launches of
+//! its node continue. A restarted agent has a new incarnation and reports the launches that it took over from its predecessor. All other
+//! launches of the predecessor are gone. In addition to its state, a node can be drained: new work begins only on nodes that are up and not
+//! drained. A node with a revoked certificate is lost at once.
 
 mod registration;
 mod rivals;
@@ -28,25 +29,25 @@ use self::registration::check;
 pub(crate) use self::registration::{NodeFacts, RegisterError, Registration};
 use self::rivals::Rival;
 
-/// The most nodes, and the most names in a list of them.
+/// Limit of the number of nodes, and of the number of names in a list of nodes.
 pub(crate) const NODES_MAX: usize = 1 << 17;
 
 /// All nodes that ever registered.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     nodes: BTreeMap<String, Entry>,
-    /// By node; also those of nodes that have not registered yet.
+    /// Drains by node, including nodes that have not registered yet.
     drains: BTreeMap<String, Drain>,
     expected: Expected,
-    /// Nodes that registered for the first time, as far as that is known, since [`Registry::take_new`] was called.
+    /// Nodes that registered for the first time since the last call of [`Registry::take_new`], as far as this server can determine.
     new: Vec<String>,
 }
 
-/// Nodes that had registered with an earlier server, and not with this one yet.
+/// Nodes that registered with an earlier server, and not yet with this one.
 #[derive(Debug, Default)]
 struct Expected {
     nodes: BTreeSet<String>,
-    /// The time from which on they are not expected any more.
+    /// Time from which this server no longer expects the nodes.
     until: Option<Instant>,
 }
 
@@ -54,17 +55,17 @@ struct Expected {
 struct Entry {
     facts: NodeFacts,
     incarnation: u64,
-    /// Certificate that its agent showed last, in DER; empty without one.
+    /// Last certificate that the agent presented, in DER; empty without one.
     certificate: Bytes,
     heard: Instant,
     state: NodeState,
-    /// Its port is asked again after this time; `None` while it is being asked.
+    /// Time after which the port is probed again; `None` during a probe.
     look_after: Option<Instant>,
-    /// It accepted when it was asked last, and nothing was heard since.
+    /// The port accepted the last probe, and no heartbeat has arrived after it.
     accepts: bool,
-    /// Incarnation of the agent that this one took the place of.
+    /// Incarnation of the agent that this one replaced.
     replaced: Option<u64>,
-    /// Agent that was refused last, as this one is the node.
+    /// Agent that was refused last because this agent serves the node.
     rival: Option<Rival>,
 }
 
@@ -72,13 +73,13 @@ struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeState {
     Up,
-    /// Its agent does not run, and its launches go on.
+    /// Its agent does not run; its launches continue.
     Away,
-    /// No heartbeat came for too long.
+    /// No heartbeat arrived for too long.
     Lost,
 }
 
-/// Node that was not heard for too long, whose port is to be asked.
+/// Node without recent heartbeats; its port must be probed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Suspect {
     /// The name of the node.
@@ -87,49 +88,49 @@ pub(crate) struct Suspect {
     pub address: String,
 }
 
-/// Answer of an agent's port.
+/// Result of a probe of an agent's port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PortAnswer {
-    /// Somebody listens there.
+    /// A process accepts connections on the port.
     Accepted,
-    /// The machine says that nobody does.
+    /// The machine refuses the connection: no process listens on the port.
     Refused,
-    /// Nobody answers.
+    /// No answer arrives.
     Nothing,
 }
 
-/// Change of the state of a node that was not heard.
+/// Change of the state of a node after a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Judgement {
     /// Its agent is away.
     Away,
-    /// It is lost.
+    /// The node is lost.
     Lost {
-        /// What was seen, in words.
+        /// Observation that led to the decision, in words.
         reason: &'static str,
     },
 }
 
-/// A note that nothing new is to begin on a node.
+/// Exclusion of a node from new work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Drain {
     /// The name of the node.
     pub node: String,
     pub reason: String,
-    /// The caller who drained it.
+    /// Caller that drained the node.
     pub by: String,
-    /// When, in seconds since 1970.
+    /// Time of the drain, in seconds since 1970.
     pub since: u64,
 }
 
-/// A node as those who ask are told of it.
+/// A node as the server lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Listed {
     /// The name of the node.
     pub node: String,
-    /// `None` if it has not registered since the server was started.
+    /// `None` if the node has not registered since the server was started.
     pub presence: Option<Presence>,
-    /// `None` if it is not drained.
+    /// `None` if the node is not drained.
     pub drain: Option<Drain>,
 }
 
@@ -142,22 +143,22 @@ pub(crate) struct Presence {
     pub heard_ago: Duration,
     /// The number of launches on it.
     pub launches: u32,
-    /// Address of another agent that says it is this node, and was refused lately.
+    /// Address of another agent that registered under the name of this node lately, and was refused.
     pub rival: Option<String>,
 }
 
-/// News that a registration brings of the node's past.
+/// Relation of a registration to the earlier state of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// Nothing was known of the node.
+    /// The node was unknown.
     First,
-    /// The node is as it was.
+    /// The same agent has registered before.
     Again,
-    /// The agent was started anew: nothing of what ran under the one before is left.
+    /// The agent was restarted: launches of its predecessor that the registration does not list are gone.
     Anew,
 }
 
-/// Why nothing new can begin on a node.
+/// Reason why new work cannot begin on a node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unready {
     #[error("has not registered")]
@@ -171,10 +172,10 @@ pub(crate) enum Unready {
 }
 
 impl Registry {
-    /// An agent is there.
+    /// Registers an agent.
     ///
     /// # Errors
-    /// See the variants of [`RegisterError`]; then nothing is changed.
+    /// See the variants of [`RegisterError`]. On an error the registry is unchanged.
     pub(crate) fn register(&mut self, registration: Registration, now: Instant) -> Result<Arrival, RegisterError> {
         check(&registration)?;
         let Registration { node, incarnation, launches: _, facts } = registration;
@@ -212,14 +213,14 @@ impl Registry {
         Ok(arrival)
     }
 
-    /// The agent of a node has shown this certificate, in DER.
+    /// Stores the certificate that the agent of a node presented, in DER.
     pub(crate) fn shown(&mut self, id: &str, certificate: &[u8]) {
         if let Some(entry) = self.nodes.get_mut(id).filter(|entry| entry.certificate != certificate) {
             entry.certificate = Bytes::copy_from_slice(certificate);
         }
     }
 
-    /// Nodes whose certificates are revoked are lost from now on; returns those that were not before.
+    /// Marks nodes with revoked certificates as lost. Returns the nodes that were not lost before.
     pub(crate) fn lose_revoked(&mut self, is_revoked: impl Fn(&[u8]) -> bool) -> Vec<String> {
         let is_out = |entry: &Entry| entry.state != NodeState::Lost && is_revoked(&entry.certificate);
         let out = self.nodes.iter_mut().filter(|(_, entry)| is_out(entry));
@@ -230,7 +231,7 @@ impl Registry {
         .collect()
     }
 
-    /// An agent still is there. Returns whether it must register again.
+    /// Records a heartbeat of an agent. Returns true if the agent must register again.
     pub(crate) fn heartbeat(&mut self, id: &str, incarnation: u64, now: Instant) -> bool {
         match self.nodes.get_mut(id) {
             Some(entry) if entry.incarnation == incarnation && entry.state == NodeState::Up => {
@@ -242,7 +243,8 @@ impl Registry {
         }
     }
 
-    /// At most `max` nodes that were not heard for too long, and whose ports are to be asked now; each is to be judged afterwards.
+    /// Returns at most `max` nodes that sent no recent heartbeat and are due for a probe of their ports. Each result must be passed to
+    /// [`Self::judge`].
     pub(crate) fn suspects(&mut self, max: usize, now: Instant) -> Vec<Suspect> {
         let is_due = |entry: &Entry| entry.look_after.is_some_and(|time| now >= time);
         let is_late = |entry: &Entry| entry.state != NodeState::Lost && now.duration_since(entry.heard) > LOST_AFTER;
@@ -254,14 +256,14 @@ impl Registry {
         late.map(suspect).collect()
     }
 
-    /// The port of a suspect has answered. Returns the change of its state, if it changes; its agent may be away for `lease` since it was
-    /// heard.
+    /// Applies the result of a probe. Returns the change of the node's state, if any. An agent can be away for `lease` after its last
+    /// heartbeat.
     pub(crate) fn judge(&mut self, id: &str, answer: PortAnswer, lease: Duration, now: Instant) -> Option<Judgement> {
         let entry = self.nodes.get_mut(id).filter(|entry| entry.look_after.is_none())?;
         entry.look_after = Some(now + HEARTBEAT);
         let silent_for = now.duration_since(entry.heard);
         let judgement = match (entry.state, answer) {
-            // It was heard meanwhile.
+            // A heartbeat arrived during the probe.
             _ if silent_for <= LOST_AFTER => return None,
             (NodeState::Lost, _) => return None,
             (NodeState::Up, PortAnswer::Accepted) if !entry.accepts => {
@@ -291,10 +293,10 @@ impl Registry {
         self.nodes.get(id).filter(|entry| entry.state == NodeState::Up).map(|entry| &entry.facts)
     }
 
-    /// Returns the facts of a node on which something new may begin.
+    /// Returns the facts of a node on which new work can begin.
     ///
     /// # Errors
-    /// Why nothing can begin there.
+    /// Returns the reason why the node is not ready.
     pub(crate) fn ready(&self, id: &str) -> Result<&NodeFacts, Unready> {
         let entry = self.nodes.get(id).ok_or(Unready::Unknown)?;
         match self.drains.get(id) {
@@ -305,22 +307,22 @@ impl Registry {
         }
     }
 
-    /// The names of the nodes on which something new may begin.
+    /// The names of the nodes on which new work can begin.
     pub(crate) fn all_ready(&self) -> impl Iterator<Item = &String> {
         self.nodes.keys().filter(|id| self.ready(id).is_ok())
     }
 
-    /// These nodes had registered with an earlier server; their agents come back until this time, if they do.
+    /// Expects these nodes, which registered with an earlier server, to register before this time.
     pub(crate) fn expect(&mut self, nodes: impl IntoIterator<Item = String>, until: Instant) {
         self.expected = Expected { nodes: nodes.into_iter().collect(), until: Some(until) };
     }
 
-    /// Returns true if a node had registered with an earlier server, and its agent may still come back.
+    /// Returns true if a node registered with an earlier server, and may still register with this one.
     pub(crate) fn is_expected(&self, id: &str) -> bool {
         self.expected.nodes.contains(id)
     }
 
-    /// The nodes that are expected no more, as their time is over.
+    /// Removes and returns the nodes that are no longer expected because their time has passed.
     pub(crate) fn give_up_expected(&mut self, now: Instant) -> Vec<String> {
         match self.expected.until {
             Some(until) if now >= until => std::mem::take(&mut self.expected).nodes.into_iter().collect(),
@@ -328,38 +330,38 @@ impl Registry {
         }
     }
 
-    /// Nodes that have registered since the last call, and that no server knew before.
+    /// Removes and returns the nodes that registered since the last call and were unknown to every earlier server.
     pub(crate) fn take_new(&mut self) -> Vec<String> {
         std::mem::take(&mut self.new)
     }
 
-    /// The names of the nodes on which something new may begin as soon as their agents are back.
+    /// The names of the nodes on which new work can begin as soon as their agents are back.
     pub(crate) fn all_coming(&self) -> impl Iterator<Item = &String> {
         let away = self.nodes.iter().filter(|(_, entry)| entry.state == NodeState::Away).map(|(id, _)| id);
         away.chain(&self.expected.nodes).filter(|id| !self.drains.contains_key(*id))
     }
 
-    /// The number of nodes that have registered, with this server or an earlier one.
+    /// The number of nodes that have registered with this server or an earlier one.
     pub(crate) fn count_known(&self) -> usize {
         self.nodes.len() + self.expected.nodes.len()
     }
 
-    /// Returns true if a node registered since the server was started.
+    /// Returns true if a node has registered since the server was started.
     pub(crate) fn is_known(&self, id: &str) -> bool {
         self.nodes.contains_key(id)
     }
 
-    /// The names of all nodes that registered since the server was started, or are drained.
+    /// The names of all nodes that have registered since the server was started, or are drained.
     pub(crate) fn all_known(&self) -> BTreeSet<&String> {
         self.nodes.keys().chain(self.drains.keys()).collect()
     }
 
-    /// Nothing new begins on a node from now on.
+    /// Drains a node: no new work begins on it.
     pub(crate) fn drain(&mut self, drain: Drain) {
         self.drains.insert(drain.node.clone(), drain);
     }
 
-    /// A node is not drained any more.
+    /// Ends the drain of a node.
     pub(crate) fn resume(&mut self, id: &str) {
         self.drains.remove(id);
     }
@@ -369,7 +371,7 @@ impl Registry {
         self.drains.keys().filter(|id| self.up(id).is_some())
     }
 
-    /// All nodes for those who ask, by name, also such as are drained before they register; `launches` counts those of a node.
+    /// All nodes by name, including drained nodes that have not registered; `launches` returns the number of launches on a node.
     pub(crate) fn list(&self, now: Instant, launches: impl Fn(&str) -> u32) -> Vec<Listed> {
         let presence = |(node, entry): (&String, &Entry)| Presence {
             state: entry.state,

@@ -1,7 +1,7 @@
-//! A launch request becomes an order: placed on nodes that are ready, with an id, a user, a secret and windows.
+//! Turns a launch request into an order: placed on nodes that are ready, with an id, a user, a secret and windows.
 //!
-//! The request was checked where it was decoded ([`lattice_session::wire::request`]), who may use the allocation where the call
-//! came in. Which ranks go where is left to [`crate::placement`].
+//! The decoder ([`lattice_session::wire::request`]) checks the request, and the call checks the right to use the allocation.
+//! [`crate::placement`] assigns ranks to nodes.
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -25,11 +25,10 @@ use super::launch::settings::LaunchSettings;
 use super::nodes::{Registry, Unready};
 use super::placement::{self, PlacementError, ranks_per_node};
 
-/// Output of one launch that may be on its way or wait here, in bytes, shared out among its nodes, each of which gets at least and
-/// at most so much.
+/// Output of one launch that may be in transit or wait in this server, in bytes. The nodes share it, each within [`OUTPUT_OF_NODE`].
 const OUTPUT_OF_LAUNCH: u32 = 64 << 20;
 pub(crate) const OUTPUT_OF_NODE: std::ops::RangeInclusive<u32> = (64 << 10)..=(1 << 20);
-/// Input that may be on its way, in bytes.
+/// Input that may be in transit, in bytes.
 const STDIN_WINDOW: u32 = 256 << 10;
 /// Most ranks of one node: its session refuses more.
 const NODE_RANKS_MAX: u32 = lattice_session::limits::NODE_RANKS_MAX as u32;
@@ -44,7 +43,7 @@ pub(crate) struct Order {
     pub ownership: Ownership,
 }
 
-/// Nodes that a launch is for.
+/// Nodes for a launch.
 #[derive(Clone, Debug)]
 pub(crate) struct Allocated {
     /// Id of their allocation; `None` for a plan without one.
@@ -54,15 +53,15 @@ pub(crate) struct Allocated {
     pub nodes: Vec<String>,
 }
 
-/// What is known of nodes.
+/// Known facts about nodes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Nodes<'a> {
     pub registry: &'a Registry,
-    /// For a plan that may have nodes which are not ready; `None` where these are refused.
+    /// For a plan that may include nodes which are not ready; `None` if such nodes are refused.
     pub inventories: Option<&'a Inventories>,
 }
 
-/// Why a launch cannot be started as it was asked for.
+/// Reason why a launch cannot be started as requested.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OrderError {
     #[error(transparent)]
@@ -79,7 +78,7 @@ pub(crate) enum OrderError {
     Random(#[source] io::Error),
 }
 
-/// Advice about a node on which nothing can begin.
+/// Advice about a node that is not ready.
 fn remedy(why: &Unready) -> &'static str {
     match why {
         Unready::Drained { .. } => "leave it out",
@@ -139,7 +138,7 @@ impl Order {
         Ok(Self { launch, terms: terms(addresses, allocated.uid, settings)?, ownership })
     }
 
-    /// The nodes as they are reached, in node order.
+    /// The names and addresses of the nodes, in node order.
     pub(crate) fn recipients(&self) -> Vec<Recipient> {
         let pairs = self.launch.hosts.iter().zip(&self.terms.addresses);
         pairs.map(|(name, address)| Recipient { name: name.clone(), address: address.clone() }).collect()
@@ -174,7 +173,7 @@ impl Nodes<'_> {
         }
     }
 
-    /// The address of a node; its name where a plan has it nevertheless, since nobody goes there.
+    /// The address of a node. For a node in a plan that is not ready it is the name, because no connection is made.
     fn address(self, node: &str) -> Result<String, OrderError> {
         match (self.registry.ready(node), self.inventories) {
             (Ok(facts), _) => Ok(facts.grpc_address.clone()),
@@ -183,14 +182,14 @@ impl Nodes<'_> {
         }
     }
 
-    /// Lines about the nodes that are not ready, and what is known of these; none where such nodes are refused.
+    /// Lines about the nodes that are not ready, with the known facts about them; empty if such nodes are refused.
     pub(crate) fn absent(self, hosts: &[String]) -> Vec<String> {
         let Some(inventories) = self.inventories else { return Vec::new() };
         let mut lines: BTreeMap<String, Vec<&String>> = BTreeMap::new();
         for node in hosts {
             let Err(why) = self.registry.ready(node) else { continue };
             let known = match inventories.of(node) {
-                Some((_, Origin::Told)) => "planned as it told last",
+                Some((_, Origin::Told)) => "planned with its last inventory",
                 Some((_, Origin::Listed | Origin::Assumed)) => "planned as it is listed",
                 None => "nothing is known of what it is",
             };
@@ -200,7 +199,7 @@ impl Nodes<'_> {
     }
 }
 
-/// Nodes whose number of cores is known, with their ranks and that number.
+/// Nodes with a known number of cores, with their ranks and that number.
 fn known_cores<'a>(
     hosts: &'a [String],
     placement: &Placement,
@@ -210,14 +209,14 @@ fn known_cores<'a>(
     hosts.iter().zip(ranks).filter_map(move |(node, ranks)| Some((node, ranks, nodes.cores(node)?)))
 }
 
-/// Refuses nodes more ranks than they have CPUs for, where they shall not share any.
+/// Refuses more ranks on a node than it has CPUs, if the ranks must not share CPUs.
 fn check_cpus(request: &LaunchRequest, assignment: &Assignment, nodes: Nodes<'_>) -> Result<(), Overcommit> {
     known_cores(&assignment.hosts, &assignment.placement, nodes)
         .try_for_each(|(node, ranks, cores)| request.placement.check_cpus(node, ranks, cores))
 }
 
-/// Places ranks on nodes of the allocation that are ready, as long as those are as many as the launch gets when all are: fewer,
-/// or others than it names, would be another launch than was asked for.
+/// Places ranks on the ready nodes of the allocation, if the launch gets as many nodes there as on the whole allocation. Otherwise it
+/// places them on the whole allocation: fewer nodes, or other nodes than named, would be a different launch.
 fn place(request: &LaunchRequest, allocated: &[String], nodes: Nodes<'_>) -> Result<Assignment, PlacementError> {
     let is_ready = |node: &&String| nodes.registry.ready(node).is_ok();
     let cpus_per_rank = request.placement.cpus_per_rank.map_or(1, NonZeroU32::get);
@@ -243,7 +242,7 @@ fn fitting(assignment: Assignment) -> Result<Assignment, PlacementError> {
     }
 }
 
-/// Terms of a launch that are not for users to say.
+/// Terms of a launch that users cannot choose.
 fn terms(addresses: Vec<String>, uid: u32, settings: &LaunchSettings) -> Result<ClusterTerms, OrderError> {
     let window = OUTPUT_OF_LAUNCH / addresses.len().max(1) as u32;
     Ok(ClusterTerms {

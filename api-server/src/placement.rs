@@ -1,4 +1,4 @@
-//! Places the ranks of a launch request on nodes of an allocation. Pure: no node is asked, nothing is remembered.
+//! Places the ranks of a launch request on nodes of an allocation. Pure: no node is contacted, and no state is kept.
 //!
 //! ```text
 //! PlacementRequest, Programs ─┐
@@ -6,7 +6,7 @@
 //! nodes of the allocation ────┘
 //! ```
 //!
-//! Which nodes are ready is left to [`crate::order`].
+//! [`crate::order`] decides which nodes are ready.
 
 #[cfg(test)]
 mod tests;
@@ -22,10 +22,10 @@ use lattice_session::request::{
 use pmi_core::ids::NodeIndex;
 use pmi_core::job::{Block, Placement};
 
-/// Most blocks of one placement, so that it fits into one message; only uneven rounds need many.
+/// Most blocks of one placement, so that it fits into one message. Only uneven rounds need many blocks.
 const BLOCKS_MAX: usize = 1 << 16;
 
-/// Why a launch cannot be placed as it was asked for.
+/// Reason why a launch cannot be placed as requested.
 #[derive(Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum PlacementError {
@@ -34,7 +34,7 @@ pub(crate) enum PlacementError {
          try: one of those; or lattice alloc create -w {node}, and its id as --alloc ID"
     )]
     UnknownNode { node: String, allocated: String },
-    /// Of a plan without an allocation.
+    /// For a plan without an allocation.
     #[error("nothing is known of node {node}: it has not registered, and is in no list; known are {known}")]
     NobodysNode { node: String, known: String },
     #[error(
@@ -77,11 +77,11 @@ pub(crate) enum PlacementError {
     TooIrregular,
 }
 
-/// Places programs on `allocated` nodes; `room` is the number of ranks that find CPUs on a node, where it is known. Unless a hostfile says where
-/// they go, ranks share no CPUs as long as there are enough.
+/// Places programs on `allocated` nodes; `room` is the number of ranks that find CPUs on a node, where it is known. Ranks share no CPUs as
+/// long as there are enough, unless a hostfile places them.
 ///
-/// An only program without a number of ranks gets: all slots of the hostfile; else `tasks_per_node` on all nodes; else one rank
-/// for each of the nodes that were asked for; else one.
+/// A single program without a number of ranks gets: all slots of the hostfile; else `tasks_per_node` on all nodes; else one rank for each
+/// requested node; else one rank.
 ///
 /// # Errors
 /// See the variants of [`PlacementError`].
@@ -158,7 +158,7 @@ fn names(nodes: &[Capacity]) -> Vec<&str> {
     nodes.iter().map(|node| node.node.as_str()).collect()
 }
 
-/// Refuses nodes that are named and not in the allocation.
+/// Refuses named nodes that are not in the allocation.
 fn check_known(request: &PlacementRequest, allocated: &[String]) -> Result<(), PlacementError> {
     let known: HashSet<&str> = allocated.iter().map(String::as_str).collect();
     let (listed, hosts): (&[String], &[HostSlots]) = match &request.candidates {
@@ -207,7 +207,7 @@ fn ranks_of_an_only_program(request: &PlacementRequest, nodes: &[Capacity]) -> u
     }
 }
 
-/// Nodes that take part: without a wish for more, none that would stay without a rank.
+/// The participating nodes. Unless the request names a number of nodes, nodes that would get no rank are left out.
 fn participants(
     request: &PlacementRequest,
     mut nodes: Vec<Capacity>,
@@ -232,7 +232,7 @@ fn participants(
     let needed = match (&request.candidates, request.distribution) {
         (Candidates::Hostfile(hosts), None) => {
             let ranks = ranks_per_node(&listed(hosts, size, &nodes)?, nodes.len());
-            // Lines are filled in order, and nodes are in the order of their first lines: those with ranks come first.
+            // Lines are filled in order, and nodes have the order of their first lines, so that nodes with ranks come first.
             ranks.iter().take_while(|&&ranks| ranks > 0).count()
         }
         (Candidates::Hostfile(_), Some(Distribution::Block)) => {
@@ -245,7 +245,7 @@ fn participants(
     Ok(nodes)
 }
 
-/// Number of nodes that get ranks in the first round of [`dealt`]; those behind get none in any.
+/// Number of nodes that get ranks in the first round of [`dealt`]. Later nodes get no ranks in any round.
 fn reached(size: u32, at_once: NonZeroU32, nodes: &[Capacity]) -> usize {
     let mut left = size;
     let gets_ranks = |node: &&Capacity| {
@@ -256,7 +256,7 @@ fn reached(size: u32, at_once: NonZeroU32, nodes: &[Capacity]) -> usize {
     nodes.iter().take_while(gets_ranks).count()
 }
 
-/// Ranks in the order of a hostfile's lines, slot after slot.
+/// Ranks in the order of the lines of a hostfile, slot after slot.
 fn listed(hosts: &[HostSlots], size: u32, nodes: &[Capacity]) -> Result<Placement, PlacementError> {
     let mut left = size;
     let mut used = vec![0_u32; nodes.len()];
@@ -275,7 +275,7 @@ fn listed(hosts: &[HostSlots], size: u32, nodes: &[Capacity]) -> Result<Placemen
     Ok(placement)
 }
 
-/// Bounds nodes by the ranks that find CPUs on them, if all ranks do.
+/// Bounds each node by the number of ranks that find CPUs on it, if all ranks fit within these bounds.
 fn keep_to_cpus(nodes: &mut [Capacity], size: u32, rooms: &[u32]) {
     let bounds: Vec<u32> = nodes.iter().zip(rooms).map(|(node, &room)| node.ranks.min(room)).collect();
     if bounds.iter().copied().map(u64::from).sum::<u64>() >= u64::from(size) {
@@ -283,14 +283,14 @@ fn keep_to_cpus(nodes: &mut [Capacity], size: u32, rooms: &[u32]) {
     }
 }
 
-/// Shares that are even as far as nodes have room. Ranks that share CPUs do so everywhere alike, unless nodes are bounded.
+/// Shares that are even within the room of the nodes. Ranks that must share CPUs do so evenly on all nodes, unless nodes are bounded.
 fn shares(size: u32, nodes: &[Capacity], rooms: Option<&[u32]>) -> Vec<u32> {
     let total: u64 = nodes.iter().map(|node| u64::from(node.ranks)).sum();
     let of_rooms = rooms.map(|rooms| rooms.iter().copied().map(u64::from).sum::<u64>()).filter(|&sum| sum > 0);
     let is_unbounded = nodes.iter().all(|node| node.ranks == u32::MAX);
     match (rooms, of_rooms) {
         (Some(rooms), Some(sum)) if is_unbounded => {
-            // All have their room so often, and then some of it again.
+            // Each node gets its whole room this many times, and then a share of the rest.
             let times = (u64::from(size) / sum) as u32;
             let again = shares_within(size - times * sum as u32, rooms);
             rooms.iter().zip(again).map(|(room, again)| times * room + again).collect()
@@ -300,7 +300,7 @@ fn shares(size: u32, nodes: &[Capacity], rooms: Option<&[u32]>) -> Vec<u32> {
     }
 }
 
-/// Shares that are as even as the room of each node allows; together they have room for all.
+/// Shares that are as even as the room of each node allows. The nodes together must have room for all ranks.
 fn shares_within(size: u32, rooms: &[u32]) -> Vec<u32> {
     let mut shares = vec![0; rooms.len()];
     let mut left = size;
@@ -344,13 +344,13 @@ pub(crate) fn ranks_per_node(placement: &Placement, nodes: usize) -> Vec<u32> {
     ranks
 }
 
-/// One rank at a time for each node that has some left of these.
+/// Deals one rank at a time to each node, up to its count.
 fn in_turn(size: u32, counts: &[u32], nodes: &[Capacity]) -> Result<Placement, PlacementError> {
     let counted = nodes.iter().zip(counts).map(|(node, &ranks)| Capacity { ranks, ..node.clone() });
     dealt(size, NonZeroU32::MIN, &counted.collect::<Vec<_>>())
 }
 
-/// Rounds of so many ranks at once for each node, as far as it has room.
+/// Deals rounds of this many ranks to each node, as far as it has room.
 fn dealt(size: u32, at_once: NonZeroU32, nodes: &[Capacity]) -> Result<Placement, PlacementError> {
     let mut left = size;
     let mut placement = Placement::default();

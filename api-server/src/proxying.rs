@@ -1,11 +1,11 @@
-//! Users who call from a node of an allocation of theirs, and need no certificate there: the node's agent has their uid from the kernel, and
-//! passes their connections on.
+//! Users that call from a node of their allocation, without a certificate. The agent of the node reads their uid from the kernel, and
+//! forwards their connections.
 //!
 //! ```text
 //! lattice ── Unix socket ──> agent ── ProxyUser(uid), by the node's certificate ──> a connection of `UserIn { uid, allocation }`
 //! ```
-//! The agent's word counts for the allocation that its node belongs to, and for nothing else: what is not of that allocation is refused, and a
-//! user to whom the node does not belong is nobody.
+//! The statement of the agent is valid for the allocation to which its node belongs, and for nothing else. Requests outside that allocation
+//! are refused. A user that does not own the allocation has no rights.
 
 use bytes::{BufMut, BytesMut};
 use pmi_transport::identity::Caller;
@@ -22,10 +22,10 @@ use super::start_policy::Spawning;
 const PIECE: usize = 16 << 10;
 
 impl Server {
-    /// The user `uid` on a node, as the node's agent names him.
+    /// The user `uid` on a node, as the agent of the node reports it.
     ///
     /// # Errors
-    /// Refuses, in words, one to whom the node does not belong now; and everybody where nodes start nothing.
+    /// Returns the refusal of a user to which the node does not belong now. If nodes must not start anything, all users are refused.
     pub(crate) async fn user_on(&self, node: &str, uid: u32) -> Result<Caller, String> {
         if self.config.policy.spawning == Spawning::Forbidden {
             return Err("users of this cluster do not call from nodes (spawning = false)".to_owned());
@@ -39,7 +39,7 @@ impl Server {
     }
 }
 
-/// Passes on what the two ends of a connection say, until the server's end has closed it.
+/// Forwards bytes between the two ends of a connection, until the server's end has closed it.
 pub(crate) async fn pass_on(
     mut told: Streaming<ProxiedBytes>,
     connection: DuplexStream,
@@ -52,7 +52,7 @@ pub(crate) async fn pass_on(
                 return;
             }
         }
-        // It may have closed it already.
+        // The server may have closed the connection already.
         let _ = to_server.shutdown().await;
     };
     let outward = async {

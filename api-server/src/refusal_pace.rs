@@ -1,5 +1,5 @@
-//! The pace of refused spawns: a refusal costs a rank nothing, so that its answer waits where a user has had many. Spawns that start a job
-//! have the pace of their starts.
+//! The pace of refused spawns. A refusal costs a rank nothing, so that its answer is delayed after many refusals for a user. The starts of
+//! jobs limit the pace of successful spawns.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,18 +9,18 @@ use tokio::time::Instant;
 
 /// Refusals of a user that are answered at once.
 const AT_ONCE: u32 = 200;
-/// Time between two answers of a user from then on.
+/// Interval between further answers to the user.
 const EVERY: Duration = Duration::from_millis(50);
 
 /// Refusals, by user.
 #[derive(Debug, Default)]
 pub(crate) struct RefusalPace {
-    /// Time at which a user's refusals have been paid for. Users of the past are in it no more.
+    /// Time at which the delays of all refusals of a user have passed. Users with a time in the past are removed.
     paid_at: Mutex<HashMap<u32, Instant>>,
 }
 
 impl RefusalPace {
-    /// Counts a refusal; returns the time at which it may be answered.
+    /// Counts a refusal; returns the time from which it may be answered.
     pub(crate) fn refuse(&self, uid: u32, now: Instant) -> Instant {
         let mut paid_at = self.paid_at.lock();
         paid_at.retain(|_, paid_at| *paid_at > now);

@@ -1,5 +1,5 @@
-//! Renewal of agents' certificates, where this server has the key of the CA: so they can be valid for a day, and one that is stolen is
-//! worth as much as that, or less once it is revoked.
+//! Renewal of agents' certificates, if this server has the key of the CA. Certificates can then be valid for a day. A stolen certificate is
+//! usable for that time, or until it is revoked.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -12,18 +12,18 @@ use pmi_transport::identity::Caller;
 use serde::Deserialize;
 use tokio::time::Instant;
 
-/// Hours for which a certificate is valid unless settings say otherwise.
+/// Default validity of a certificate, in hours.
 const HOURS: u32 = 24;
-/// Time that a node has to wait for the next certificate: each is written down.
+/// Time that a node must wait for its next certificate, because each certificate is written to disk.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// The authority that renews certificates, and for how long.
+/// The authority that renews certificates, and their validity.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RenewalSettings {
-    /// The directory of the authority, as `lattice pki init` makes it.
+    /// The directory of the authority, as `lattice pki init` creates it.
     pub authority: PathBuf,
-    /// Hours for which certificates are valid.
+    /// Validity of certificates, in hours.
     #[serde(default = "default_hours")]
     pub hours: u32,
 }
@@ -32,7 +32,7 @@ fn default_hours() -> u32 {
     HOURS
 }
 
-/// A certificate that is not renewed.
+/// Reason why a certificate is not renewed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RenewalError {
     #[error("this API server renews no certificates; its settings name no authority")]
@@ -45,11 +45,11 @@ pub(crate) enum RenewalError {
     Pki(#[from] PkiError),
 }
 
-/// The authority, open.
+/// The authority, opened.
 pub(crate) struct Renewal {
     settings: RenewalSettings,
     authority: Authority,
-    /// When each node was given its last certificate.
+    /// Time at which each node received its last certificate.
     given: Mutex<HashMap<String, Instant>>,
 }
 
@@ -57,7 +57,7 @@ impl Renewal {
     /// Opens the authority.
     ///
     /// # Errors
-    /// Fails if there is none that can be used, and if everybody can read its key.
+    /// Fails if the authority cannot be used, or if other users can read its key.
     pub(crate) fn open(settings: RenewalSettings) -> Result<Self, PkiError> {
         Ok(Self { authority: Authority::open_private(&settings.authority)?, settings, given: Mutex::default() })
     }
@@ -67,7 +67,8 @@ impl Renewal {
         Duration::from_secs(3600) * self.settings.hours
     }
 
-    /// Issues a certificate (in PEM) to the agent of `node` for the key of `request`, by the certificate that it has shown.
+    /// Issues a certificate (in PEM) to the agent of `node` for the key of `request`. `present` is the certificate that the agent
+    /// presented.
     ///
     /// # Errors
     /// See the variants of [`RenewalError`].
@@ -78,11 +79,11 @@ impl Renewal {
         request: Vec<u8>,
     ) -> Result<String, RenewalError> {
         self.take_turn(&node)?;
-        // It waits for the disk, and for whoever revokes certificates now.
+        // The renewal waits for the disk, and for a revocation that is in progress.
         let renewing = tokio::task::spawn_blocking(move || self.issue(node, &present, &request));
         match renewing.await {
             Ok(renewed) => Ok(renewed?),
-            // It is never cancelled; a panic goes on here.
+            // The task is never cancelled; a panic continues here.
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     }
@@ -136,7 +137,7 @@ mod tests {
         for (mode, refused) in [(0o644, true), (0o604, true), (0o640, false), (0o600, false)] {
             fs::set_permissions(&key, Permissions::from_mode(mode)).unwrap();
             let opened = open().map_err(|error| error.to_string());
-            let words = format!("the key {} can be read by everybody; run chmod 600", key.display());
+            let words = format!("the key {} can be read by other users; run chmod 600", key.display());
             assert_eq!(opened, if refused { Err(words) } else { Ok(()) }, "{mode:o}");
         }
     }

@@ -1,4 +1,4 @@
-//! State that all calls share: nodes, allocations, launches and what is kept of them, and what a change of one means for the others.
+//! State that all calls share: nodes, allocations and launches. The server applies the effects of a change in one of them to the rest.
 
 pub(crate) mod allocating;
 pub(crate) mod attending;
@@ -50,65 +50,65 @@ use super::store::{self, Change, Kept, KeptNames, LaunchRecord, Store, StoreErro
 use super::unclean_nodes::UncleanNodes;
 use super::wire;
 
-/// Number of launches that are over and kept for clients that come late.
+/// Number of ended launches that are kept for clients that connect late.
 const OVER_MAX: usize = 64;
-/// The most connections to agents that are kept for the next launch, and a descriptor each.
+/// The most connections to agents that are kept for later launches. Each uses a file descriptor.
 const AGENTS_KEPT_MAX: usize = 16 << 10;
 
-/// The API server, but for its sockets.
+/// The API server without its sockets.
 pub(crate) struct Server {
     pub config: Config,
     pub security: Security,
     pub store: Arc<dyn Store>,
     pub channels: AgentChannels,
     pub nodes: Arc<Mutex<Registry>>,
-    /// Nodes on which something of a launch that is over may be left.
+    /// Nodes that may still hold parts of a launch that is over.
     pub unclean: Arc<Mutex<UncleanNodes>>,
-    /// Held while a change of an allocation is made durable, so that changes follow each other.
+    /// Held while a change of an allocation is made durable, so that changes are applied in order.
     pub allocations: tokio::sync::Mutex<Allocations>,
-    /// Fabric credentials, where there is a fabric that needs some.
+    /// Fabric credentials, if there is a fabric that requires them.
     pub fabric: Option<Arc<Fabric>>,
-    /// Renewal of agents' certificates, where this server has an authority.
+    /// Renewal of agents' certificates, if this server has an authority.
     pub renewal: Option<Arc<Renewal>>,
-    /// Way of connections that agents pass on.
+    /// Input of connections that agents forward.
     pub proxy: Proxy,
     pub names: NameTables,
-    /// Held while names of a user are written down.
+    /// Locks that are held while names of a user are written to the store.
     names_written: UserLocks,
     pub rendezvous: Rendezvous,
     pub session_calls: SessionCalls,
-    /// Pace of the answers to spawns that are refused.
+    /// Pace of the answers to refused spawns.
     pub refusal_pace: RefusalPace,
     pub sets: Sets,
-    /// What nodes are.
+    /// Inventories of the nodes.
     pub inventories: Arc<Mutex<Inventories>>,
     pub metrics: Arc<Metrics>,
     pub serials: Serials,
-    /// The time by which others are judged.
+    /// Clock for the deadlines of other processes.
     pub clock: Arc<Clock>,
-    /// The place where launches that nobody owns keep what they say.
+    /// Storage for the events of launches without an owner.
     pub spools: Arc<Spools>,
     all_kept: AllKept,
-    /// Something has changed that the queue of allocations may have waited for.
+    /// Notified after a change that queued allocations may wait for.
     queue_due: Notify,
     launches: Mutex<Launches>,
     quota: LaunchQuota,
     pub answer_line: AnswerLine,
-    /// It was said that agents have a list of revoked certificates where this server has none.
+    /// True after the warning that agents have a list of revoked certificates while this server has none.
     pub has_warned_of_list: AtomicBool,
 }
 
-/// What a server works with that is opened before.
+/// Parts of a server that are opened before it.
 pub(crate) struct Parts {
     pub store: Arc<dyn Store>,
     pub fabric: Option<Arc<Fabric>>,
     pub renewal: Option<Arc<Renewal>>,
     pub proxy: Proxy,
-    /// The nodes as the administrator has described them.
+    /// The nodes as the administrator described them.
     pub listed: ListedNodes,
 }
 
-/// A change that is not made because it could not be written down.
+/// A change that was not made because it could not be written to the store.
 #[derive(Debug, thiserror::Error)]
 #[error("nothing can be started or changed at present")]
 pub(crate) struct NotWritten(#[source] pub(crate) StoreError);
@@ -117,14 +117,14 @@ pub(crate) struct NotWritten(#[source] pub(crate) StoreError);
 #[derive(Debug, Default)]
 struct Launches {
     by_id: HashMap<String, LaunchHandle>,
-    /// The allocations of those whose end their allocation has not answered yet, by launch.
+    /// Allocation of each launch, until the allocation has processed the end of the launch.
     open: HashMap<String, String>,
     /// Launches that are over, in the order in which they ended.
     over: VecDeque<String>,
 }
 
 impl Server {
-    /// A server with what was kept of the one before.
+    /// A server with the state that the previous server stored.
     ///
     /// # Errors
     /// Fails if the store cannot be read.
@@ -178,7 +178,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Takes up a launch that ran when the server ended.
+    /// Takes over a launch that ran when the previous server ended.
     fn resume(self: &Arc<Self>, record: LaunchRecord, names: KeptNames) {
         let id = record.summary.as_ref().map(|summary| summary.id.clone()).unwrap_or_default();
         let order = match wire::order::decode(&record) {
@@ -198,7 +198,7 @@ impl Server {
         self.launches.lock().begin(id, allocation, handle);
     }
 
-    /// The parts of the server that launches work with.
+    /// The parts of the server that launches use.
     fn surroundings(self: &Arc<Self>) -> Surroundings {
         Surroundings {
             store: Arc::clone(&self.store),
@@ -214,7 +214,7 @@ impl Server {
         }
     }
 
-    /// Goes on with what the server before had begun: launches whose allocation is gone end, and then so does the allocation.
+    /// Continues the work of the previous server. Launches in an allocation that does not run are aborted; then the allocation settles.
     pub(crate) async fn take_up(self: Arc<Self>) {
         for handle in self.handles() {
             let allocation = handle.summary().allocation_id;
@@ -230,7 +230,7 @@ impl Server {
     /// Makes changes durable.
     ///
     /// # Errors
-    /// If they cannot be written; then none of them is.
+    /// Fails if they cannot be written; then none of them is made.
     pub(crate) async fn write(&self, changes: Vec<Change>) -> Result<(), NotWritten> {
         store::write(&self.store, changes).await.map_err(|error| {
             tracing::error!(error = pmi_transport::error_chain::chain(&error), "state cannot be written");
@@ -253,7 +253,7 @@ impl Server {
         self.handles().iter().map(LaunchHandle::summary).filter(|summary| !summary.is_over()).collect()
     }
 
-    /// Counts nodes and launches as they are at present.
+    /// Returns the present numbers of nodes and launches.
     pub(crate) fn census(&self) -> Census {
         let mut census = {
             let nodes = self.nodes.lock();
@@ -301,13 +301,13 @@ impl EndListener for Server {
 }
 
 impl Launches {
-    /// Notes a launch in an allocation that has a task from now on.
+    /// Adds a launch in an allocation after its task has started.
     fn begin(&mut self, id: String, allocation: String, handle: LaunchHandle) {
         self.open.insert(id.clone(), allocation);
         self.by_id.insert(id, handle);
     }
 
-    /// The allocations with launches whose end they have not answered yet, and whether any of these is not over.
+    /// State of the launches of each allocation that has not processed all ends of its launches.
     fn busy(&self) -> HashMap<&String, Busy> {
         let mut all = HashMap::new();
         for (launch, allocation) in &self.open {
@@ -318,13 +318,13 @@ impl Launches {
         all
     }
 
-    /// The launches of an allocation whose end it has not answered yet.
+    /// The launches of an allocation, without those that ended and were processed.
     fn open_in(&self, allocation: &str) -> Vec<LaunchHandle> {
         let own = self.open.iter().filter(|(_, of)| *of == allocation);
         own.filter_map(|(launch, _)| self.by_id.get(launch).cloned()).collect()
     }
 
-    /// Notes that a launch is over. Returns the one that is to be forgotten for it, if there are too many.
+    /// Records that a launch is over. If too many are kept, returns the oldest one, which must be removed.
     fn end(&mut self, id: String) -> Option<LaunchHandle> {
         self.over.push_back(id);
         let excess = self.over.len() > OVER_MAX;
@@ -333,16 +333,16 @@ impl Launches {
     }
 }
 
-/// The day, counted from 1970.
+/// The current day, counted from 1970.
 fn today() -> u64 {
     unix_time::seconds() / (24 * 60 * 60)
 }
 
-/// Does a change to its end, even if whoever asked for it goes away meanwhile: nothing is left half done.
+/// Runs a change to its end, even if its caller disconnects in the meantime, so that no change is left half done.
 pub(crate) async fn to_its_end<T: Send + 'static>(change: impl Future<Output = T> + Send + 'static) -> T {
     match task::spawn(change).await {
         Ok(done) => done,
-        // It is never cancelled; a panic goes on here.
+        // The task is never cancelled; a panic continues here.
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }

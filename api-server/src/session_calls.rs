@@ -1,11 +1,11 @@
-//! Calls of sessions, each of which is made once: a session that has another agent asks again what the one before did not answer, with
-//! the same number, and gets the one answer.
+//! Calls of sessions, each of which is executed once. A session with a new agent repeats the calls that the previous agent did not answer,
+//! with the same numbers, and receives the one answer.
 //!
 //! ```text
-//! first ask ──> under way ──answered──> kept while it is among the node's latest
-//!                 ^  further asks wait for the same answer, or get it at once
+//! first call ──> in progress ──answered──> kept while it is among the node's latest
+//!                 ^  repeated calls wait for the same answer, or receive it at once
 //! ```
-//! Without a number each ask is a call of its own.
+//! A call without a number is executed each time.
 
 use pmi_transport::task;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -17,9 +17,9 @@ use tokio::task::AbortHandle;
 
 use crate::wire::session_answer::SessionAnswer;
 
-/// The most calls of one node of a launch that are under way.
+/// The most pending calls of one node of a launch.
 const UNDER_WAY_MAX: usize = 4096;
-/// The most answers that are kept of one node of a launch, and their most bytes: more than can be on their way to a session at once.
+/// The most stored answers for one node of a launch, and their most bytes: more than can be in transit to a session at a time.
 const KEPT_MAX: usize = 1024;
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
@@ -28,11 +28,11 @@ const KEPT_BYTES_MAX: usize = 1 << 20;
 pub(crate) struct CallId<'a> {
     pub launch: &'a str,
     pub node: &'a str,
-    /// The number that the session gave it; 0 is none.
+    /// The number that the session assigned; 0 for none.
     pub number: u64,
 }
 
-/// A call that is not answered.
+/// Reason why a call is not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unanswered {
     #[error("{UNDER_WAY_MAX} calls of this node wait for answers")]
@@ -41,7 +41,7 @@ pub(crate) enum Unanswered {
     LaunchOver,
 }
 
-/// All calls of sessions that are numbered.
+/// All numbered calls of sessions.
 #[derive(Debug, Default)]
 pub(crate) struct SessionCalls {
     /// By launch, and by node.
@@ -51,7 +51,7 @@ pub(crate) struct SessionCalls {
 #[derive(Debug, Default)]
 struct NodeCalls {
     calls: BTreeMap<u64, Call>,
-    /// The calls that were answered, each with the size of its answer.
+    /// The answered calls, each with the size of its answer in bytes.
     answered: VecDeque<(u64, usize)>,
     bytes: usize,
 }
@@ -64,16 +64,16 @@ struct Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        // Its answer would reach nobody.
+        // No session waits for the answer.
         self.task.abort();
     }
 }
 
 impl SessionCalls {
-    /// Returns the answer of a call, which `make` finds out if it was not asked for before.
+    /// Returns the answer of a call, which `make` computes unless the call was made before.
     ///
     /// # Errors
-    /// Fails when too many calls wait, or the launch ends.
+    /// Fails if too many calls wait, or if the launch ends.
     pub(crate) async fn answer(
         &self,
         id: CallId<'_>,
@@ -87,7 +87,7 @@ impl SessionCalls {
         answered.ok_or(Unanswered::LaunchOver)
     }
 
-    /// Begins a call, unless that was done before.
+    /// Begins a call, unless it began before.
     fn ask(
         &self,
         id: CallId<'_>,
@@ -107,7 +107,7 @@ impl SessionCalls {
             let found = make.await;
             let size = found.len();
             answered.send_replace(Some(found));
-            // Whether somebody waits for it or not.
+            // Even if no task waits for the answer.
             if let Some(node) = all.lock().get_mut(&launch).and_then(|nodes| nodes.get_mut(&asker)) {
                 node.keep(id.number, size);
             }
@@ -116,15 +116,15 @@ impl SessionCalls {
         Ok(answer)
     }
 
-    /// A launch is over: nobody waits for answers any more.
+    /// Removes the calls of a launch that is over.
     pub(crate) fn forget(&self, launch: &str) {
         self.launches.lock().remove(launch);
     }
 }
 
 impl NodeCalls {
-    /// A call has an answer of this size: the oldest ones make room for it. It is kept itself, however large, for whoever asked may
-    /// have to ask again.
+    /// Records the size of an answer, and removes the oldest answers to make room. The new answer is kept regardless of its size, because
+    /// its caller may have to ask again.
     fn keep(&mut self, number: u64, size: usize) {
         self.answered.push_back((number, size));
         self.bytes += size;
@@ -148,7 +148,7 @@ mod tests {
         CallId { launch: "l", node: "n", number }
     }
 
-    /// Calls, each of which is answered with how many were made before it.
+    /// Calls that are answered with the number of calls before them.
     #[derive(Default)]
     struct World {
         calls: SessionCalls,
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(world.ask(2 * KEPT_MAX as u64).await, (2 * KEPT_MAX - 1).to_string());
     }
 
-    /// Whoever asked may have gone before it was passed on, and asks again.
+    /// The caller may disconnect before the answer is forwarded, and then asks again.
     #[tokio::test]
     async fn the_last_answer_is_kept_however_large_it_is() {
         let world = World::default();
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!((world.ask(2).await, world.ask(1).await), ("0".into(), "1".into()), "but not for ever");
     }
 
-    /// Sessions whose agent is gone ask the next one, and those that have ended nobody.
+    /// A session that lost its agent repeats its calls through the next one. A session that has ended does not.
     #[tokio::test]
     async fn an_answer_that_nobody_waits_for_is_under_way_no_longer() {
         let world = World::default();

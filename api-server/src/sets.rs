@@ -1,12 +1,12 @@
-//! The directory of sets: which launch or command has which id, and the passes by which sets of one user connect.
+//! The directory of sets: the id of each launch and command, and the passes by which sets of one user connect.
 //!
 //! ```text
-//! launch begins ──found──> its id ──end──> kept for ten minutes, so that nobody who means the launch reaches another ──> free
-//! command asks ───visit──> an id of its own, for ten minutes after each time that it asks
+//! launch begins ──found──> its id ──end──> kept for ten minutes, so that no old connection reaches another launch ──> free
+//! command asks ───visit──> an id of its own, for ten minutes after each of its requests
 //! ```
-//! Each user has 4,096 ids, as [`SetId`] says; users whose ids have the same bits share none of them. A launch for which there is none runs
-//! without, as one on a machine whose directory cannot be used. Commands have a quarter of a user's ids: beyond that, a new command gets
-//! the id of the one that has not asked for the longest time.
+//! Each user has 4,096 ids, see [`SetId`]. Users with ids of the same bits share none of them. A launch without a free id runs without one,
+//! like a launch on a machine without a usable directory. Commands have a quarter of a user's ids. Beyond that, a new command gets the id
+//! of the command with the oldest request.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,22 +20,22 @@ use tokio::time::Instant;
 
 use super::order::Order;
 
-/// Time for which an id means nobody else, from the end of its launch or the last request of its command on.
+/// Time for which an id is not reused, after the end of its launch or the last request of its command.
 const KEPT: Duration = Duration::from_secs(600);
-/// Ids of a user that commands have at most.
+/// The most ids of a user that commands hold.
 const COMMANDS_MAX: usize = SetId::PER_USER as usize / 4;
-/// Time in which a pass counts, in seconds.
+/// Validity of a pass, in seconds.
 const PASS_SECONDS: u64 = 60;
 
-/// Sets that live, and ids that are not given out again yet.
+/// Live sets, and ids that are not reused yet.
 #[derive(Debug, Default)]
 pub(crate) struct Sets(Mutex<Held>);
 
 #[derive(Debug, Default)]
 struct Held {
-    /// By user: ids of users whose numbers are 2^20 apart have the same bits.
+    /// By user, because users with numbers that are 2^20 apart have ids of the same bits.
     ids: HashMap<u32, HashMap<SetId, Holder>>,
-    /// Users and ids of launches that live, by launch.
+    /// Users and ids of live launches, by launch.
     launches: HashMap<String, (u32, SetId)>,
 }
 
@@ -50,7 +50,7 @@ enum Holder {
 }
 
 impl Holder {
-    /// Time from which on the id is free; `None` for a launch that lives.
+    /// Time from which the id is free; `None` for a live launch.
     fn until(&self) -> Option<Instant> {
         match self {
             Self::Launch(_) => None,
@@ -69,25 +69,25 @@ struct Root {
     address: String,
 }
 
-/// Whoever wants to connect to a set.
+/// Process that requests a connection to a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asker<'a> {
-    /// A launch that runs.
+    /// A running launch.
     Launch(&'a str),
-    /// A command of a user with the id that it was told; 0 before.
+    /// A command of a user, with the id that it received; 0 before its first request.
     Command(u32),
 }
 
-/// Answer to whoever wants to connect.
+/// Permission to connect.
 #[derive(Debug)]
 pub(crate) struct Granted {
-    /// Id of the asker.
+    /// Id of the requesting process.
     pub from: SetId,
-    /// Address of the other root's agent, and the pass; `None` for a command that has only asked for its id.
+    /// Address of the other root's agent, and the pass; `None` for a command that only requested its id.
     pub pass: Option<(String, Pass)>,
 }
 
-/// Refusal of a pass.
+/// Reason to refuse a pass.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PassError {
     #[error("{0} is no set of yours that lives; lattice sets shows those that do")]
@@ -101,7 +101,7 @@ pub(crate) enum PassError {
 }
 
 impl Sets {
-    /// Founds the set of a launch that begins; `None` if its user has too many, or its nodes no key.
+    /// Creates the set of a launch that begins; `None` if its user has too many sets, or if its nodes have no key.
     pub(crate) fn found(&self, order: &Order, now: Instant) -> Option<SetId> {
         let root = Root::of(order)?;
         let mut held = self.0.lock();
@@ -110,14 +110,14 @@ impl Sets {
         Some(set)
     }
 
-    /// Takes up the set of a launch that an earlier server has begun.
+    /// Takes over the set of a launch that an earlier server began.
     pub(crate) fn take_up(&self, order: &Order) {
         if let (Some(root), Some(set)) = (Root::of(order), order.terms.set) {
             self.0.lock().insert(set, root);
         }
     }
 
-    /// A launch is over, or does not begin.
+    /// Ends the set of a launch that is over, or does not begin.
     pub(crate) fn end(&self, launch: &str, now: Instant) {
         let Held { ids, launches } = &mut *self.0.lock();
         if let Some((uid, set)) = launches.remove(launch)
@@ -127,7 +127,7 @@ impl Sets {
         }
     }
 
-    /// Lets a launch or a command of user `uid` connect to the root of a set of the same user; with no set, tells a command its id.
+    /// Lets a launch or a command of user `uid` connect to the root of a set of the same user. Without a set, returns the id of a command.
     pub(crate) fn pass(
         &self,
         uid: u32,
@@ -162,7 +162,7 @@ impl Sets {
                 let pass = Pass::issue(&root.key, &root.launch, ticket, nonce);
                 Ok(Granted { from, pass: Some((root.address.clone(), pass)) })
             }
-            // Whose it is, or was, is nobody else's matter.
+            // The error does not reveal the present or former owner of the set.
             _ => Err(PassError::NoSet(to)),
         }
     }
@@ -209,11 +209,11 @@ fn for_command(sets: &mut HashMap<SetId, Holder>, uid: u32) -> Result<SetId, Pas
     }
 }
 
-/// An id of this user that is free: a random one, or the next.
+/// A free id of this user: a random one, or the next.
 fn free(sets: &HashMap<SetId, Holder>, uid: u32) -> Result<SetId, PassError> {
     let first = u16::from_be_bytes(random::bytes().map_err(PassError::Random)?);
     let ids = (0..SetId::PER_USER).map(|more| SetId::new(uid, first.wrapping_add(more)));
-    // 0 is what messages say for none.
+    // In messages 0 stands for no id.
     let mut free = ids.filter(|set| set.bits() != 0 && !sets.contains_key(set));
     free.next().ok_or(PassError::Full)
 }
@@ -257,7 +257,7 @@ mod tests {
         assert!(own.pass.is_none());
         let again = sets.pass(1000, Asker::Command(own.from.bits()), Some(a), now).unwrap();
         assert_eq!((again.from, again.pass.is_some()), (own.from, true));
-        // It can be neither a launch, nor somebody else's command, nor one that was not told its id.
+        // The id of a launch, of a command of another user, and an id that no command received are refused.
         for (uid, told) in [(1000, a.bits()), (1001, own.from.bits()), (1000, own.from.bits() ^ 1)] {
             assert!(is_refused(sets.pass(uid, Asker::Command(told), Some(a), now)), "{told}");
         }
@@ -277,11 +277,11 @@ mod tests {
         while let Some(set) = sets.found(&launch(&format!("l{}", ids.len()), 1000), now) {
             ids.push(set);
         }
-        // One is the refused command's, one the first launch's.
+        // One id belongs to the refused command, and one to the first launch.
         assert_eq!(ids.len(), usize::from(SetId::PER_USER) - 2);
         assert!(!ids.contains(&first));
         assert!(matches!(sets.pass(1000, Asker::Command(0), None, now), Err(PassError::Full)));
-        // Users whose numbers are 2^20 apart share nothing but bits.
+        // Users with numbers that are 2^20 apart have the same bits, and share nothing else.
         let same = 1000 + (1 << 20);
         let own = sets.found(&launch("same", same), now).unwrap();
         assert!(is_refused(sets.pass(1000, Asker::Command(0), Some(own), now)) || ids.contains(&own));
@@ -289,7 +289,7 @@ mod tests {
         assert!(sets.found(&launch("last", 1000), now + KEPT).is_some());
     }
 
-    /// Commands of one user, without number, leave room for the launches of all others and for the user's own.
+    /// Commands of one user, in any number, leave room for the launches of all users.
     #[test]
     fn commands_without_number_take_ids_from_no_launch() {
         let (sets, now) = (Sets::default(), Instant::now());

@@ -1,6 +1,6 @@
-//! An API server of one launch in virtual time, for the simulation of whole clusters: the launch's machine, its event log, the outboxes of
-//! its nodes, the registry of nodes and what is unclean, as they are. What services and runners do with streams and tasks, this does in one thread:
-//! inputs go in with the time, [`ApiEffect`]s come out, to be carried out by the simulation.
+//! An API server of one launch in virtual time, for the simulation of whole clusters. It uses the real machine and event log of the launch,
+//! and the real outboxes of its nodes. The registries of nodes and unclean nodes are real as well. One thread replaces the streams and
+//! tasks of services and runners. Inputs are passed in with the time, and the simulation executes the returned [`ApiEffect`]s.
 
 mod effects;
 
@@ -33,71 +33,71 @@ use crate::wire::launch::decode_progressed;
 use crate::wire::node::decode_event;
 use crate::wire::spec::ShownSpec;
 
-/// Most suspects that are looked at with one tick.
+/// Most suspects that are probed with one tick.
 const SUSPECTS: usize = 64;
 
 /// Terms of the launch that a server runs.
 #[derive(Clone, Debug)]
 pub struct LaunchTerms {
-    /// The launch, as each of its nodes is told it.
+    /// The launch, as each of its nodes receives it.
     pub spec: SessionSpec,
     /// Bytes of output that a node may send before it is granted more.
     pub output_window: u64,
-    /// Bytes of input that may be under way.
+    /// Bytes of input that may be in transit.
     pub input_window: u64,
-    /// All nodes pass input on to each other.
+    /// All nodes forward input to each other.
     pub passes_input_on: bool,
     /// The launch ends by itself, and has no owner.
     pub is_detached: bool,
-    /// Time that launches outlive the last heartbeat of their node.
+    /// Time for which launches outlive the last heartbeat of their node.
     pub lease: Duration,
 }
 
-/// Something that the server wants done.
+/// Action that the server requests.
 #[derive(Debug)]
-#[allow(missing_docs, reason = "the names of the fields say it")]
+#[allow(missing_docs, reason = "the names of the fields describe them")]
 pub enum ApiEffect {
     /// Send a command on a stream of a node.
     Command { node: u32, stream: u64, command: proto::NodeCommand },
-    /// End a stream of a node: in order, which acknowledges its report, or because another one took over.
+    /// End a stream of a node: in order, which acknowledges its report, or because another stream replaced it.
     EndStream { node: u32, stream: u64, in_order: bool },
-    /// Call the agent of a node to end its part, by a call that begins with this signal.
+    /// Call the agent of a node to end its part. The call begins with this signal.
     Abort { node: u32, signal: i32 },
-    /// Ask the port of an agent, and answer with [`SimulatedApiServer::port_answered`].
+    /// Probe the port of an agent, and answer with [`SimulatedApiServer::port_answered`].
     AskPort { node: u32 },
     /// Make this durable, and answer with [`SimulatedApiServer::stored`].
     Store(Record),
-    /// The launch has this event; its clients are sent it by [`ApiEffect::Deliver`].
+    /// The launch has this event; [`ApiEffect::Deliver`] sends it to its clients.
     Happened { sequence: u64, event: ClientEvent },
-    /// Send a client an event, under the number that the client knows it by.
+    /// Send a client an event, under the number that the client uses for it.
     Deliver { client: u64, sequence: u64, event: ClientEvent },
-    /// Tell a client that it may send so much more input.
+    /// Permit a client to send this many more bytes of input.
     GrantInput { client: u64, bytes: u64 },
     /// End the stream of a client.
     EndClient { client: u64 },
-    /// A client is refused for what it sent.
+    /// A client is refused because of a message that it sent.
     Refused { client: u64, reason: String },
-    /// Who ordered the launch is told whether it was started.
+    /// Report to the caller that ordered the launch whether it was started.
     Started(bool),
     /// Answer a call for a new job.
     AnswerSpawn { ticket: u64, answer: Result<JobId, SpawnError> },
-    /// The launch is over, for others than its clients.
+    /// The launch is over, except for its clients.
     Concluded { success: bool },
-    /// A node was lost to the launch.
+    /// The launch lost a node.
     Lost { node: u32, reason: String },
 }
 
-/// State of a launch as it is kept.
+/// Stored state of a launch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Record {
-    /// The launch was ordered, or runs: its checkpoint.
+    /// The launch was ordered, or runs; this is its encoded checkpoint.
     Running(Vec<u8>),
     /// The launch is over.
     Over,
 }
 
 impl Record {
-    /// The first cause that a server which is started anew finds in it.
+    /// The first cause that a restarted server reads from the record.
     pub fn cause(&self) -> Option<Cause> {
         match self {
             Self::Running(checkpoint) => {
@@ -109,7 +109,7 @@ impl Record {
     }
 }
 
-/// Event of a launch, as far as the simulation looks at it.
+/// Event of a launch, as far as the simulation uses it.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "events of the session, under the same names")]
 pub enum ClientEvent {
@@ -122,18 +122,18 @@ pub enum ClientEvent {
     Other,
 }
 
-/// Answer of the port of an agent.
+/// Result of a probe of an agent's port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
-    /// Somebody listens there.
+    /// A process accepts connections on the port.
     Accepted,
-    /// The machine says that nobody does.
+    /// The machine refuses the connection: no process listens on the port.
     Refused,
-    /// Nobody answers.
+    /// No answer arrives.
     Nothing,
 }
 
-/// A stream that is refused: nobody wants reports of the launch from that node.
+/// Refusal of a stream: the launch expects no reports from that node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unwanted;
 
@@ -145,27 +145,27 @@ pub struct SimulatedApiServer {
     origin: Origin,
     registry: Registry,
     unclean: UncleanNodes,
-    /// `None` once it is forgotten.
+    /// `None` after the launch is removed.
     machine: Option<Machine>,
     outboxes: Vec<Outbox>,
-    /// The stream that each node has.
+    /// The present stream of each node.
     streams: Vec<Option<u64>>,
     parts: Vec<Part>,
     log: Arc<EventLog>,
-    /// The client that follows.
+    /// The attached client.
     follower: Option<u64>,
     effects: VecDeque<ApiEffect>,
 }
 
 impl SimulatedApiServer {
-    /// A server whose launch was ordered now, and whose nodes are being asked. They have registered.
+    /// A server with a launch that was just ordered and is being sent to its nodes. The nodes have registered.
     pub fn begin(terms: &LaunchTerms, now: Instant) -> Self {
         let machine = Machine::new(facts(terms, Origin::Here), 1, now.into());
         Self::with(terms, Origin::Here, 1, Some(machine))
     }
 
-    /// A server that was started anew, and takes the launch up that is on record: it was begun so long ago, and
-    /// it is so many seconds after the beginning of 1970.
+    /// A restarted server that takes over the recorded launch. The launch began `age` ago, and the present time is `unix` seconds after
+    /// 1970.
     pub fn resume(terms: &LaunchTerms, record: &Record, unix: u64, age: Duration, now: Instant) -> Self {
         let Record::Running(checkpoint) = record else { return Self::with(terms, Origin::Resumed, 1, None) };
         let checkpoint = Checkpoint::decode(&**checkpoint).unwrap_or_default();
@@ -199,17 +199,17 @@ impl SimulatedApiServer {
         }
     }
 
-    /// The next effect to carry out.
+    /// The next effect to execute.
     pub fn poll_effect(&mut self) -> Option<ApiEffect> {
         self.effects.pop_front()
     }
 
-    /// Time before the next tick at which [`Self::on_tick`] is to be called as well.
+    /// Time before the next tick at which [`Self::on_tick`] must be called as well.
     pub fn next_wake(&self) -> Option<Instant> {
         self.machine.as_ref()?.deadline().map(tokio::time::Instant::into_std)
     }
 
-    /// Time has passed.
+    /// Processes the passage of time.
     pub fn on_tick(&mut self, now: Instant) {
         for suspect in self.registry.suspects(SUSPECTS, now.into()) {
             if let Some(node) = self.nodes.iter().position(|name| *name == suspect.node) {
@@ -230,12 +230,12 @@ impl SimulatedApiServer {
         self.machine.as_ref().is_some_and(|_| self.parts.contains(&Part::Expected))
     }
 
-    /// Returns true if something of the launch may be left on a node.
+    /// Returns true if a part of the launch may be left on a node.
     pub fn is_unclean(&self, node: u32) -> bool {
         self.unclean.has(&self.nodes[node as usize], &self.launch_id)
     }
 
-    /// All nodes have accepted the launch, or this one has refused.
+    /// Processes the answers of the nodes to the launch: all have accepted it, or `refused` has refused it.
     pub fn fanned_out(&mut self, refused: Option<u32>, now: Instant) {
         let refusal = refused.map(|node| Refusal {
             node: self.nodes[node as usize].clone(),
@@ -245,7 +245,7 @@ impl SimulatedApiServer {
         self.input(now, |machine, now| machine.on_fan_out(refusal.map_or(Ok(()), |refusal| Err(refusal.into())), now));
     }
 
-    /// An agent registers, with the launch if it has it. Returns true if it must end that.
+    /// Registers an agent, with the launch if it has it. Returns true if the agent must end the launch.
     pub fn register(&mut self, node: u32, incarnation: u64, has_launch: bool, now: Instant) -> bool {
         let name = self.nodes[node as usize].clone();
         let facts = NodeFacts {
@@ -279,7 +279,7 @@ impl SimulatedApiServer {
         is_unknown
     }
 
-    /// An agent still is there, with the launch at work or not. Returns true if it must register again.
+    /// Processes a heartbeat of an agent, with the launch if it still has processes there. Returns true if the agent must register again.
     pub fn heartbeat(&mut self, node: u32, incarnation: u64, has_launch: bool, now: Instant) -> bool {
         let again = self.registry.heartbeat(&self.nodes[node as usize], incarnation, now.into());
         if !again {
@@ -289,7 +289,7 @@ impl SimulatedApiServer {
         again
     }
 
-    /// The port of a suspect has answered.
+    /// Processes the result of a probe of a suspect's port.
     pub fn port_answered(&mut self, node: u32, port: Port, now: Instant) {
         let answer = match port {
             Port::Accepted => PortAnswer::Accepted,
@@ -313,10 +313,10 @@ impl SimulatedApiServer {
         }
     }
 
-    /// A node opens a stream, which is not the first `again`. Returns its number.
+    /// Opens a stream of a node; `again` is true if the node had a stream before. Returns the number of the stream.
     ///
     /// # Errors
-    /// Refuses a node that the launch wants no reports from.
+    /// Refuses a node from which the launch expects no reports.
     pub fn open_stream(&mut self, node: u32, again: bool, now: Instant) -> Result<u64, Unwanted> {
         let at = node as usize;
         if self.machine.is_none() || self.parts[at] == Part::Lost || self.outboxes[at].is_closed() {
@@ -331,7 +331,7 @@ impl SimulatedApiServer {
         Ok(stream)
     }
 
-    /// A node's stream has broken.
+    /// Processes the break of a node's stream.
     pub fn stream_closed(&mut self, node: u32, stream: u64, now: Instant) {
         if self.streams[node as usize] == Some(stream) {
             self.streams[node as usize] = None;
@@ -339,7 +339,7 @@ impl SimulatedApiServer {
         self.input(now, |machine, now| machine.on_stream_closed(node, stream, now));
     }
 
-    /// A message has come over a node's stream.
+    /// Processes a message from a node's stream.
     pub fn on_report(&mut self, node: u32, stream: u64, report: proto::LaunchReport, now: Instant) {
         match report.what {
             Some(What::Event(event)) => {
@@ -359,7 +359,7 @@ impl SimulatedApiServer {
         }
     }
 
-    /// The owner follows, and has dealt with everything up to `after`. Returns its number, and the bytes of input that it may send.
+    /// Attaches the owner, which has processed everything up to `after`. Returns its number, and the bytes of input that it may send.
     pub fn attach_owner(&mut self, after: u64, now: Instant) -> Option<(u64, u64)> {
         let own = self.log.own_number(after);
         let mut joined = None;
@@ -372,39 +372,39 @@ impl SimulatedApiServer {
         Some((client, input_window))
     }
 
-    /// The owner sends input, or its end.
+    /// Processes input from the owner, or the end of the input.
     pub fn give_input(&mut self, client: u64, piece: Option<Bytes>, now: Instant) {
         let request = piece.map_or(ClientRequest::StdinEnd, ClientRequest::Stdin);
         self.input(now, |machine, now| machine.on_client_request(client, request, now));
     }
 
-    /// The owner has dealt with everything up to this event.
+    /// Processes the owner's acknowledgement of everything up to this event.
     pub fn acknowledge(&mut self, client: u64, sequence: u64, now: Instant) {
         let sequence = self.log.acknowledged(client, sequence);
         self.input(now, |machine, now| machine.on_client_request(client, ClientRequest::Acknowledge(sequence), now));
     }
 
-    /// The owner ends the launch with a signal.
+    /// Ends the launch with a signal from the owner.
     pub fn end_by_owner(&mut self, client: u64, signal: i32, now: Instant) {
         self.input(now, |machine, now| machine.on_client_request(client, ClientRequest::End(signal), now));
     }
 
-    /// The owner says that it is stopped, at this time in seconds since 1970.
+    /// Processes a message that the owner is stopped, at this time in seconds since 1970.
     pub fn goodbye(&mut self, client: u64, at: u64, now: Instant) {
         self.input(now, |machine, _| machine.on_goodbye(client, at));
     }
 
-    /// The owner's end of the connection was closed.
+    /// Processes the close of the owner's end of the connection.
     pub fn owner_closed(&mut self, client: u64, now: Instant) {
         self.input(now, |machine, now| machine.on_client_closed(client, now));
     }
 
-    /// The owner follows no more.
+    /// Detaches the owner.
     pub fn owner_gone(&mut self, client: u64, now: Instant) {
         self.input(now, |machine, now| machine.on_client_gone(client, now));
     }
 
-    /// A rank of a node wants a new job, by this call of its session.
+    /// Processes the request of a rank for a new job, by this call of its session.
     pub fn spawn(
         &mut self,
         (node, call): (u32, u64),
@@ -422,12 +422,12 @@ impl SimulatedApiServer {
         self.input(now, |machine, now| machine.on_spawn(wish, now));
     }
 
-    /// An administrator ends the launch.
+    /// Ends the launch for an administrator.
     pub fn abort(&mut self, now: Instant) {
         self.input(now, |machine, now| machine.on_abort("an administrator".to_owned(), String::new(), now));
     }
 
-    /// An attempt to make something durable has ended.
+    /// Processes the result of an attempt to make something durable.
     pub fn stored(&mut self, is_durable: bool, now: Instant) {
         let stored = if is_durable { Stored::Durable } else { Stored::Failed };
         self.input(now, |machine, now| machine.on_stored(stored, now));
@@ -467,7 +467,7 @@ fn facts(terms: &LaunchTerms, origin: Origin) -> Facts {
         output_window: *output_window,
         input_window: *input_window,
         input_readers: input_readers(&spec.settings.stdin, &spec.job.placement),
-        // As the runner chooses it.
+        // The same choice as in the runner.
         input_way: match origin {
             Origin::Here if *passes_input_on => InputWay::ByNodes,
             _ => InputWay::Straight,

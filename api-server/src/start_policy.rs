@@ -1,4 +1,5 @@
-//! What a site lets users start, beside how much of it: which programs, and whether running jobs may start further ones.
+//! Restrictions of a site on the programs that users start, in addition to limits on their number: which programs, and whether running jobs
+//! may start further jobs.
 
 use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
@@ -6,25 +7,25 @@ use std::path::{Component, Path, PathBuf};
 use lattice_session::spec::AppSpec;
 use pmi_transport::identity::{Caller, Role};
 
-/// Rules about what is started.
+/// Rules about permitted programs and jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StartPolicy {
-    /// Ranks may start further jobs (`MPI_Comm_spawn`), which is asked for by their nodes.
+    /// Permission of ranks to start further jobs (`MPI_Comm_spawn`), which their nodes request.
     pub spawning: Spawning,
-    /// Files that may be started, and directories of such; `None` for all.
+    /// Files that may be started, and directories of such files; `None` for all.
     pub entry_points: Option<Vec<PathBuf>>,
 }
 
-/// Whether running jobs start further ones.
+/// Permission of running jobs to start further jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Spawning {
     #[default]
     Allowed,
-    /// A node starts nothing but what the API server was asked for by its users.
+    /// A node starts only programs that users requested from the API server.
     Forbidden,
 }
 
-/// A program that is not started.
+/// Reason why a program is not started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PolicyError {
     #[error("jobs of this cluster start no further ones; an administrator has turned spawning off")]
@@ -42,7 +43,7 @@ pub(crate) enum PolicyError {
 }
 
 impl StartPolicy {
-    /// Refuses programs of a launch that are no entry points. Administrators start what they like.
+    /// Refuses programs of a launch that are no entry points. Administrators may start any program.
     pub(crate) fn check_launch<'a>(
         &self,
         caller: &Caller,
@@ -54,7 +55,7 @@ impl StartPolicy {
         programs.try_for_each(|app| self.check_program(&app.program, &app.directory))
     }
 
-    /// The same for the launch of a batch job, whose program nobody has typed.
+    /// The same for the launch of a batch job, with its own error because the user did not type the program.
     pub(crate) fn check_batch<'a>(
         &self,
         caller: &Caller,
@@ -68,7 +69,7 @@ impl StartPolicy {
         })
     }
 
-    /// Refuses a job that ranks want to start of these programs. Of a program without a whole path only its node knows what it is.
+    /// Refuses a job that ranks start from these programs. Only the node can resolve a program without a full path.
     pub(crate) fn check_spawn<'a>(&self, mut programs: impl Iterator<Item = &'a OsStr>) -> Result<(), PolicyError> {
         if self.spawning == Spawning::Forbidden {
             return Err(PolicyError::NoSpawning);
@@ -90,8 +91,8 @@ impl StartPolicy {
     }
 }
 
-/// Path of a program that is named by a path; `None` for one that nodes look for, and for a path that leads upwards, as nobody but a node
-/// knows where that ends.
+/// Path of a program that is named by a path. `None` for a program that nodes search for, and for a path that leads upwards, because only a
+/// node can resolve it.
 fn plain_path(program: &OsStr, directory: &Path) -> Option<PathBuf> {
     let named = Path::new(program);
     let path = if named.components().count() > 1 || named.is_absolute() { directory.join(named) } else { return None };

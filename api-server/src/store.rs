@@ -1,5 +1,5 @@
-//! State that outlives the API server: allocations, launches with how they ended, which nodes are drained, and what nodes are. A change is durable before anything is done
-//! that depends on it, so that after a crash nothing runs that nobody knows of.
+//! State that outlives the API server: allocations, launches and their ends, drained nodes, and inventories of nodes. A change is durable
+//! before any action that depends on it, so that after a crash every running process is on record.
 
 mod fabric_journal;
 mod redb_store;
@@ -25,72 +25,72 @@ use crate::inventories::{InventoryChanges, KeptInventories};
 use crate::launch::summary::Course;
 use crate::nodes::Drain;
 
-/// Number of launches that have ended and are kept, and of allocations.
+/// Number of ended launches that are kept, and of released allocations.
 pub(crate) const ENDED_MAX: u64 = 1000;
 
-/// A launch as its task knows it, and as it is kept until it is over.
+/// A launch as its task holds it; stored until the launch is over.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct LaunchRecord {
     #[prost(message, optional, tag = "1")]
     pub summary: Option<LaunchSummary>,
-    /// The spec that all nodes were sent; without the environment and the secret when the launch is over.
+    /// The spec that all nodes received; without the environment and the secret when the launch is over.
     #[prost(message, optional, tag = "2")]
     pub spec: Option<LaunchSpec>,
     #[prost(bool, tag = "3")]
     pub detached: bool,
-    /// End of the launch; `None` while it runs. From then on an [`EndedLaunch`] is kept instead.
+    /// End of the launch; `None` while it runs. After the end an [`EndedLaunch`] is stored instead.
     #[prost(message, optional, tag = "4")]
     pub complete: Option<LaunchCompleteNotification>,
     /// Progress while it runs; `None` when it is over.
     #[prost(message, optional, tag = "5")]
     pub checkpoint: Option<Checkpoint>,
-    /// The number of the event by which clients were told how it ended; 0 while it runs, and in records of older servers.
+    /// Number of the event that reported the end to clients; 0 while the launch runs, and in records of older servers.
     #[prost(uint64, tag = "6")]
     pub last_event: u64,
-    /// Certificate of the caller who started it, in DER; empty for one who needed none.
+    /// Certificate of the caller that started the launch, in DER; empty if none was required.
     #[prost(bytes = "bytes", tag = "7")]
     pub certificate: Bytes,
-    /// Its course, once it is over.
+    /// Course of the launch, once it is over.
     #[prost(enumeration = "Course", tag = "8")]
     pub course: i32,
 }
 
-/// A launch that is over, as it is kept: no larger than some 100 KiB, whatever it was.
+/// A launch that is over, as it is stored: at most about 100 KiB for any launch.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct EndedLaunch {
     #[prost(message, optional, tag = "1")]
     pub summary: Option<LaunchSummary>,
-    /// Where its ranks were; `None` if that takes more room than there is.
+    /// Placement of its ranks; `None` if the placement is too large.
     #[prost(message, optional, tag = "2")]
     pub spec: Option<LaunchSpec>,
-    /// Its end, without those of its ranks.
+    /// Its end, without the ends of its ranks.
     #[prost(message, optional, tag = "3")]
     pub complete: Option<LaunchCompleteNotification>,
     /// Ends of its ranks, in rank order.
     #[prost(message, repeated, tag = "4")]
     pub exits: Vec<ExitRun>,
-    /// The number of the event by which clients were told how it ended; 0 in records of older servers.
+    /// Number of the event that reported the end to clients; 0 in records of older servers.
     #[prost(uint64, tag = "5")]
     pub last_event: u64,
     #[prost(enumeration = "Course", tag = "6")]
     pub course: i32,
 }
 
-/// Neighbouring ranks that ended alike.
+/// Consecutive ranks that ended alike.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct ExitRun {
     #[prost(message, optional, tag = "1")]
     pub first: Option<RankExitStatus>,
-    /// Their number.
+    /// Number of these ranks.
     #[prost(uint32, tag = "2")]
     pub count: u32,
 }
 
-/// Knowledge that nobody would report again to a server that takes the launch up: reports of nodes whose part is over, and what this
-/// server decided.
+/// Facts that no node would report again to a server that takes over the launch: reports of nodes after the end of their part, and
+/// decisions of this server.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Checkpoint {
-    /// The nodes whose part is over.
+    /// The nodes that have finished their part.
     #[prost(uint32, repeated, tag = "1")]
     pub over: Vec<u32>,
     /// The nodes that were lost.
@@ -99,28 +99,28 @@ pub(crate) struct Checkpoint {
     /// Ends of ranks.
     #[prost(message, repeated, tag = "3")]
     pub exits: Vec<RankExitStatus>,
-    /// Why the launch is coming to its end.
+    /// Cause for which the launch is ending.
     #[prost(message, optional, tag = "4")]
     pub cause: Option<Cause>,
     /// The jobs that were spawned, in order.
     #[prost(message, repeated, tag = "5")]
     pub spawned: Vec<SpawnedJob>,
-    /// What ranks of nodes used whose part is over.
+    /// Resources that ranks used on nodes that have finished their part.
     #[prost(message, optional, tag = "6")]
     pub usage: Option<Usage>,
-    /// Ranks that have died, and that the others go on without.
+    /// Ranks that have died while the other ranks continue.
     #[prost(message, repeated, tag = "7")]
     pub deaths: Vec<Death>,
     /// The number of the last event; 0 in records of older servers.
     #[prost(uint64, tag = "8")]
     pub last_event: u64,
-    /// Of the nodes whose part is over that whose ranks used the least processor time.
+    /// Usage of the node with the least processor time, among the nodes that have finished their part.
     #[prost(message, optional, tag = "9")]
     pub least_used: Option<NodeUsage>,
-    /// And the most.
+    /// The same for the most processor time.
     #[prost(message, optional, tag = "10")]
     pub most_used: Option<NodeUsage>,
-    /// One of the nodes that were lost was lost itself, and not its part of the launch alone; `None` in records of older servers.
+    /// True if one of the lost nodes was lost itself, and not only its part of the launch; `None` in records of older servers.
     #[prost(bool, optional, tag = "11")]
     pub has_lost_a_node: Option<bool>,
     /// Ends of ranks of jobs that are forgotten.
@@ -129,7 +129,7 @@ pub(crate) struct Checkpoint {
     /// Number of all jobs that were spawned.
     #[prost(uint32, tag = "13")]
     pub jobs_spawned: u32,
-    /// Number of all ranks that there were.
+    /// Number of all ranks that have existed.
     #[prost(uint32, tag = "14")]
     pub ranks_shown: u32,
 }
@@ -141,10 +141,10 @@ pub(crate) struct SpawnedJob {
     pub id: String,
     #[prost(message, repeated, tag = "2")]
     pub blocks: Vec<Block>,
-    /// All its nodes said that it runs.
+    /// All nodes of the job have reported that it runs.
     #[prost(bool, tag = "3")]
     pub runs: bool,
-    /// The node whose session asked for it, and the number of its call.
+    /// The node of the session that requested the job, and the number of the session's call.
     #[prost(uint32, tag = "4")]
     pub node: u32,
     #[prost(uint64, tag = "5")]
@@ -154,46 +154,46 @@ pub(crate) struct SpawnedJob {
     pub first: u32,
 }
 
-/// Names that the ranks of a launch have published, each as it travels.
+/// Names that the ranks of a launch have published, each encoded as on the wire.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct KeptNames {
     #[prost(bytes = "bytes", repeated, tag = "1")]
     pub names: Vec<Bytes>,
 }
 
-/// One change of what is kept.
+/// One change of the state.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
-    /// An allocation is new or different. When it is released, the launch request of its batch job is forgotten.
+    /// An allocation is new or changed. On its release the launch request of its batch job is removed.
     Allocation(Allocation),
     /// The launch request of the batch job of an allocation, encoded.
     Script { allocation: String, request: Vec<u8> },
-    /// A launch is new, or has come further.
+    /// A launch is new, or has progressed.
     Launch(Box<LaunchRecord>),
     /// A launch is over.
     Ended(Box<EndedLaunch>),
-    /// A launch that is not over has published these under one name; none if it is withdrawn.
+    /// Names that a launch which is not over has published under one service name; empty after their withdrawal.
     Name { launch: String, service: Bytes, names: KeptNames },
-    /// A launch that no node was asked to start is forgotten.
+    /// A launch that no node was asked to start is removed.
     Forgotten(String),
     /// A node is drained.
     Drain(Drain),
-    /// A node is not drained any more.
+    /// A node is no longer drained.
     Resume(String),
-    /// A launch was signed under this number; the greatest is kept.
+    /// A launch was signed under this number; the greatest number is kept.
     Serial(Serial),
     /// These nodes have registered.
     Registered(Vec<String>),
     /// These nodes have not registered with this server.
     Missing(Vec<String>),
-    /// Nodes have told what they are.
+    /// Nodes have reported their inventories.
     Inventories(InventoryChanges),
 }
 
-/// All that a server needs that begins.
+/// The state that a starting server reads.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
-    /// Allocations, released ones too.
+    /// Allocations, including released ones.
     pub allocations: Vec<Allocation>,
     /// Launches that are not over.
     pub launches: Vec<LaunchRecord>,
@@ -202,7 +202,7 @@ pub(crate) struct Kept {
     pub nodes: Vec<String>,
     /// Names by the launch that published them.
     pub names: HashMap<String, KeptNames>,
-    /// The greatest number of a launch.
+    /// The greatest number under which a launch was signed.
     pub serial: Serial,
     pub inventories: KeptInventories,
 }
@@ -248,15 +248,15 @@ impl From<redb::Error> for StoreError {
     }
 }
 
-/// The place where state is kept. Calls block.
+/// Storage of the state. Calls block.
 pub(crate) trait Store: Send + Sync {
     /// Makes changes durable: all of them, or none.
     fn write(&self, changes: &[Change]) -> Result<(), StoreError>;
 
-    /// Everything but launches that are over.
+    /// Returns the whole state, except launches that are over.
     fn read(&self) -> Result<Kept, StoreError>;
 
-    /// All allocations, released ones too.
+    /// All allocations, including released ones.
     fn allocations(&self) -> Result<Vec<Allocation>, StoreError>;
 
     /// One allocation, released or not.
@@ -265,7 +265,7 @@ pub(crate) trait Store: Send + Sync {
     /// The launch request of the batch job of an allocation, encoded.
     fn script(&self, allocation: &str) -> Result<Option<Vec<u8>>, StoreError>;
 
-    /// Launches that are over, in short.
+    /// Summaries of the launches that are over.
     fn ended(&self) -> Result<Vec<LaunchSummary>, StoreError>;
 
     /// One launch that is over.
@@ -277,7 +277,7 @@ pub(crate) async fn write(store: &Arc<dyn Store>, changes: Vec<Change>) -> Resul
     blocking(store, move |store| store.write(&changes)).await
 }
 
-/// Asks a store without blocking the other tasks of this thread.
+/// Queries a store without blocking the other tasks of this thread.
 pub(crate) async fn blocking<T: Send + 'static>(
     store: &Arc<dyn Store>,
     ask: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
@@ -285,7 +285,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
     let store = Arc::clone(store);
     match tokio::task::spawn_blocking(move || ask(&*store)).await {
         Ok(result) => result,
-        // It is never cancelled; a panic of the database goes on here.
+        // The task is never cancelled; a panic of the database continues here.
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }

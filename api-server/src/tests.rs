@@ -1,4 +1,4 @@
-//! The whole server with agents and clients that are scripted: what each of them gets to hear.
+//! The whole server with scripted agents and clients: tests of the messages that each of them receives.
 
 mod broken_streams;
 mod changes;
@@ -50,7 +50,7 @@ async fn a_launch_is_told_of_from_its_start_to_its_end() {
     assert!(complete.success, "{complete:?}");
     assert_eq!(complete.ranks.len(), 3);
 
-    // It is over, and still known.
+    // The launch is over, and still known.
     let status = soon(world.launches().get_launch(GetLaunchRequest { id: launch.id.clone(), stacks: false }))
         .await
         .unwrap()
@@ -77,7 +77,7 @@ async fn one_refusal_rolls_all_others_back() {
     let aborted = |index: usize| world.agents[index].seen.lock().aborted.len();
     assert_eq!([aborted(0), aborted(1), aborted(2)], [1, 0, 1]);
 
-    // The allocation is as good as before.
+    // The allocation can still be used.
     world.agents[1].seen.lock().refusal = None;
     assert_eq!(world.launch_in(&request).await.reports.len(), 3);
     let all = soon(world.launches().list_launches(ListLaunchesRequest { all: true })).await.unwrap().into_inner();
@@ -94,7 +94,7 @@ async fn the_first_cause_ends_the_launch_everywhere() {
     let cause = Cause { host: "node1".to_owned(), kind: Some(Kind::Failed(killed)) };
     launch.reports[1].tell(Event::Ending(cause.clone())).await;
     assert_eq!(launch.reports[0].command().await, Some(Command::GiveUp(Nothing {})));
-    // What follows from it is not a cause.
+    // A consequence of the first cause is not a cause.
     let fence = Cause { host: "node0".to_owned(), kind: Some(Kind::Fence("node1 left".to_owned())) };
     launch.reports[0].tell(Event::Ending(fence)).await;
     assert_eq!(client.event().await, Event::Ending(cause.clone()));
@@ -149,7 +149,7 @@ async fn an_agent_that_starts_anew_has_lost_its_launches() {
         complete.error_message,
         "node node1 was lost: its agent was started anew, and found no session of the launch"
     );
-    // Its nodes are up, so it runs again at once, or is about to.
+    // Its nodes are up, so that it runs again at once, or is about to.
     let now = loop {
         let request = GetAllocationRequest { id: allocation.clone() };
         let now = soon(world.allocations(&USER).get_allocation(request)).await.unwrap().into_inner();
@@ -266,7 +266,7 @@ async fn only_the_owner_launches_and_only_where_it_can() {
     }
 }
 
-/// The answer is a signature, which is empty where nobody proves anything.
+/// The answer is a signature, which is empty without authentication.
 #[tokio::test]
 async fn a_fork_server_is_told_the_last_number_in_answer_to_its_challenge() {
     let world = World::new(1).await;
@@ -302,14 +302,14 @@ async fn input_goes_to_the_ranks_that_read_it() {
     client.hear().await.unwrap();
     launch.reports[1].tell(Event::StdinTaken(5)).await;
     assert_eq!(client.hear().await.unwrap().what, Some(attach_response::What::StdinCredit(5)));
-    // The other node has heard nothing of it.
+    // The other node has received none of the input.
     client.say(attach_request::What::Signal(10)).await;
     assert_eq!(launch.reports[0].command().await, Some(Command::Signal(10)));
     client.say(attach_request::What::Signal(99)).await;
     assert_eq!(client.hear().await.unwrap_err().code(), Code::InvalidArgument);
 }
 
-/// The exit of the rank that is missed stands behind output that nobody reads.
+/// The exit of the missing rank comes after output that no client reads.
 #[tokio::test]
 async fn a_deserter_is_found_behind_output_that_waits() {
     let world = World::new(2).await;
@@ -344,7 +344,7 @@ async fn a_signal_for_some_ranks_is_theirs_alone() {
     assert!(backwards.message().contains("the smaller number comes first"), "{}", backwards.message());
 }
 
-/// The design document's request, from a client that knows no more than that.
+/// The request of the design document, from a client that uses no other fields.
 #[tokio::test]
 async fn a_plain_request_is_a_launch_that_nobody_follows() {
     let world = World::new(2).await;
@@ -370,7 +370,7 @@ async fn a_plain_request_is_a_launch_that_nobody_follows() {
     let variables = spec.environment.iter().chain(&spec.apps[0].set);
     assert!(variables.into_iter().any(|variable| variable.name == "NAME" && variable.value == "value"));
     assert_eq!(spec.pmi_family(), PmiFamily::Auto);
-    // Output waits for nobody.
+    // Output does not wait for a client.
     launch.reports[0].output(0, spec.output_window as usize).await;
     assert!(matches!(launch.reports[0].command().await, Some(Command::OutputCredit(_))));
     for (rank, report) in (0..).zip(&launch.reports) {

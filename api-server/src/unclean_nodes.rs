@@ -1,28 +1,27 @@
-//! Nodes on which something of a launch may be left that is over: a node that was given up although its agent is there, or that claims a
-//! launch which nobody expects there any more. Its allocation keeps the node until the agent says that nothing is left, or is
-//! lost itself. Pure.
+//! Nodes that may still hold parts of a launch that is over. Such a node was given up although its agent runs, or claims a launch that the
+//! server does not expect there. The allocation keeps the node until the agent reports that nothing is left, or is lost itself. Pure.
 //!
 //! ```text
-//!         given up, or claims what nobody expects            a heartbeat without the launch
+//!         given up, or claims an unknown launch              a heartbeat without the launch
 //! (clean) ──────────────────────────────────────> unclean ──────────────────────────────> (clean)
-//!                                                    └──the agent is lost, or was started anew──^
+//!                                                    └──the agent is lost, or was restarted─────^
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The launches of which something may be left, by node.
+/// By node, the launches that may have parts left there.
 #[derive(Debug, Default)]
 pub(crate) struct UncleanNodes {
     by_node: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl UncleanNodes {
-    /// Something of a launch may be left on a node.
+    /// Records that a part of a launch may be left on a node.
     pub(crate) fn add(&mut self, node: &str, launch: &str) {
         self.by_node.entry(node.to_owned()).or_default().insert(launch.to_owned());
     }
 
-    /// The agent of a node says which launches are at work there. Returns whether less is left than before.
+    /// Processes the agent's list of launches that still have processes on its node. Returns true if fewer launches are left than before.
     pub(crate) fn on_heartbeat(&mut self, node: &str, at_work: &[String]) -> bool {
         let Some(launches) = self.by_node.get_mut(node) else { return false };
         let before = launches.len();
@@ -34,22 +33,22 @@ impl UncleanNodes {
         after < before
     }
 
-    /// The agent of a node is lost, or was started anew. Returns whether anything was left there.
+    /// Removes a node because its agent is lost, or was restarted. Returns true if anything was left there.
     pub(crate) fn forget(&mut self, node: &str) -> bool {
         self.by_node.remove(node).is_some()
     }
 
-    /// Returns true if something of this launch may be left on the node.
+    /// Returns true if a part of this launch may be left on the node.
     pub(crate) fn has(&self, node: &str, launch: &str) -> bool {
         self.by_node.get(node).is_some_and(|launches| launches.contains(launch))
     }
 
-    /// Returns true if something of any launch may be left on the node.
+    /// Returns true if a part of any launch may be left on the node.
     pub(crate) fn has_any(&self, node: &str) -> bool {
         self.by_node.contains_key(node)
     }
 
-    /// The nodes among these on which anything may be left.
+    /// The nodes among these that may hold parts of any launch.
     pub(crate) fn among(&self, nodes: &[String]) -> Vec<String> {
         nodes.iter().filter(|node| self.by_node.contains_key(*node)).cloned().collect()
     }

@@ -1,5 +1,5 @@
-//! Which agents this API server works with: those of its own series, as the version's first two numbers say (0.1), or the first
-//! one alone from 1 on. Within a series the protocol only grows.
+//! Versions of agents that work with this API server: the versions of its own series. The first two numbers of a version identify the
+//! series (0.1), or the first number alone from 1 on. Within a series the protocol is only extended.
 
 /// The version of this API server.
 pub(crate) const OURS: &str = env!("CARGO_PKG_VERSION");
@@ -9,7 +9,7 @@ pub(crate) const OURS: &str = env!("CARGO_PKG_VERSION");
 pub(crate) enum Fit {
     /// The same version.
     Same,
-    /// Another version that works; or one that does not say enough to know.
+    /// Another version that works, or a text without a known series.
     Other,
     /// A version of another series.
     Never,
@@ -24,7 +24,7 @@ pub(crate) fn fit(theirs: &str) -> Fit {
     }
 }
 
-/// The versions that work with ours, as people write them: `0.1.x`.
+/// The compatible versions in the usual notation: `0.1.x`.
 pub(crate) fn series() -> String {
     match series_of(OURS) {
         Some((0, minor)) => format!("0.{minor}.x"),
@@ -33,7 +33,7 @@ pub(crate) fn series() -> String {
     }
 }
 
-/// Numbers that versions which work together have in common; `None` for a text that is no version.
+/// Numbers that compatible versions have in common; `None` for a text that is no version.
 fn series_of(version: &str) -> Option<(u64, u64)> {
     let mut numbers = version.split(['.', '-', '+']).map(|number| number.parse().ok());
     match (numbers.next()??, numbers.next()??) {

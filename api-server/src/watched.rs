@@ -1,4 +1,4 @@
-//! State that tasks wait for: a lock that is held for moments, and a bell that rings after each change.
+//! State that tasks wait for: a lock that is held briefly, and a notification after each change.
 
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
@@ -15,23 +15,23 @@ impl<T> Watched<T> {
         Self { state: Mutex::new(state), changed: Notify::new() }
     }
 
-    /// The state, to be looked at. Nobody is woken.
+    /// Locks the state. No task is woken.
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.state.lock()
     }
 
-    /// Changes the state, and wakes all who wait.
+    /// Changes the state, and wakes all waiting tasks.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
         let result = change(&mut self.state.lock());
         self.changed.notify_waiters();
         result
     }
 
-    /// Looks at the state until `look` finds what it looks for, now and after each change. Cancel-safe, as far as `look` is.
+    /// Calls `look` now and after each change, until it returns a result. Cancel-safe, as far as `look` is.
     pub(crate) async fn when<R>(&self, mut look: impl FnMut(&mut T) -> Option<R>) -> R {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
-            // A change that comes after the look counts as well.
+            // Enabled before the look, so that a later change is noticed.
             changed.as_mut().enable();
             if let Some(found) = look(&mut self.state.lock()) {
                 return found;

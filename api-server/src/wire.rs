@@ -1,5 +1,5 @@
-//! Between the messages of `lattice.v1` and the API server's own types, for what [`lattice_session::wire`] has no type for. Encoding
-//! cannot fail; what comes from others is checked where it is decoded.
+//! Conversions between the messages of `lattice.v1` and the API server's own types, for which [`lattice_session::wire`] has no type.
+//! Encoding cannot fail. Received messages are checked where they are decoded.
 
 pub(crate) mod allocation;
 pub(crate) mod client;

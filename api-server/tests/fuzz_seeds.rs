@@ -1,5 +1,5 @@
-//! The fuzz targets as ordinary tests: requests as `lattice launch` and as clients of the plain fields make them, reports and inventories
-//! as nodes send them, and damaged copies of all.
+//! The fuzz targets as ordinary tests: requests of `lattice launch` and of clients that use the plain fields, reports and inventories of
+//! nodes, and damaged copies of all of them.
 //!
 //! `cargo test -p lattice-api-server --test fuzz_seeds -- --ignored` writes them as seeds to `fuzz/corpus/`.
 
@@ -23,7 +23,7 @@ fn plain() -> LaunchTasksRequest {
     }
 }
 
-/// A request of two programs, as the command line makes it.
+/// A request of two programs, as the command line creates it.
 fn with_spec() -> LaunchTasksRequest {
     let app = |program: &'static str| AppSpec {
         program: program.into(),
@@ -59,7 +59,7 @@ fn requests() -> Target {
     Target { name: "launch_request", run: launch_request, seeds }
 }
 
-/// Reports of the nodes of one launch, in the pieces that `node_reports` takes.
+/// Reports of the nodes of one launch, in the pieces that `node_reports` expects.
 fn reports_of(events: &[(u8, What)]) -> Vec<u8> {
     let mut seed = Vec::new();
     let mut sequences = [0; 3];
@@ -75,7 +75,7 @@ fn reports_of(events: &[(u8, What)]) -> Vec<u8> {
     seed
 }
 
-/// A launch that fails on its last node, and one whose first rank waits for one that left.
+/// A launch that fails on its last node, and a launch with a first rank that waits for a missing rank.
 fn reports() -> Target {
     let exit =
         |rank, phase: proto::RankPhase| proto::RankExitStatus { rank, phase: phase.into(), ..Default::default() };
@@ -112,7 +112,7 @@ fn reports() -> Target {
     Target { name: "node_reports", run: node_reports, seeds }
 }
 
-/// What a node of four CPUs tells, with a network interface, and what it tells first.
+/// The inventory of a node with four CPUs and a network interface, and its first report.
 fn inventories() -> Target {
     let template = r#"{"arch":"x86_64","model":"A","cpus":"0-3","offline":"","packages":[{"cpus":"0-3","id":0}],"dies":[],"clusters":[],
         "cores":[{"cpus":"0-1"},{"cpus":"2-3"}],"caches":[{"level":3,"kind":"unified","size":1024,"line":64,"ways":4,"instances":[{"cpus":"0-3"}]}],

@@ -1,12 +1,13 @@
-//! How long do calls between the ranks of a launch take? Rank 0 pings every other one on a cluster of 32 nodes of this machine, one rank on
-//! each: the round trip by rank, and over all of them.
+//! How long do calls between the ranks of a launch take? Rank 0 pings every other rank in a cluster of 32 nodes on this machine, with one rank
+//! on each. The bench prints the round trip times by rank and over all ranks.
 //!
 //! ```text
 //! cargo bench -p lattice-benches --bench call_times -- --picture FILE
 //! ```
-//! With `--picture` it draws them. The launcher is that in `LATTICE_BIN`, else the one built beside this program; nodes have networks of their
-//! own where that is allowed (as root). Beside them stands what this machine takes to wake as many processes, two round trips of a byte through
-//! `cat`: no call to a neighbour can take less. Without `--bench`, as under `cargo test --benches`, it does nothing, for there need not be a launcher.
+//! With `--picture` it draws the times. It measures the launcher in `LATTICE_BIN`, or else the launcher next to this program. If allowed (as
+//! root), nodes have separate networks. For comparison it prints the time of two round trips of a byte through `cat`. They wake as many
+//! processes as a call to a neighbour, so that no call can be faster. Without `--bench` (`cargo test --benches`) the bench does nothing, because
+//! a launcher need not exist.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -51,7 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Median time in microseconds in which a byte goes to another process and back.
+/// Median time of a round trip of a byte to another process, in microseconds.
 fn through_cat() -> Result<f64, Box<dyn Error>> {
     let mut cat = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let pipes = (cat.stdin.take(), cat.stdout.take());

@@ -1,13 +1,13 @@
-//! Is the rule by which a PMIx fence brings data to all nodes, or to those that ask, good in measured time? The bench `exchange` has model time.
+//! Is the rule by which a PMIx fence sends data to all nodes, or only on demand, good in measured time? The bench `exchange` uses model time.
 //!
 //! ```text
 //! cargo bench -p lattice-benches --bench exchange_times
 //! ```
-//! A cluster of 16 nodes on this machine, one rank on each; each puts so many bytes, commits, fences, gets what so many other ranks have put,
-//! and fences without data. `--exchange=full`, `lazy` and `auto` take turns. At every number of peers `auto` may take a barrier and twice the better
-//! way. Rows above that are marked and the bench fails, unless the interval of the ratio reaches the limit or the machine has fewer than 16 cores.
-//! The launcher is that in `LATTICE_BIN`, else the one built beside this program. Without `--bench`, as under `cargo test --benches`, it does
-//! nothing, because there may be no launcher.
+//! A cluster of 16 nodes runs on this machine, with one rank on each. In a round each rank puts a value, commits, fences, gets the values of its
+//! peers, and fences without data. `--exchange=full`, `lazy` and `auto` take turns. At every number of peers `auto` may take a barrier and twice
+//! the time of the better way. Rows above this limit are marked, and the bench fails. A row is not marked if the interval of the ratio reaches
+//! the limit, or if the machine has fewer than 16 cores. The bench measures the launcher in `LATTICE_BIN`, or else the launcher next to this
+//! program. Without `--bench` (`cargo test --benches`) it does nothing, because a launcher need not exist.
 
 use std::collections::BTreeMap;
 use std::process::{Command, ExitCode, Stdio};
@@ -17,17 +17,17 @@ use lattice_benches::sample::median;
 use lattice_benches::{is_measured, lattice_binary, machine};
 
 const NODES: u32 = 16;
-/// Times of the better way that `auto` may take beyond a barrier.
+/// Limit of `auto` without a barrier, as a multiple of the better way's time.
 const LIMIT: f64 = 2.0;
-/// Bytes that each rank puts.
+/// Sizes of the value that each rank puts, in bytes.
 const VALUES: [usize; 3] = [128, 4 * 1024, 64 * 1024];
-/// Shares of the other ranks that each asks, in per cent.
+/// Shares of the other ranks that are the peers of each rank, in per cent.
 const SHARES: [u32; 7] = [0, 7, 14, 27, 47, 74, 100];
 /// Ways of the exchange, in the order of the turns.
 const WAYS: [&str; 3] = ["full", "lazy", "auto"];
-/// Turns of each way.
+/// Number of turns of each way.
 const TURNS: usize = 9;
-/// Rounds of each turn.
+/// Number of rounds in each turn.
 const ROUNDS: &str = "20";
 
 /// Medians of the turns in microseconds, by way and number of peers.
@@ -48,10 +48,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints the times with so many bytes of each; returns whether `auto` has kept its bound everywhere.
+/// Prints the times for values of `bytes` bytes. Returns true if `auto` kept its limit at every number of peers.
 fn compare(bytes: usize, times: &Times) -> bool {
     let of = |way: &str, peers| &times[&(way.to_owned(), peers)];
-    // Nothing is asked for, and nothing is brought: two fences.
+    // Without gets the lazy way moves no data, so that a round is two fences.
     let barrier = median(of("lazy", 0));
     println!("{NODES} nodes, {bytes} bytes of each; a round without gets, lazy: {barrier:.0} us");
     println!("peers     full us     lazy us     auto us   beyond it, of the better way  95 % interval");

@@ -1,6 +1,8 @@
-//! What do fabric credentials cost a launch: the first of an allocation, which asks the manager twice, and every later one?
+//! What do fabric credentials cost a launch: the first of an allocation, which calls the manager twice, and every later
+//! one?
 //!
-//! The manager is a fake that answers at once over loopback HTTP; what a real one takes comes on top of the first figure.
+//! The manager is a fake that answers at once over loopback HTTP. The time of a real manager must be added to the first
+//! figure.
 
 use std::hint::black_box;
 use std::io;
@@ -16,7 +18,7 @@ use cxi_fabric::ledger::{Entry, Need};
 use cxi_fabric::{Grants, VniRange};
 use lattice_benches::machine;
 
-/// Keeps nothing: how long a disk takes is not asked here.
+/// Stores nothing, because this bench does not measure the disk.
 struct NoJournal;
 
 impl Journal for NoJournal {
@@ -71,7 +73,7 @@ fn first_launch(c: &mut Criterion) {
                 let start = Instant::now();
                 black_box(grants.acquire(&need("a"), deadline()).expect("credentials"));
                 spent += start.elapsed();
-                // Giving them back is another's time: it happens after the launch.
+                // The time of the release does not count, because the release happens after the launch.
                 grants.release("a").expect("released");
                 assert!(grants.settle(deadline()).is_empty());
                 for node in need("a").nodes {
@@ -86,7 +88,7 @@ fn first_launch(c: &mut Criterion) {
 fn later_launch(c: &mut Criterion) {
     let fake = FakeFabric::start(Options::default()).expect("a port");
     let grants = grants(&fake);
-    // Others have allocations as well.
+    // Another 100 allocations have credentials as well.
     for allocation in 0..100 {
         grants.acquire(&need(&allocation.to_string()), deadline()).expect("credentials");
     }

@@ -1,12 +1,13 @@
 //! What does a fabric manager that takes 50 ms for each answer cost a launch?
 //!
-//! The same launch of two ranks on two nodes, in clusters without a fabric and with one: the first launch of an allocation that
-//! has been there for a while, the second one, and one that follows its allocation at once and has to wait for the manager.
+//! The bench runs the same launch of two ranks on two nodes, in clusters without a fabric and with one. It measures the first
+//! and the second launch of an allocation that has existed for a while. It also measures a launch that follows its allocation
+//! at once and has to wait for the manager.
 //!
 //! ```text
 //! cargo build --release && cargo bench -p lattice-benches --bench fabric_launch
 //! ```
-//! Without `--bench`, as under `cargo test --benches`, it only proves that it works: one round.
+//! Without `--bench` (`cargo test --benches`) the bench only proves that it works, with one round.
 
 use std::fs;
 use std::io;
@@ -19,11 +20,11 @@ use lattice_benches::sample::median;
 use lattice_benches::{is_measured, lattice_binary, machine};
 
 const ROUNDS: usize = 30;
-/// Tells this program that it runs inside a cluster, which is called so.
+/// Argument for this program inside a cluster; the name of the cluster follows.
 const INSIDE: &str = "--inside";
 /// Every call takes 50 ms.
 const SLOW: &str = r#"[{"times": 1000000, "fault": {"slow": {"milliseconds": 50}}}]"#;
-/// Long enough for the manager to have answered.
+/// Long enough for the answers of the manager.
 const A_WHILE: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
@@ -91,14 +92,14 @@ fn compare(lattice: &Path, name: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// How long a launch takes, in milliseconds.
+/// Returns the time of a launch, in milliseconds.
 fn launch(lattice: &Path, allocation: &str) -> io::Result<f64> {
     let begun = Instant::now();
     run(lattice, &["launch", "--alloc", allocation, "--pmi", "none", "-n", "2", "true"])?;
     Ok(begun.elapsed().as_secs_f64() * 1e3)
 }
 
-/// Runs a command to its end and returns what it printed.
+/// Runs a command to its end and returns its output.
 fn run(lattice: &Path, words: &[&str]) -> io::Result<String> {
     let output = Command::new(lattice).args(words).output()?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();

@@ -1,14 +1,14 @@
 //! Which fan-outs are best, and what do fences of very many nodes take?
 //!
-//! All nodes are in this process and hand frames to each other through memory, so messages and bytes are exact. The time is that
-//! of a model: one hop takes 30 us, a frame takes its sender and its receiver 5 us of work each, and a link moves 1.2 GB/s. The
-//! wall time is what this process took for all nodes together.
+//! All nodes are in this process and pass frames to each other through memory, so that the counts of messages and bytes are exact. The
+//! time is that of a model: one hop takes 30 us, a frame costs its sender and its receiver 5 us of work each, and a link moves 1.2 GB/s.
+//! The wall time is the time of this process for all nodes together.
 //!
 //! ```text
 //! cargo bench -p lattice-benches --bench fence_mem
 //! ```
-//! With `--picture FILE` it draws the curves of `docs/performance.md`, up to 100,000 nodes, and nothing else. Without `--bench`, as under
-//! `cargo test --benches`, it only proves that it works: 64 nodes.
+//! With `--picture FILE` the bench only draws the curves of `docs/dev/performance.md`, up to 100,000 nodes. Without `--bench` (`cargo test
+//! --benches`) it only proves that it works, with 64 nodes.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -21,29 +21,29 @@ use lattice_benches::{is_measured, machine};
 use pmi_transport::fence::{FanOut, Gather, GatherEffects, Limits, Progress, Tree};
 use pmi_transport::proto::v1::link_frame::What;
 
-/// The model, in nanoseconds.
+/// Times of the model, in nanoseconds.
 const HOP: u64 = 30_000;
 const WORK: u64 = 5_000;
 const BYTES_PER_MICROSECOND: u64 = 1_200;
-/// About what the key and the envelope of a frame take.
+/// Approximate size of the key and the envelope of a frame, in bytes.
 const ENVELOPE: usize = 60;
 
-/// Frames on their way, by the time at which they arrive.
+/// Frames in transit, by the time of their arrival.
 #[derive(Default)]
 struct Network {
     arriving: BinaryHeap<Reverse<(u64, u64)>>,
     frames: HashMap<u64, (u32, u32, What)>,
-    /// When each node has done its work.
+    /// By node: the time at which it has finished its work.
     free: Vec<u64>,
     sent_frames: Vec<u64>,
     sent_bytes: Vec<u64>,
     count: u64,
 }
 
-/// What a fence takes by the model.
+/// Cost of a fence in the model.
 struct Outcome {
     microseconds: u64,
-    /// Frames of all nodes, and of the one that sends most of them.
+    /// Number of frames of all nodes, and of the node that sends the most frames.
     frames: u64,
     most_frames: u64,
     /// The same for bytes.
@@ -74,7 +74,7 @@ fn main() {
     println!("memory of this process at its highest: {}", highest_memory());
 }
 
-/// Draws depth, time and the busiest node's bytes by the number of nodes.
+/// Draws the depth, the time and the bytes of the busiest node, by the number of nodes.
 fn draw_curves(file: &Path) {
     const NODES: [u32; 9] = [16, 64, 256, 1024, 4096, 16_384, 32_768, 65_536, 100_000];
     let [mut depth, mut barrier, mut data, mut busiest] = [const { Vec::new() }; 4];
@@ -107,7 +107,7 @@ fn draw_curves(file: &Path) {
     picture::draw(file, "nodes", &charts).expect("the file can be written");
 }
 
-/// One fence to which each node brings so many bytes, in one line.
+/// Measures one fence with `len` bytes from each node. Prints one line.
 fn measure(nodes: u32, fan_out: FanOut, len: usize) {
     let start = Instant::now();
     let Outcome { microseconds, frames, most_frames, bytes, most_bytes } = fence(nodes, fan_out, len);
@@ -120,7 +120,7 @@ fn measure(nodes: u32, fan_out: FanOut, len: usize) {
     );
 }
 
-/// One fence to which each node brings so many bytes.
+/// Runs one fence with `len` bytes from each node.
 fn fence(nodes: u32, fan_out: FanOut, len: usize) -> Outcome {
     let mut network = Network::new(nodes);
     let mut gathers: Vec<_> = (0..nodes).map(|node| Gather::new(node, nodes, fan_out, Limits::default())).collect();
@@ -153,7 +153,7 @@ fn fence(nodes: u32, fan_out: FanOut, len: usize) -> Outcome {
     }
 }
 
-/// 1 if the node is through, with as much as there must be.
+/// Returns 1 if the node has completed the fence. Checks the size of the gathered data.
 fn check(progress: Progress, expected: usize) -> u32 {
     let gathered = progress.expect("nothing is lost here");
     gathered.map_or(0, |gathered| {

@@ -1,13 +1,13 @@
-//! Tree or all to all: which shape of a fence is quicker over plain sockets, and from how many nodes on?
+//! Tree or all to all: which shape of a fence is faster over plain sockets, and from how many nodes on?
 //!
-//! Each node is a thread with a socket to each other one. A node that is through with a fence begins the next. The tree is that of sessions, the
-//! other shape that of `pmi_core::all_to_all`. There is no encryption and no runtime, so the times are the least that either can take here; with
-//! more nodes than processors they are what all messages cost together, and not the way between machines.
+//! Each node is a thread with a socket to every other node. After a fence a node begins the next one at once. The tree is that of sessions, the
+//! other shape is `pmi_core::all_to_all`. There is no encryption and no runtime, so that the times are the minimum of either shape on this
+//! machine. With more nodes than processors the times are the cost of all messages together, and do not show the latency between machines.
 //!
 //! ```text
 //! cargo bench -p lattice-benches --bench fence_shapes
 //! ```
-//! Without `--bench`, as under `cargo test --benches`, it only proves that it works: three nodes, once.
+//! Without `--bench` (`cargo test --benches`) the bench only proves that it works, once with three nodes.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -19,7 +19,7 @@ use lattice_benches::sample::median;
 use lattice_benches::{is_measured, machine};
 use pmi_transport::fence::{FanOut, Tree};
 
-/// Bytes of each node, where it brings some.
+/// Bytes that each node contributes to a fence with data.
 const RECORD: [u8; 128] = [7; 128];
 
 #[derive(Clone, Copy)]
@@ -48,7 +48,7 @@ fn main() {
     }
 }
 
-/// Microseconds of one fence, the mean of as many.
+/// Returns the mean time of a fence, in microseconds.
 fn measure(nodes: &mut [Node], shape: Shape, record: &'static [u8], fences: usize) -> f64 {
     let start = Instant::now();
     thread::scope(|scope| {
@@ -63,7 +63,7 @@ fn measure(nodes: &mut [Node], shape: Shape, record: &'static [u8], fences: usiz
     start.elapsed().as_secs_f64() * 1e6 / fences as f64
 }
 
-/// A node, with its sockets by the numbers of the others; its own place is empty.
+/// A node, with its sockets by the numbers of the other nodes. The entry for the node itself is empty.
 struct Node {
     number: usize,
     links: Vec<Option<TcpStream>>,
@@ -96,7 +96,7 @@ impl Node {
         Ok(known)
     }
 
-    /// Up by a wide tree; data down by a narrow one.
+    /// A fence over trees: a wide tree on the way up, and a narrow tree for data on the way down.
     fn tree(&mut self, known: &mut Vec<u8>) -> io::Result<()> {
         let (count, fan_out) = (self.links.len() as u32, FanOut::default());
         let up = Tree::new(count, fan_out.barrier);
@@ -134,7 +134,7 @@ impl Node {
         self.link(to).write_all(&frame)
     }
 
-    /// Appends what comes.
+    /// Appends the received bytes.
     fn receive(&mut self, from: usize, bytes: &mut Vec<u8>) -> io::Result<()> {
         let mut length = [0; 4];
         self.link(from).read_exact(&mut length)?;

@@ -1,13 +1,13 @@
-//! What is a rank's start worth that is told the topology of its node, and does not find it out?
+//! How much time does a rank save at its start if it receives the topology of its node, and does not detect it?
 //!
-//! `hello` of each MPI takes turns: under its own launcher, under Lattice, and under Lattice where it can tell no topology. For that a mount
-//! namespace has a list of CPUs that cannot be read and that hwloc does not look at (it takes the mask beside it), and nothing kept. Printed
-//! are medians in ms from the start of a launcher to its end, and two ratios with their 95 % intervals.
+//! `hello` of each MPI takes turns: under its own launcher, under Lattice, and under a Lattice that cannot provide a topology. For the last
+//! one a mount namespace has no stored inventory, and a list of CPUs that cannot be read. hwloc does not read this list; it uses the mask
+//! next to it. The bench prints medians in ms from the start of a launcher to its end, and two ratios with their 95 % intervals.
 //!
 //! ```text
 //! cargo bench -p lattice-benches --bench init_topology
 //! ```
-//! Without `--bench`, as under `cargo test --benches`, it only proves that it works: one round with two ranks.
+//! Without `--bench` (`cargo test --benches`) the bench only proves that it works, with one round of two ranks.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -19,19 +19,20 @@ use lattice_benches::launcher::{Launcher, in_path};
 use lattice_benches::sample::median;
 use lattice_benches::{is_measured, lattice_binary, machine, turns};
 
-/// Turns of each launcher with each number of ranks.
+/// Number of turns of each launcher for each number of ranks.
 const ROUNDS: usize = 11;
 
-/// Becomes Lattice, in a mount namespace as the other one.
+/// Executes Lattice, in a mount namespace like the other script.
 const TOLD: &str = r#"exec "$0" "$@""#;
 
-/// The same where it reads nothing of the node that it could tell.
+/// Executes Lattice without readable facts about the node that it could provide.
 const NOT_TOLD: &str = r#"set -e
 [ ! -d /run/lattice-inventory ] || mount -t tmpfs none /run/lattice-inventory
 mount --bind /proc/version /sys/devices/system/cpu/cpu0/topology/core_cpus_list
 exec "$0" "$@""#;
 
-/// An MPI library: its compiler, its launcher, and what keeps it from looking for networks, which takes most of the time otherwise.
+/// An MPI library: its compiler, its launcher, and the settings that disable its search for networks, which takes most of the time
+/// otherwise.
 struct Mpi {
     name: &'static str,
     compiler: PathBuf,
@@ -39,13 +40,13 @@ struct Mpi {
     settings: &'static [&'static str],
 }
 
-/// Without these Open MPI refuses to run as root, and to start more ranks than there are cores.
+/// Without these arguments Open MPI refuses to run as root, and to start more ranks than there are cores.
 const OPEN_MPI: &[&str] = &["--allow-run-as-root", "--oversubscribe"];
 
 impl Mpi {
-    /// Those that the tests use; in place of one that is missing, its name.
+    /// Returns the libraries that the tests use. Returns the name of a missing library.
     fn all() -> [Result<Self, &'static str>; 3] {
-        // Where the set-up puts it: beside the profile that this program is in.
+        // The installation directory of the set-up, next to the profile directory of this program.
         let target = Path::new(env!("CARGO_BIN_EXE_pmi_raw")).ancestors().nth(2).unwrap_or(Path::new("."));
         let wheel = |name: &str, program: &str| {
             Some(target.join("mpi").join(name).join("bin").join(program)).filter(|file| file.exists())
@@ -63,7 +64,7 @@ impl Mpi {
         ]
     }
 
-    /// The command of a rank; or why there is none.
+    /// Returns the command of a rank, or the reason why it cannot be compiled.
     fn command(&self) -> Result<Vec<OsString>, String> {
         let file = format!("hello {}", self.name).replace([' ', ',', '\''], "-");
         let program = Path::new(env!("CARGO_BIN_EXE_pmi_raw")).with_file_name(file);
@@ -78,7 +79,7 @@ impl Mpi {
     }
 }
 
-/// Lattice, in a mount namespace of its own.
+/// Returns Lattice in a separate mount namespace.
 fn lattice(name: &'static str, script: &str, file: &Path) -> Launcher {
     let file = file.to_str().expect("the path of the launcher is text");
     Launcher::program(name, "unshare".into(), &["--mount", "bash", "-c", script, file, "launch"])
@@ -112,7 +113,7 @@ fn main() -> ExitCode {
     if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// Lets the three launchers take turns, and prints a line; false if one of Lattice's has failed.
+/// Runs the three launchers in turns, and prints a line. Returns false if a run of Lattice failed.
 fn compare(mpi: &Mpi, command: &[OsString], [told, not_told]: &[Launcher; 2], ranks: usize, rounds: usize) -> bool {
     let launchers = [&mpi.launcher, not_told, told];
     let taken = turns::take(&launchers, rounds, |launcher| milliseconds(launcher, ranks, command));
@@ -135,7 +136,7 @@ fn compare(mpi: &Mpi, command: &[OsString], [told, not_told]: &[Launcher; 2], ra
     samples(1).is_some() && samples(2).is_some()
 }
 
-/// Time of one run, in which every rank must have found all others.
+/// Returns the time of one run, in milliseconds. Fails unless every rank has found all other ranks.
 fn milliseconds(launcher: &Launcher, ranks: usize, command: &[OsString]) -> Result<f64, String> {
     let start = Instant::now();
     let printed = launcher.run(ranks, command)?;

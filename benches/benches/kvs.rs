@@ -1,6 +1,8 @@
-//! How fast is the key-value space of one node, and how much memory does it take beside the pairs' own bytes?
+//! How fast is the key-value space of one node, and how much memory does it use in addition to the bytes of the
+//! pairs?
 //!
-//! Pairs have a key of 19 bytes and a value of 72, as business cards do. Run as a test, it takes a hundredth of them.
+//! Pairs have a key of 19 bytes and a value of 72 bytes, like business cards. As a test, the bench uses a hundredth
+//! of the pairs.
 
 use std::hint::black_box;
 
@@ -9,14 +11,14 @@ use lattice_benches::machine;
 use pmi_core::fence::Merged;
 use pmi_core::kvs::{Kvs, Segment};
 
-/// One contribution per node, with one pair per rank.
+/// A job with one contribution per node, and one pair per rank.
 struct Job {
     nodes: usize,
     ranks: usize,
 }
 
 impl Job {
-    /// A thousand times a thousand pairs; fewer when the bench only proves that it runs.
+    /// A thousand times a thousand pairs, or fewer if the bench only proves that it works.
     fn of_a_million() -> Self {
         let is_measured =
             std::env::args().any(|word| word == "--bench") && std::env::args().all(|word| word != "--test");
@@ -47,9 +49,10 @@ impl Job {
         kvs
     }
 
-    /// Keys far from each other, the same on every run; `prefix` decides whether they are there.
+    /// Returns keys that are far from each other, the same in every run. Depending on `prefix`, the keys exist or
+    /// not.
     fn scattered_keys(&self, prefix: &str) -> Vec<String> {
-        /// Prime and larger than any job here, so that steps of it meet every pair.
+        /// A prime larger than any job here, so that steps of this length reach every pair.
         const STEP: usize = 2_147_483_647;
         (0..self.pairs().min(1 << 16))
             .map(|index| format!("{prefix}{}", self.key(index * STEP % self.pairs())))
@@ -102,7 +105,7 @@ fn merge(c: &mut Criterion) {
     group.finish();
 }
 
-/// Not a time: what a node holds for each byte that ranks put.
+/// Prints the memory of a node for each byte that ranks put. This is not a time.
 fn memory(_: &mut Criterion) {
     let job = Job::of_a_million();
     let mut kvs = job.kvs();

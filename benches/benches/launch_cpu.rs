@@ -1,11 +1,11 @@
-//! Processor time of launches, beside that of another build, which may be one without what is to be judged.
+//! Processor time of launches, in comparison with another build, for example a build without a change to be judged.
 //!
 //! ```text
 //! LATTICE_OTHER_BIN=FILE cargo bench -p lattice-benches --bench launch_cpu
 //! ```
-//! User and system time of the launcher and of all that it has started and reaped (`getrusage`), builds in turns. Lattice is that in
-//! `LATTICE_BIN`, else the one built beside this program. Without `--bench`, as under `cargo test --benches`, it does nothing, for there need
-//! not be a launcher.
+//! The bench measures the user and system time of the launcher and of all processes that it has started and reaped (`getrusage`). The builds
+//! take turns. Lattice is the launcher in `LATTICE_BIN`, or else the launcher next to this program. Without `--bench` (`cargo test --benches`)
+//! the bench does nothing, because a launcher need not exist.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,8 +18,8 @@ use lattice_benches::{is_measured, machine, turns};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
-/// Ranks, programs, and turns of each build. From a quarter of a second on a launch can be seen by other commands, from two seconds on it is a
-/// set in any case.
+/// Number of ranks, program, and number of turns of each build. After a quarter of a second other commands can see a launch. After two seconds
+/// its ranks form a set in any case.
 const SCENARIOS: [(usize, &[&str], usize); 5] = [
     (1, &["true"], 60),
     (1, &["sleep", "0.4"], 60),
@@ -70,7 +70,7 @@ fn measure() -> Result<(), String> {
     Ok(())
 }
 
-/// User and system time of all processes that this one has started and reaped, and of theirs, in milliseconds.
+/// Returns the user and system time of all descendants of this process that have been reaped, in milliseconds.
 fn cpu_of_children() -> Result<f64, String> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).map_err(|errno| errno.to_string())?;
     let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();

@@ -1,6 +1,7 @@
-//! What do PMIx clients cost their server, apart from the sockets? A rank's start for jobs of several sizes, a fence, gets.
+//! What do PMIx clients cost their server, without the sockets? The bench measures a rank's start in jobs of several sizes,
+//! a fence, and gets.
 //!
-//! The facts about a job are written once per node and encoding; each rank gets the same bytes.
+//! The server encodes the facts about a job once per node and encoding. Each rank receives the same bytes.
 
 use std::hint::black_box;
 
@@ -17,10 +18,10 @@ use pmix_core::{Namespace, NodeFacts};
 
 /// Key of each rank's value.
 const KEY: &str = "btl.tcp.4.1";
-/// Ranks on this node.
+/// Number of ranks on this node.
 const LOCAL: u32 = 64;
 
-/// A job of `ranks`, 64 on each node, as its first node sees it.
+/// Returns the server of the first node of a job of `ranks`, with 64 ranks on each node.
 fn server(ranks: u32) -> Server {
     let nodes = ranks.div_ceil(LOCAL);
     let placement = Placement::block(&vec![ranks.min(LOCAL); nodes as usize]);
@@ -42,7 +43,7 @@ fn server(ranks: u32) -> Server {
     server
 }
 
-/// Carries out what can be done here: fences of one node. Returns how many messages were sent.
+/// Executes the actions that are possible here: fences of one node. Returns the number of sent messages.
 fn settle(server: &mut Server) -> usize {
     let mut sent = 0;
     while let Some(action) = server.poll_action() {
@@ -57,7 +58,7 @@ fn settle(server: &mut Server) -> usize {
     sent
 }
 
-/// Prints how many bytes each rank is sent of the facts about its job.
+/// Prints the number of bytes of the job facts that each rank receives.
 fn bytes_of_the_facts(_: &mut Criterion) {
     let facts = request(command::REQ, |_| {});
     for ranks in [64, 1024, 10_240] {
@@ -101,7 +102,7 @@ fn start_of_a_rank(c: &mut Criterion) {
     }
 }
 
-/// 64 ranks that have all committed a business card.
+/// Returns a server and 64 ranks that have all committed a business card.
 fn wired() -> (Server, Vec<ConnectionId>) {
     let mut server = server(LOCAL);
     let ranks: Vec<_> = (0..LOCAL).map(|rank| join(&mut server, rank)).collect();

@@ -1,11 +1,11 @@
-//! Does a job wire itself up faster over PMIx under `prterun` or under Lattice, for 1 to 100 % of its ranks as peers of each?
+//! Does a job exchange its data faster over PMIx under `prterun` or under Lattice, for 1 to 100 % of its ranks as peers of each?
 //!
 //! ```text
 //! cargo bench -p lattice-benches --bench pmix_wiring
 //! ```
-//! On this machine alone, by our client of PMIx in both, launchers in turns. `prterun` is that of the Open MPI 5.0.11 of Python's wheel, which
-//! `cargo xtask setup` installs; Lattice is that in `LATTICE_BIN`, else the one built beside this program. Without `--bench`, as under
-//! `cargo test --benches`, it does nothing, for there need not be a launcher.
+//! The bench uses this machine alone, and Lattice's client of PMIx under both launchers, in turns. `prterun` is from the Open MPI 5.0.11 of
+//! Python's wheel, which `cargo xtask setup` installs. Lattice is the launcher in `LATTICE_BIN`, or else the launcher next to this program.
+//! Without `--bench` (`cargo test --benches`) the bench does nothing, because a launcher need not exist.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -18,15 +18,15 @@ use lattice_benches::sample::median;
 use lattice_benches::{is_measured, machine, turns};
 
 const RANKS: [u32; 3] = [8, 16, 32];
-/// Shares of all ranks that are peers of each, in per cent.
+/// Shares of all ranks that are the peers of each rank, in per cent.
 const SHARES: [u32; 6] = [1, 5, 10, 20, 50, 100];
-/// Turns of each launcher.
+/// Number of turns of each launcher.
 const ROUNDS: usize = 7;
-/// Rounds of each turn.
+/// Number of rounds in each turn.
 const WIRED: &str = "20";
-/// Bytes that each rank puts.
+/// Number of bytes that each rank puts.
 const BYTES: &str = "128";
-/// Tries of a turn: `prterun` hangs at its start now and then, and is ended then.
+/// Number of tries for a turn. `prterun` sometimes hangs at its start, and is then ended.
 const TRIES: u32 = 3;
 
 /// Times of one turn in microseconds, by peers.
@@ -71,7 +71,7 @@ fn measure() -> Result<(), String> {
 }
 
 fn prterun() -> Result<Launcher, String> {
-    // Where the set-up puts it: beside the profile that this program is in.
+    // The installation directory of the set-up, next to the profile directory of this program.
     let target = Path::new(env!("CARGO_BIN_EXE_pmix_wiring")).ancestors().nth(2).unwrap_or(Path::new("."));
     let prterun = target.join("mpi/openmpi-5.0.11/bin/prterun");
     if !prterun.exists() {
@@ -82,7 +82,7 @@ fn prterun() -> Result<Launcher, String> {
     Ok(Launcher::program("prterun", "timeout".into(), &arguments))
 }
 
-/// Two peers at least, each once.
+/// Returns the numbers of peers: at least two peers, and each number once.
 fn peers_of(ranks: u32) -> Vec<u32> {
     let mut peers = SHARES.map(|share| (ranks * share / 100).clamp(2, ranks - 1)).to_vec();
     peers.dedup();

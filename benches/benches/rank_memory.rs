@@ -1,9 +1,10 @@
-//! How much memory does the launcher take for each rank, beside the ranks' keys?
+//! How much memory does the launcher use for each rank, without the ranks' keys?
 //!
-//! Launches ranks that have greeted their server and then wait, and reads the launcher's resident memory at two sizes: the
-//! difference, by rank. Kernel memory is not in it.
+//! The bench launches ranks that greet their server and then wait. It reads the launcher's resident memory at two sizes, and
+//! prints the difference by rank. Kernel memory is not included.
 //!
-//! `cargo bench -p lattice-benches --bench rank_memory`; the launcher is the one in `LATTICE_BIN`, else the one beside the bench.
+//! Run it with `cargo bench -p lattice-benches --bench rank_memory`. It measures the launcher in `LATTICE_BIN`, or else the
+//! launcher next to the bench.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -33,9 +34,9 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The resident memory of a launcher whose ranks have all greeted their server.
+/// Returns the resident memory of a launcher after all ranks have greeted their server.
 fn resident_kib(launcher: &Path, ranks: usize) -> usize {
-    // The shell greets over the inherited socket, says so, and waits for the end of its input.
+    // The shell greets the server over the inherited socket, prints a line, and waits for the end of its input.
     let rank = "echo 'cmd=init pmi_version=1 pmi_subversion=1' >&$PMI_FD; read -r answer <&$PMI_FD; echo here; cat";
     let mut launch = Command::new(launcher)
         .args(["launch", "-q", "--stdin", "all", "-n", &ranks.to_string(), "bash", "-c", rank])

@@ -1,13 +1,14 @@
-//! What does it cost the API server that very many nodes register, tell what they are, and are asked for; and to place very many ranks on them?
+//! What does it cost the API server that very many nodes register, report their inventories and are listed, and to place very many ranks on
+//! them?
 //!
-//! Simulated agents, 64 calls at a time over one connection without certificates, register nodes of 50 kinds with a real API server. A node has two
-//! packages, 64 cores, 128 CPUs, 8 NUMA nodes, four network interfaces with their GUIDs and four GPUs with their UUIDs. A tenth of them are the nodes
-//! of one allocation, on which a launch of ten times as many ranks as there are nodes in all is planned, as `--dry-run` does it.
+//! Simulated agents register nodes of 50 kinds with a real API server. They make 64 calls at a time over one connection without certificates. A
+//! node has two packages, 64 cores, 128 CPUs, 8 NUMA nodes, four network interfaces with their GUIDs and four GPUs with their UUIDs. A tenth of
+//! the nodes are one allocation. The bench plans a launch on it, with ten ranks for each node of the cluster, in the same way as `--dry-run`.
 //!
 //! ```text
 //! cargo bench -p lattice-benches --bench register_nodes
 //! ```
-//! Without `--bench`, as under `cargo test --benches`, it only proves that it works: 200 nodes.
+//! Without `--bench` (`cargo test --benches`) the bench only proves that it works, with 200 nodes.
 
 use std::error::Error;
 use std::fs;
@@ -35,23 +36,23 @@ use tonic::Request;
 use tonic::transport::{Channel, Endpoint};
 
 const KINDS: usize = 50;
-/// Calls at a time.
+/// Number of concurrent calls.
 const AGENTS: usize = 64;
-/// Time that the server may take to listen.
+/// Time limit until the server listens.
 const START: Duration = Duration::from_secs(20);
 
-/// What agents say.
+/// Content of the registrations.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Say {
-    /// That they are there.
+    /// Presence only.
     Presence,
-    /// And what their nodes are.
+    /// Presence and inventory.
     All,
 }
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// Counts of bytes and messages, of requests as they are encoded.
+/// Counts of bytes and messages, for encoded requests.
 #[derive(Debug, Default)]
 struct Sent {
     registrations: AtomicUsize,
@@ -99,7 +100,7 @@ async fn measure(lattice: &Path, nodes: usize) -> Result<(), Failure> {
     plan(&channel, nodes / 10, nodes as u32 * 10).await
 }
 
-/// Plans a launch on some nodes, in several ways.
+/// Plans a launch on some nodes, with several placements.
 async fn plan(channel: &Channel, nodes: usize, ranks: u32) -> Result<(), Failure> {
     let mut client = AllocationServiceClient::new(channel.clone()).max_decoding_message_size(LISTING_MAX);
     let admin = Caller::Admin(None);
@@ -111,7 +112,7 @@ async fn plan(channel: &Channel, nodes: usize, ranks: u32) -> Result<(), Failure
     let ways =
         [("block", Distribution::Block, 0), ("cyclic", Distribution::Cyclic, 0), ("plane=2", Distribution::Plane, 2)];
     for (name, distribution, plane) in ways {
-        // As a heartbeat, for nodes that say nothing are away after some seconds.
+        // A heartbeat: without registrations nodes are away after some seconds.
         register_all(channel, nodes, &sent, Say::Presence).await?;
         let placement = PlacementRequest { distribution: distribution.into(), plane, ..PlacementRequest::default() };
         let wanted = LaunchTasksRequest {
@@ -136,7 +137,7 @@ async fn plan(channel: &Channel, nodes: usize, ranks: u32) -> Result<(), Failure
     Ok(())
 }
 
-/// Has agents register nodes and tell what they are, as many at a time as there are agents.
+/// Registers the nodes from [`AGENTS`] concurrent agents, and reports their inventories if requested.
 async fn register_all(channel: &Channel, nodes: usize, sent: &Arc<Sent>, say: Say) -> Result<(), Failure> {
     let kinds: Arc<[Vec<u8>]> = (0..KINDS).map(|kind| template(kind).encode()).collect();
     let signatures: Arc<[Vec<u8>]> = (0..KINDS).map(|kind| template(kind).signature().0.to_vec()).collect();
@@ -165,7 +166,7 @@ async fn register_all(channel: &Channel, nodes: usize, sent: &Arc<Sent>, say: Sa
     Ok(())
 }
 
-/// Asks for all nodes, and for what they are.
+/// Lists all nodes, with their inventories.
 async fn list(channel: &Channel, nodes: usize) -> Result<(), Failure> {
     let begin = Instant::now();
     let mut client = NodeServiceClient::new(channel.clone()).max_decoding_message_size(LISTING_MAX);
@@ -205,7 +206,7 @@ async fn register(channel: &Channel, number: usize, sent: &Sent) -> Result<(), t
     NodeServiceClient::new(channel.clone()).register_node(request).await.map(drop)
 }
 
-/// Has an agent tell what its node is.
+/// Reports the inventory of a node.
 async fn tell(
     channel: &Channel,
     number: usize,
@@ -234,7 +235,7 @@ async fn tell(
     Ok(())
 }
 
-/// A request that claims to be of this caller, as agents without certificates do.
+/// Returns a request that claims to be from this caller, as agents without certificates send it.
 fn as_caller<T>(message: T, caller: &Caller) -> Result<Request<T>, tonic::Status> {
     let mut request = Request::new(message);
     let value = caller.uri().parse().map_err(|_| tonic::Status::internal("a name that is no header"))?;
@@ -308,14 +309,14 @@ fn template(kind: usize) -> Template {
     }
 }
 
-/// An API server with a state of its own.
+/// An API server with its own state directory.
 struct Server {
     child: Child,
     port: u16,
     _directory: tempfile::TempDir,
 }
 
-/// What the server has used.
+/// Resources that the server has used.
 struct Cost {
     /// Seconds of processor time.
     cpu: f64,
@@ -342,7 +343,7 @@ impl Server {
         Ok(Self { child, port, _directory: directory })
     }
 
-    /// A connection, as soon as the server listens.
+    /// Connects to the server as soon as it listens.
     async fn connect(&self) -> Result<Channel, Failure> {
         let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{}", self.port))?;
         let begin = Instant::now();
@@ -358,7 +359,7 @@ impl Server {
     fn cost(&self) -> Result<Cost, Failure> {
         let proc = format!("/proc/{}", self.child.id());
         let stat = fs::read_to_string(format!("{proc}/stat"))?;
-        // Behind the name, which may hold spaces, in ticks of 10 ms.
+        // The fields after the name, which may contain spaces; in ticks of 10 ms.
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
         let ticks: u64 =
             fields.get(11..13).unwrap_or_default().iter().filter_map(|field| field.parse::<u64>().ok()).sum();

@@ -1,11 +1,12 @@
 //! What does it cost to start ranks?
 //!
-//! Rows: this crate with 1, 2 and 4 threads, a loop of `posix_spawn` (what `std::process::Command` comes down to), and
-//! `mpiexec.hydra` where it is installed; from the first start to the last rank reaped, for 64 and 256 x `/bin/true`. Then
-//! the cost of one start from a small process and from one of 2 GiB, and of a sweep that finds nothing. Median and worst of
-//! the repetitions.
+//! The rows are this crate with 1, 2 and 4 threads, a loop of `posix_spawn` (which `std::process::Command` uses), and
+//! `mpiexec.hydra` if it is installed. The time is from the first start to the last rank reaped, for 64 and 256 x `/bin/true`.
+//! Further rows are the cost of one start from a small process and from one of 2 GiB, and of a sweep that finds nothing. The
+//! bench prints the median and the worst of the repetitions.
 //!
-//! `cargo bench -p lattice-benches --bench start_cost`; without `--bench`, as under `cargo test`, it only shows that it works.
+//! Run it with `cargo bench -p lattice-benches --bench start_cost`. Without `--bench` (`cargo test`) it only proves that it
+//! works.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -48,8 +49,8 @@ fn main() {
     report("sweep of an ended launch", 0, repetitions, sweep_nothing);
 }
 
-/// Starts a rank from this process as it is and with `ballast` more bytes, in turns, so that what the machine does meanwhile
-/// hits both.
+/// Starts a rank from this process, with and without `ballast` additional bytes. The two sizes take turns, so that other load
+/// on the machine affects both.
 fn starts_by_parent_size(ballast: usize, rounds: usize) {
     let spawner = Spawner::with_threads(NonZeroUsize::MIN).unwrap();
     let (mut small, mut large) = (Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! What does a PMI message cost a server, apart from the socket it came through?
+//! What does a PMI message cost a server, without the socket?
 
 use std::hint::black_box;
 
@@ -36,7 +36,7 @@ fn encode(c: &mut Criterion) {
     }
 }
 
-/// A server with one rank that has said `init` and put one pair.
+/// Returns a server with one rank that has sent `init` and put one pair.
 fn greeted() -> (Server, ConnectionId) {
     let job = Job::on_one_node(JobId::new("kvs_23068_0").expect("letters, digits, underscores"), 1);
     let mut server = Server::new(job, NodeIndex(0), Settings::default());
@@ -47,7 +47,7 @@ fn greeted() -> (Server, ConnectionId) {
     (server, connection)
 }
 
-/// From the bytes of a request to the bytes of its answer.
+/// Measures the time from the bytes of a request to the bytes of its answer.
 fn serve(c: &mut Criterion) {
     let requests: [(&str, &[u8]); 3] = [
         ("server/get", b"cmd=get kvsname=kvs_23068_0 key=bc-0\n"),

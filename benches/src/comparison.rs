@@ -1,20 +1,20 @@
-//! Comparisons of two programs as tables show them, and the rule for goals.
+//! Comparisons of two programs for tables, and the rule for goals.
 //!
-//! Goals assume a core for each rank. A machine with fewer cores than ranks measures how the ranks share the cores, so its ratio is shown and is
-//! not compared with a goal. Samples and intervals are in [`sample`](crate::sample), turns in [`turns`](crate::turns).
+//! Goals assume a core for each rank. On a machine with fewer cores than ranks the ratio depends on how the ranks share the cores. Such a ratio
+//! is shown, but is not compared with a goal. [`sample`](crate::sample) has samples and intervals, [`turns`](crate::turns) has turns.
 
 use std::fmt;
 
 use crate::machine;
 use crate::sample::Ratio;
 
-/// Ratio of two sets of samples that were measured with so many ranks on this machine.
+/// Ratio of two sets of samples, measured with a certain number of ranks on this machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Comparison {
     ratio: Ratio,
-    /// Ranks of all nodes, which run on this machine at the same time.
+    /// Number of ranks on all nodes, which run on this machine at the same time.
     ranks: usize,
-    /// Cores that this process may use.
+    /// Number of cores that this process may use.
     cores: usize,
 }
 
@@ -30,10 +30,10 @@ pub enum Verdict {
 }
 
 impl Comparison {
-    /// Compares samples of `ranks` ranks in all: nodes times ranks of each node.
+    /// Compares samples of `ranks` ranks in total (the product of nodes and ranks per node).
     ///
     /// # Panics
-    /// Panics when one of the sets is empty.
+    /// Panics if one of the sets is empty.
     pub fn of(over: &[f64], under: &[f64], ranks: usize) -> Self {
         Self { ratio: Ratio::of(over, under), ranks, cores: machine::cores() }
     }
@@ -54,7 +54,7 @@ impl Comparison {
     }
 }
 
-/// The columns `ratio` and `95 % interval` of a table, and a remark where the ratio is no goal.
+/// Formats the columns `ratio` and `95 % interval` of a table, with a remark if the ratio cannot be compared with a goal.
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Ratio { value, low, high } = self.ratio;
@@ -90,7 +90,7 @@ mod tests {
         check(16, 16, 0.4, Verdict::Missed, shown);
         for (ranks, cores) in [(17, 16), (64, 16), (3, 2)] {
             let marked = format!("{shown}  no goal: {ranks} ranks, {cores} cores");
-            // Neither a hit nor a miss.
+            // Neither met nor missed.
             check(ranks, cores, 0.9, Verdict::NotJudged, &marked);
             check(ranks, cores, 0.1, Verdict::NotJudged, &marked);
         }

@@ -1,4 +1,4 @@
-//! Launchers that are compared, and how one run of each is started.
+//! The compared launchers, and the start of one run of each.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -11,50 +11,51 @@ use crate::lattice_binary;
 /// A launcher that can be measured.
 #[derive(Debug)]
 pub struct Launcher {
-    /// What it is called in a table.
+    /// Its name in a table.
     pub name: &'static str,
     way: Way,
 }
 
-/// How it starts ranks.
+/// Its way to start ranks.
 #[derive(Debug)]
 enum Way {
-    /// A program that is asked to.
+    /// A launcher program.
     Program {
         file: PathBuf,
-        /// What stands before `-n`.
+        /// Arguments before `-n`.
         arguments: Vec<OsString>,
     },
-    /// This process starts them with `posix_spawn` and waits for them: the least that starting programs takes here.
+    /// This process starts the ranks with `posix_spawn` and waits for them. This is the lower limit for the start of programs on this
+    /// machine.
     Bare,
 }
 
 impl Launcher {
-    /// A program that takes `arguments -n RANKS COMMAND`.
+    /// Creates a launcher from a program that accepts `arguments -n RANKS COMMAND`.
     pub fn program(name: &'static str, file: PathBuf, arguments: &[&str]) -> Self {
         let arguments = arguments.iter().map(OsString::from).collect();
         Self { name, way: Way::Program { file, arguments } }
     }
 
-    /// The launcher of [`lattice_binary`]; or why it cannot be measured.
+    /// Returns the launcher of [`lattice_binary`], or the reason why it cannot be measured.
     pub fn lattice() -> Result<Self, String> {
         Ok(Self::program("lattice", lattice_binary()?, &["launch"]))
     }
 
-    /// No launcher at all: the floor under every other one.
+    /// Returns the way without a launcher: the lower limit for every launcher.
     pub fn bare() -> Self {
         Self { name: "bare", way: Way::Bare }
     }
 
-    /// Whether its ranks can speak PMI.
+    /// Returns true if its ranks can use PMI.
     pub fn has_pmi(&self) -> bool {
         matches!(self.way, Way::Program { .. })
     }
 
-    /// Runs a command in so many ranks to its end, and returns what they printed.
+    /// Runs a command in `ranks` ranks to its end, and returns their output.
     ///
     /// # Errors
-    /// Says why, if the launcher cannot be started, ends with a failure, or prints what is no text.
+    /// Returns a description of the failure if the launcher cannot be started, fails, or prints bytes that are not text.
     pub fn run(&self, ranks: usize, command: &[OsString]) -> Result<String, String> {
         let Some(launch) = self.launch(ranks, command) else { return run_bare(ranks, command) };
         let (status, printed, said) = run_to_end(launch).map_err(|error| self.absent(&error))?;
@@ -65,16 +66,16 @@ impl Launcher {
         String::from_utf8(printed).map_err(|error| format!("{} printed no text: {error}", self.name))
     }
 
-    /// Starts a command in so many ranks, whose output nobody reads.
+    /// Starts a command in `ranks` ranks, and discards their output.
     ///
     /// # Errors
-    /// Says why the launcher cannot be started.
+    /// Returns a description of the failure if the launcher cannot be started.
     pub fn start(&self, ranks: usize, command: &[OsString]) -> Result<Child, String> {
         let mut launch = self.launch(ranks, command).ok_or_else(|| format!("{} is no launcher", self.name))?;
         launch.stdout(Stdio::null()).stderr(Stdio::null()).spawn().map_err(|error| self.absent(&error))
     }
 
-    /// The launcher's command line; `None` without one.
+    /// Returns the launcher's command line; `None` for the way without a launcher.
     fn launch(&self, ranks: usize, command: &[OsString]) -> Option<Command> {
         let Way::Program { file, arguments } = &self.way else { return None };
         let mut launch = Command::new(file);
@@ -87,8 +88,8 @@ impl Launcher {
     }
 }
 
-/// Runs a command until its own process ends, and returns what it and its children wrote to standard output and standard error until then.
-/// Both are files and not pipes: proxies that a launcher leaves behind, as Hydra 5.0.2 does now and then, keep a pipe open.
+/// Runs a command until its own process ends. Returns the standard output and standard error of the command and its children until this
+/// time. Both are files instead of pipes. Hydra 5.0.2 sometimes leaves proxies running, which keep a pipe open.
 fn run_to_end(mut command: Command) -> io::Result<(ExitStatus, Vec<u8>, Vec<u8>)> {
     let (output, errors) = (tempfile::tempfile()?, tempfile::tempfile()?);
     let status = command.stdout(output.try_clone()?).stderr(errors.try_clone()?).status()?;
@@ -101,7 +102,7 @@ fn run_to_end(mut command: Command) -> io::Result<(ExitStatus, Vec<u8>, Vec<u8>)
     Ok((status, written(output)?, written(errors)?))
 }
 
-/// Where a program is that a shell would find.
+/// Returns the path of a program, by the search of a shell.
 pub fn in_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.exists())

@@ -1,5 +1,5 @@
-//! Common parts of the comparison programs in `benches/`: launchers that take turns, samples with their medians and intervals, comparisons with the
-//! rule for goals, and the line that describes the machine. Each bench owns its scenarios and its table.
+//! Common parts of the comparison programs in `benches/`: launchers that take turns, samples with their medians and intervals, comparisons with
+//! the rule for goals, and the line that describes the machine. Each bench owns its scenarios and its table.
 
 use std::path::{Path, PathBuf};
 
@@ -11,14 +11,14 @@ pub mod pmix_client;
 pub mod sample;
 pub mod turns;
 
-/// Returns the launcher to measure: the program in `LATTICE_BIN`, else the one in the directory that this bench was built into (cargo
-/// keeps benches in `deps` below it); or why there is none.
+/// Returns the launcher to measure: the program in `LATTICE_BIN`, or else the launcher in the build directory of this bench (cargo stores
+/// benches in its subdirectory `deps`). Returns the reason if there is none.
 pub fn lattice_binary() -> Result<PathBuf, String> {
     let file = match std::env::var_os("LATTICE_BIN") {
         Some(file) => PathBuf::from(file),
         None => {
             let this =
-                std::env::current_exe().map_err(|error| format!("cannot tell where this program is: {error}"))?;
+                std::env::current_exe().map_err(|error| format!("cannot find the path of this program: {error}"))?;
             built_with(&this, "lattice")
         }
     };
@@ -29,14 +29,14 @@ pub fn lattice_binary() -> Result<PathBuf, String> {
     }
 }
 
-/// Where cargo puts a program when it builds the bench, test or program `this`.
+/// Returns the path at which cargo stores a program when it builds the bench, test or program `this`.
 fn built_with(this: &Path, program: &str) -> PathBuf {
     let beside = this.parent().unwrap_or(Path::new("."));
     let directory = if beside.ends_with("deps") { beside.parent().unwrap_or(beside) } else { beside };
     directory.join(program)
 }
 
-/// Whether this is a measurement (`cargo bench`); else it only shows that the program works (`cargo test --benches`).
+/// Returns true if this is a measurement (`cargo bench`). Otherwise the program only proves that it works (`cargo test --benches`).
 pub fn is_measured() -> bool {
     let is_given = |word: &str| std::env::args().any(|given| given == word);
     is_given("--bench") && !is_given("--test")

@@ -1,15 +1,15 @@
-//! The machine that a measurement was made on.
+//! The machine of a measurement.
 
 use std::fs::read_to_string;
 use std::num::NonZeroUsize;
 use std::thread::available_parallelism;
 
-/// Number of cores that this process may use: within its affinity and the quota of its control group.
+/// Returns the number of cores that this process may use: within its affinity and the quota of its control group.
 pub fn cores() -> usize {
     available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
-/// Processor, number of usable cores, kernel and load, in one line.
+/// Returns the processor, number of usable cores, kernel and load, in one line.
 pub fn line() -> String {
     let cpuinfo = read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));

@@ -15,30 +15,30 @@ const CHART: (u32, u32) = (330, 260);
 /// Axes of a chart that is being drawn.
 type Axes<'a, 'file, Y> = ChartContext<'a, SVGBackend<'file>, Cartesian2d<LogCoord<f64>, Y>>;
 
-/// One chart: a title, and lines with their names.
+/// One chart: a title, and named lines.
 #[derive(Debug)]
 pub struct Chart {
     /// Title, with the unit.
     pub title: &'static str,
     /// Vertical axis.
     pub scale: Scale,
-    /// Lines: a name, and points of which both numbers are above 0.
+    /// Lines: a name, and points with both coordinates above 0.
     pub lines: Vec<(&'static str, Vec<(f64, f64)>)>,
 }
 
 /// Kind of a vertical axis.
 #[derive(Clone, Copy, Debug)]
 pub enum Scale {
-    /// From 0 on.
+    /// Linear, from 0 on.
     Linear,
-    /// Around the numbers there are.
+    /// Logarithmic, around the values of the lines.
     Logarithmic,
 }
 
-/// Draws charts side by side; `x` names the horizontal axis, which is logarithmic.
+/// Draws charts next to each other. `x` names the horizontal axis, which is logarithmic.
 ///
 /// # Errors
-/// Fails when the file cannot be written.
+/// Fails if the file cannot be written.
 pub fn draw(file: &Path, x: &str, charts: &[Chart]) -> Result<(), Box<dyn Error>> {
     let size = (CHART.0 * charts.len() as u32, CHART.1);
     let area = SVGBackend::new(file, size).into_drawing_area();

@@ -1,4 +1,4 @@
-//! A PMIx client as bytes: what Open MPI 5 says to its server, for benches that drive a server without sockets.
+//! A PMIx client as bytes: the requests of Open MPI 5, for benches that run a server without sockets.
 
 use bytes::Bytes;
 use pmi_core::server::ConnectionId;
@@ -14,7 +14,7 @@ use pmix_core::wire::writer::Writer;
 /// Namespace of the clients' job.
 pub const NAMESPACE: &str = "job0";
 
-/// Shakes hands with a server as this rank.
+/// Performs the handshake with a server as this rank.
 pub fn join(server: &mut Server, rank: u32) -> ConnectionId {
     let mut payload = b"native\0\0\0\0\x08\0\0\0\0\0\0\0\0\0job0\0".to_vec();
     payload.extend(rank.to_be_bytes());
@@ -28,7 +28,7 @@ pub fn join(server: &mut Server, rank: u32) -> ConnectionId {
     connection
 }
 
-/// A request whose command is followed by what `write` writes.
+/// Returns a request: the command, and the bytes from `write`.
 pub fn request(command: u8, write: impl FnOnce(&mut Writer)) -> Bytes {
     let mut payload = Writer::new(Encoding::Flex);
     payload.one();
@@ -37,7 +37,7 @@ pub fn request(command: u8, write: impl FnOnce(&mut Writer)) -> Bytes {
     message(101, &payload.into_bytes())
 }
 
-/// Commits a value of this scope.
+/// Returns a commit of a value with this scope.
 pub fn commit(scope: u8, key: &str, value: &[u8]) -> Bytes {
     request(command::COMMIT, |out| {
         let mut buffer = Writer::new(Encoding::Flex);
@@ -50,7 +50,7 @@ pub fn commit(scope: u8, key: &str, value: &[u8]) -> Bytes {
     })
 }
 
-/// A fence of the whole job that collects what was committed.
+/// Returns a fence of the whole job that collects the committed values.
 pub fn fence() -> Bytes {
     request(command::FENCE, |out| {
         out.count(1);
@@ -62,7 +62,7 @@ pub fn fence() -> Bytes {
     })
 }
 
-/// Asks for a value of a rank.
+/// Returns a get of a value of a rank.
 pub fn get(rank: u32, key: &str) -> Bytes {
     request(command::GET, |out| {
         out.one();

@@ -1,6 +1,6 @@
-//! Repeated measurements of one quantity, and how two of them compare.
+//! Repeated measurements of one quantity, and the comparison of two quantities.
 
-/// How often the bootstrap draws.
+/// Number of draws of the bootstrap.
 const DRAWS: usize = 4000;
 
 /// The ratio of two medians, and the interval that holds it with 95 % confidence.
@@ -14,10 +14,10 @@ pub(crate) struct Ratio {
     pub(crate) high: f64,
 }
 
-/// The middle value; of an even number of values the mean of the two in the middle.
+/// Returns the middle value. For an even number of values, returns the mean of the two middle values.
 ///
 /// # Panics
-/// Panics when there is no value.
+/// Panics if there is no value.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -26,11 +26,11 @@ pub fn median(values: &[f64]) -> f64 {
 }
 
 impl Ratio {
-    /// Compares two sets of samples by the percentile bootstrap: both are drawn anew, with replacement and a fixed seed,
-    /// and the interval leaves out the lowest and the highest 2.5 % of the ratios thus seen.
+    /// Compares two sets of samples by the percentile bootstrap. It draws both sets again, with replacement and a fixed
+    /// seed. The interval excludes the lowest and the highest 2.5 % of the resulting ratios.
     ///
     /// # Panics
-    /// Panics when one of the sets is empty.
+    /// Panics if one of the sets is empty.
     pub(crate) fn of(over: &[f64], under: &[f64]) -> Self {
         let mut random = Random(0x9e37_79b9_7f4a_7c15);
         let mut ratios: Vec<_> =
@@ -41,7 +41,7 @@ impl Ratio {
     }
 }
 
-/// xorshift64: good enough to draw samples, and the same on every run.
+/// xorshift64: sufficient to draw samples, and reproducible.
 struct Random(u64);
 
 impl Random {

@@ -1,11 +1,11 @@
-//! Launchers take turns at the same run, so that what the machine does meanwhile hits all of them.
+//! Launchers take turns at the same run, so that other load on the machine affects all of them.
 
 use crate::launcher::Launcher;
 
-/// What the runs of one launcher gave, in order; or why it cannot be measured.
+/// Results of the runs of one launcher, in order, or the reason why it cannot be measured.
 pub type Taken<T> = Result<Vec<T>, String>;
 
-/// Lets each launcher make one run a round, and leaves out those that failed before. The results are in the order of `launchers`.
+/// Performs one run of each launcher per round. Skips launchers that failed before. The results are in the order of `launchers`.
 pub fn take<T>(
     launchers: &[&Launcher],
     rounds: usize,

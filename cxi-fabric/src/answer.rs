@@ -1,5 +1,5 @@
-//! Fields of a JSON answer, read where they lie in the body: a secret in it is copied once, into its [`Secret`], and an error
-//! tells the name and kind of a field, never its content.
+//! Fields of a JSON answer, parsed in place: a secret is copied once, into its [`Secret`]. An error names a field and its
+//! kind, never its content.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use crate::secret::Secret;
 /// One JSON object.
 pub(crate) struct Fields<'a>(BTreeMap<Cow<'a, str>, &'a RawValue>);
 
-/// Description of what was seen and what was expected.
+/// Actual and expected content of a field.
 pub(crate) type FieldError = String;
 
 impl<'a> Fields<'a> {
@@ -55,15 +55,15 @@ impl<'a> Fields<'a> {
         Ok(self.expect(name, "a list of objects", read)?.into_iter().map(Self).collect())
     }
 
-    /// A secret spelt in hexadecimal digits.
+    /// Secret in hexadecimal digits.
     pub(crate) fn hex(&self, name: &str) -> Result<Secret, FieldError> {
         self.expect(name, "an even number of hexadecimal digits", |json| {
-            // JSON has escapes, hexadecimal digits need none.
+            // JSON has escapes, but hexadecimal digits need none.
             json.strip_prefix('"')?.strip_suffix('"').and_then(Secret::from_hex)
         })
     }
 
-    /// A secret as it stands.
+    /// Secret as plain text.
     pub(crate) fn secret(&self, name: &str) -> Result<Secret, FieldError> {
         self.expect(name, "a text", |json| serde_json::from_str::<String>(json).ok().map(Secret::new))
     }
@@ -77,7 +77,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Kind of the value that begins like this.
+/// Kind of a value, from its first byte.
 fn kind(json: &str) -> &'static str {
     match json.bytes().next() {
         Some(b'"') => "another text",
@@ -88,14 +88,14 @@ fn kind(json: &str) -> &'static str {
     }
 }
 
-/// A service's description of its own failure: the `detail`, `message`, ... of a problem document, or a short plain text.
+/// A service's text for its own failure: `detail`, `message` or a similar field of a problem document, or a short plain text.
 pub(crate) fn error_text(body: &[u8]) -> String {
     if let Ok(fields) = Fields::read(body) {
         let words =
             ["detail", "message", "error_description", "title", "error"].iter().find_map(|name| fields.text(name).ok());
         return words.unwrap_or_default();
     }
-    // A page of a gateway, which no one wants to read in an error.
+    // An HTML page of a gateway is of no use in an error.
     let text = String::from_utf8_lossy(body);
     if text.trim_start().starts_with('<') { String::new() } else { text.into_owned() }
 }

@@ -1,5 +1,5 @@
-//! Authorisation of our requests: none, a password, or a token that an authorisation server gives for a client's secret. A client
-//! certificate is a matter of TLS, and goes with any of them.
+//! Authorisation of requests: none, a password, or a token that an authorisation server issues for a client secret. A client
+//! certificate is part of TLS, and works with each of them.
 
 use std::time::{Duration, Instant};
 
@@ -16,10 +16,10 @@ use crate::scrubber::Scrubber;
 use crate::secret::Secret;
 use crate::wire::{Body, Method};
 
-/// A token is asked for anew this long before its end, so that it does not end on the way.
+/// A token is replaced this long before its end, so that it does not expire during a request.
 const MARGIN: Duration = Duration::from_secs(30);
 
-/// Means by which requests are authorised.
+/// Authorisation method of requests.
 pub(crate) enum Authoriser {
     None,
     Basic { user: String, password: Secret },
@@ -28,7 +28,7 @@ pub(crate) enum Authoriser {
 
 /// The client-credentials grant of OAuth 2.0 (RFC 6749, 4.4).
 pub(crate) struct OAuth {
-    /// Speaks to the authorisation server; unauthorised itself.
+    /// Client of the authorisation server; its own requests are not authorised.
     pub(crate) client: Client,
     pub(crate) path: String,
     pub(crate) client_id: String,
@@ -37,7 +37,7 @@ pub(crate) struct OAuth {
     pub(crate) token: Mutex<Option<Token>>,
 }
 
-/// A token, and when it is too old. Without an end it lasts until somebody refuses it.
+/// Token with its end. Without an end it is valid until a server rejects it.
 pub(crate) struct Token {
     value: Secret,
     ends: Option<Instant>,
@@ -65,9 +65,9 @@ impl Authorise for Authoriser {
         match self {
             Self::None | Self::Basic { .. } => false,
             Self::OAuth(oauth) => {
-                // Without the lock the time is over, as the next try will find.
+                // Without the lock the deadline has passed, which the next try detects.
                 if let Some(mut token) = oauth.token.try_lock_for(deadline.saturating_duration_since(now)) {
-                    // Another call may have got a new one meanwhile.
+                    // Another call may have fetched a new token meanwhile.
                     let is_refused = |token: &mut Token| refused.is_none_or(|refused| *bearer(&token.value) == refused);
                     token.take_if(is_refused);
                 }
@@ -78,7 +78,7 @@ impl Authorise for Authoriser {
 }
 
 impl Authoriser {
-    /// Tells a scrubber what must not be seen.
+    /// Registers the secrets with a scrubber.
     pub(crate) fn teach(&self, scrubber: &Scrubber) {
         match self {
             Self::None => {}
@@ -94,8 +94,8 @@ impl Authoriser {
 }
 
 impl OAuth {
-    /// The token at hand, or a new one. The lock is held while one is fetched, so that many calls at once ask for one token; who
-    /// waits for it does so until its own deadline.
+    /// Returns the present token, or fetches a new one. The lock is held during the fetch, so that concurrent calls request one
+    /// token. Each waiting call waits until its own deadline.
     fn token(&self, now: Instant, deadline: Instant) -> Result<Secret, FabricError> {
         let Some(mut token) = self.token.try_lock_for(deadline.saturating_duration_since(now)) else {
             let call = self.client.call_to(Method::Post, &self.path);
@@ -116,7 +116,7 @@ impl OAuth {
         let body = Body { content_type: "application/x-www-form-urlencoded", bytes: self.form() };
         let answer = match self.client.call(Method::Post, &self.path, None, Some(&body), deadline)? {
             Outcome::Done(answer) => answer,
-            // A POST is never judged absent, and no authorisation server speaks of conflicts.
+            // A POST is never classified as absent, and no authorisation server reports conflicts.
             Outcome::Absent(answer) | Outcome::Conflict(answer) => return Err(answer.refused(409)),
         };
         let (value, seconds) = answer.read(|body| {
@@ -132,7 +132,7 @@ impl OAuth {
         let mut fields: Vec<(&str, &[u8])> =
             vec![("grant_type=client_credentials&client_id=", id), ("&client_secret=", secret)];
         fields.extend(self.scope.as_ref().map(|scope| ("&scope=", scope.as_bytes())));
-        // Of exactly the length needed: a vector that grows leaves copies behind.
+        // Exactly the needed capacity: a vector that grows leaves copies in freed memory.
         let length = fields.iter().map(|(name, value)| name.len() + encoded(value).map(str::len).sum::<usize>()).sum();
         let mut form = Zeroizing::new(Vec::with_capacity(length));
         for (name, value) in fields {
@@ -143,24 +143,24 @@ impl OAuth {
     }
 }
 
-/// Bytes that are encoded in a path or a form: all but letters, digits, `-`, `.`, `_` and `~` (RFC 3986, 2.3).
+/// Bytes to encode in a path or a form: all but letters, digits, `-`, `.`, `_` and `~` (RFC 3986, 2.3).
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// A text that is not ours, as a path or a form may hold it.
+/// Encodes text from another source for a path or a form.
 pub(crate) fn percent_encode(text: &str) -> String {
     encoded(text.as_bytes()).collect()
 }
 
-/// The same in pieces, of which none is copied.
+/// Encodes in pieces, without copies.
 fn encoded(bytes: &[u8]) -> PercentEncode<'_> {
     percent_encoding::percent_encode(bytes, RESERVED)
 }
 
 const BEARER: &str = "Bearer ";
 
-/// The header for a token (RFC 6750, 2.1).
+/// Header for a token (RFC 6750, 2.1).
 fn bearer(token: &Secret) -> Zeroizing<String> {
-    // Tokens come from JSON, so that nothing is copied here.
+    // Tokens come from JSON and are UTF-8, so this makes no copy.
     let text = String::from_utf8_lossy(token.expose());
     let mut header = Zeroizing::new(String::with_capacity(BEARER.len() + text.len()));
     header.push_str(BEARER);
@@ -173,7 +173,7 @@ fn basic(user: &str, password: &Secret) -> Zeroizing<String> {
     pair.extend_from_slice(user.as_bytes());
     pair.push(b':');
     pair.extend_from_slice(password.expose());
-    // Of exactly the length needed, and written in place: a string that grows leaves copies behind.
+    // Exactly the needed length, and written in place: a string that grows leaves copies in freed memory.
     let mut encoded = Zeroizing::new(vec![0; pair.len().div_ceil(3) * 4]);
     let written = BASE64_STANDARD.encode_slice(&*pair, &mut encoded).expect("base64 takes four bytes for three");
     let mut header = Zeroizing::new(String::with_capacity(6 + written));
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(basic("Aladdin", &Secret::new("open sesame")).as_str(), "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==");
     }
 
-    /// A buffer that has grown has left a copy of what it held.
+    /// A buffer that grows leaves a copy of its content.
     #[test]
     fn buffers_of_secrets_do_not_grow() {
         let secret = Secret::new("p&=\u{e4}/".repeat(400));

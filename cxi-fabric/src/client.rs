@@ -1,5 +1,5 @@
-//! Client of one service: sends a request, classifies the answer, pauses and retries, until the call succeeds, fails for good, or its
-//! deadline is over. Where the credentials come from is left to an [`Authorise`].
+//! Client of one service: sends a request, classifies the answer, pauses and retries, until the call succeeds, fails permanently, or reaches
+//! its deadline. An [`Authorise`] provides the credentials.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::wire::{Body, Failure, Method, Request, Response, Wire};
 
 /// Source of the `Authorization` header of requests.
 pub(crate) trait Authorise: Send + Sync {
-    /// The value of the header; `None` for requests without one. May ask a server for it, until `deadline`.
+    /// Value of the header; `None` for requests without one. May request it from a server, until `deadline`.
     fn header(
         &self,
         now: Instant,
@@ -25,12 +25,12 @@ pub(crate) trait Authorise: Send + Sync {
         scrubber: &Scrubber,
     ) -> Result<Option<Zeroizing<String>>, FabricError>;
 
-    /// Drops credentials if they are still those of a header that was refused; true if others can be had in their place. Waits for calls that
-    /// are getting others, until `deadline`.
+    /// Drops the credentials if they still equal the rejected header. Returns true if new credentials can be fetched. Waits for calls that
+    /// are fetching credentials, until `deadline`.
     fn refresh(&self, refused: Option<&str>, now: Instant, deadline: Instant) -> bool;
 }
 
-/// A service at a base URL.
+/// Client of a service with a base URL.
 pub(crate) struct Client {
     /// Without a slash at the end.
     pub(crate) base: Arc<str>,
@@ -47,13 +47,13 @@ pub(crate) struct Client {
 /// Result of a call that did not fail.
 pub(crate) enum Outcome {
     Done(Answer),
-    /// 404 where that is an answer.
+    /// 404, if that is a valid answer.
     Absent(Answer),
     /// 409 to a POST.
     Conflict(Answer),
 }
 
-/// A body, and which call it answers.
+/// Body of an answer, with the call.
 pub(crate) struct Answer {
     pub(crate) call: Call,
     body: Zeroizing<Vec<u8>>,
@@ -61,7 +61,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Reads the body; what makes no sense becomes an error that names the call.
+    /// Parses the body; an invalid body is an error that names the call.
     pub(crate) fn read<'a, T>(
         &'a self,
         read: impl FnOnce(&'a [u8]) -> Result<T, FieldError>,
@@ -69,29 +69,29 @@ impl Answer {
         read(&self.body).map_err(|what| FabricError::Unintelligible { call: self.call.clone(), what })
     }
 
-    /// The service's own words, fit to be shown.
+    /// The service's own error text, without secrets.
     pub(crate) fn words(&self) -> String {
         self.scrubber.scrub(&answer::error_text(&self.body))
     }
 
-    /// The answer as an error.
+    /// Converts the answer to an error.
     pub(crate) fn refused(self, status: u16) -> FabricError {
         FabricError::Refused { text: self.words(), call: self.call, status }
     }
 }
 
 impl Client {
-    /// Keeps a secret that the service gave us out of its error texts.
+    /// Removes a secret of the service from its error texts from now on.
     pub(crate) fn learn(&self, secret: &Secret) {
         self.scrubber.learn(secret);
     }
 
-    /// Describes a call that has not been tried.
+    /// Description of a call before its first try.
     pub(crate) fn call_to(&self, method: Method, path: &str) -> Call {
         Call { service: self.base.clone(), method: method.name(), path: path.to_owned(), tries: 0 }
     }
 
-    /// Asks until there is an answer that counts; see [`retry::classify`] for which do.
+    /// Retries until an answer is final; [`retry::classify`] decides that.
     pub(crate) fn call(
         &self,
         method: Method,
@@ -105,7 +105,7 @@ impl Client {
         outcome.map_err(|error| if may_be_done { error.in_doubt() } else { error })
     }
 
-    /// Sets `may_be_done` if a try that was to change something may have done so without an answer.
+    /// Sets `may_be_done` if a changing request may have been carried out without an answer.
     fn tries(
         &self,
         method: Method,
@@ -170,8 +170,8 @@ impl Client {
         self.authoriser.refresh(header, self.clock.now(), deadline)
     }
 
-    /// Pauses before the next try; false, without a pause, if the deadline comes first: the launch should hear of it now, not after a pause
-    /// with no try behind it.
+    /// Pauses before the next try. If the deadline comes first, returns false at once: the launch must get the error now, not after a pause
+    /// without a further try.
     fn pause(&self, call: &Call, last: &Trouble, deadline: Instant) -> bool {
         let asked = if let Trouble::Busy { retry_after, .. } = last { *retry_after } else { None };
         let pause = self.backoff.pause(call.tries, asked, &mut self.random.lock());

@@ -1,18 +1,18 @@
-//! Time as a value that can be handed in, so that retries can be tested without waiting. Monotonic: no decision of this crate
-//! hangs on the time of day.
+//! Clock as a parameter, so that retries can be tested without waiting. Monotonic: no decision of this crate depends on the
+//! time of day.
 
 use std::time::{Duration, Instant};
 
-/// Tells the time, and passes it.
+/// Source of time and of pauses.
 pub trait Clock: Send + Sync {
-    /// Now.
+    /// Present time.
     fn now(&self) -> Instant;
 
-    /// Returns when `pause` has gone by.
+    /// Returns after `pause`.
     fn sleep(&self, pause: Duration);
 }
 
-/// The machine's own.
+/// Clock of the machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
@@ -26,7 +26,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// Stands still but for those who sleep, who wake up at once in their future.
+/// Clock that advances only by sleeps, which return at once.
 #[cfg(any(test, feature = "fake", feature = "fuzzing"))]
 #[derive(Debug)]
 pub struct VirtualClock {
@@ -36,7 +36,7 @@ pub struct VirtualClock {
 
 #[cfg(any(test, feature = "fake", feature = "fuzzing"))]
 impl VirtualClock {
-    /// Time that was slept away.
+    /// Sum of all sleeps.
     pub fn passed(&self) -> Duration {
         *self.passed.lock()
     }

@@ -1,5 +1,5 @@
-//! The fabric section of the configuration, and how a manager comes from it. Secrets are in files of their own, so that the
-//! configuration can be shown to anybody.
+//! Fabric section of the configuration, and creation of the manager from it. Secrets are in separate files, so that the
+//! configuration itself is not secret.
 //!
 //! ```toml
 //! backend = "rest"                       # or "vnid", "pool"
@@ -41,12 +41,12 @@ use crate::vni::{Vni, VniRange};
 use crate::vnid::{VniCount, VnidFabric};
 use crate::wire::{Http, Tls};
 
-/// No file of a secret or certificate is larger.
+/// Limit on the size of a secret or certificate file.
 const LARGEST_FILE: u64 = 1 << 20;
-/// Time limit of one try; the launch's deadline bounds all of them together.
+/// Time limit of one try; the launch's deadline limits all tries together.
 const TRY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The fabric section.
+/// Fabric section of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FabricConfig {
@@ -54,25 +54,25 @@ pub struct FabricConfig {
     pub backend: Backend,
     /// Base URL of the manager, without the paths of the calls.
     pub url: Option<String>,
-    /// The partition of a vnid.
+    /// Partition of a vnid.
     #[serde(default = "default_partition")]
     pub partition: String,
-    /// The VNIs that this cluster gives out, where it does so itself.
+    /// VNIs that this cluster assigns, if it assigns them itself.
     #[serde(default)]
     pub vnis: VniRange,
-    /// Ranges that other resource managers of the fabric give out, or that the site keeps for itself. None may overlap `vnis`.
+    /// Ranges that other resource managers of the fabric assign, or that the site reserves. None may overlap `vnis`.
     #[serde(default)]
     pub foreign_vnis: Vec<VniRange>,
-    /// Each allocation gets a second VNI, for runtimes that want one between its launches; `SLINGSHOT_VNIS` holds it behind the
-    /// first. Not for `rest`, whose services have one VNI.
+    /// True to give each allocation a second VNI, for runtimes that need one between its launches. `SLINGSHOT_VNIS` has it
+    /// after the first. Not possible with `rest`, where services have one VNI.
     #[serde(default)]
     pub job_vni: bool,
-    /// The classes of traffic that ranks may use.
+    /// Traffic classes that ranks may use.
     #[serde(default)]
     pub traffic_classes: TrafficClasses,
-    /// Certificates: trusted authorities, and our own.
+    /// Certificates: trusted authorities, and this client's own.
     pub tls: Option<TlsFiles>,
-    /// Authentication of our requests.
+    /// Authentication of requests.
     #[serde(default)]
     pub auth: Authentication,
 }
@@ -85,11 +85,11 @@ fn default_partition() -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// One with the three endpoints of the design document.
+    /// Manager with the three endpoints of the design document.
     Rest,
     /// HPE's vnid.
     Vnid,
-    /// None: VNIs of our own pool are all there is.
+    /// No manager: only VNIs from this cluster's own pool.
     Pool,
 }
 
@@ -97,35 +97,35 @@ pub enum Backend {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsFiles {
-    /// Trusted authorities, in place of those that this machine trusts.
+    /// Trusted authorities. They replace the authorities that this machine trusts.
     pub ca: Option<PathBuf>,
-    /// Our certificate and its chain, for managers that want one.
+    /// Client certificate and its chain, for managers that require one.
     pub cert: Option<PathBuf>,
-    /// The key of our certificate.
+    /// Key of the client certificate.
     pub key: Option<PathBuf>,
 }
 
-/// Authentication of our requests.
+/// Authentication of requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(tag = "method", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Authentication {
-    /// Not at all, or by our certificate alone.
+    /// No authentication, or only by client certificate.
     #[default]
     None,
     /// Name and password.
     Basic {
         /// The user.
         user: String,
-        /// The file that holds the password.
+        /// File with the password.
         password_file: PathBuf,
     },
-    /// Token of an authorisation server, given for a client's secret.
+    /// Token that an authorisation server issues for a client secret.
     OAuth {
         /// URL of the authorisation server.
         token_url: String,
-        /// Client identifier that is registered there.
+        /// Registered client identifier.
         client_id: String,
-        /// The file that holds our secret.
+        /// File with the client secret.
         client_secret_file: PathBuf,
         /// Scope of the token.
         scope: Option<String>,
@@ -136,16 +136,16 @@ pub enum Authentication {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// A back end that speaks to somebody, and nobody to speak to.
+    /// The back end needs a URL, and none is set.
     #[error("fabric: back end {0:?} needs `url`")]
     UrlMissing(Backend),
-    /// Not a URL, or one with what is not its own.
+    /// The text is not a URL, or has parts that a base URL must not have.
     #[error("fabric: `{0}` is no base URL; write https://host:port, without user, password or query")]
     Url(String),
-    /// Keys would cross the network in the clear.
+    /// Keys would cross the network without encryption.
     #[error("fabric: `{0}` would carry keys in the clear; use https, or a loopback address")]
     Clear(String),
-    /// Failure to read a file.
+    /// A file could not be read.
     #[error("fabric: cannot read {}", path.display())]
     File {
         /// The file.
@@ -153,7 +153,7 @@ pub enum ConfigError {
         /// Error of the system.
         source: std::io::Error,
     },
-    /// Mode of a secret's file that lets others read it.
+    /// The mode of a secret's file allows other users to read it.
     #[error("fabric: {} holds a secret and has mode {mode:03o}; take the rights of others away (chmod o= FILE)", path.display())]
     Exposed {
         /// The file.
@@ -161,51 +161,51 @@ pub enum ConfigError {
         /// Permission bits of the file.
         mode: u32,
     },
-    /// A file without what it should hold.
+    /// The file does not have the expected content.
     #[error("fabric: {} holds no {expected}", path.display())]
     Content {
         /// The file.
         path: PathBuf,
-        /// Kind of content that the file should have.
+        /// Expected content.
         expected: &'static str,
     },
-    /// No authority is trusted.
+    /// This machine trusts no authority.
     #[error(
         "fabric: this machine trusts no authority{}; name that of the manager in `tls.ca`",
         .0.as_ref().map_or(String::new(), |error| format!(": {error}"))
     )]
     NoAuthority(#[source] Option<rustls_native_certs::Error>),
-    /// Half of an identity.
+    /// Only one of certificate and key is set.
     #[error("fabric: `tls.cert` and `tls.key` belong together; one of them is missing")]
     HalfIdentity,
-    /// A second VNI for services that have one.
+    /// A second VNI is set for services that have only one.
     #[error("fabric: services of back end \"rest\" have one VNI each; take out `job_vni`, or use \"vnid\" or \"pool\"")]
     JobVni,
-    /// VNI of the driver's default service, which lets in everybody.
+    /// The range has the VNI of the driver's default service, which all users may use.
     #[error("fabric: VNIs {ours} hold {default}, which is that of the NICs' default service; leave it out of `vnis`")]
     DefaultService {
-        /// Ours.
+        /// Range of this cluster.
         ours: VniRange,
-        /// The number.
+        /// The VNI of the default service.
         default: Vni,
     },
-    /// Two would give out the same numbers.
+    /// Two resource managers would assign the same numbers.
     #[error(
-        "fabric: VNIs {ours} overlap {theirs}, which others give out; ranks of different jobs would hear each other"
+        "fabric: VNIs {ours} overlap {theirs}, which another system gives out; ranks of different jobs would receive each other's packets"
     )]
     Overlap {
-        /// Ours.
+        /// Range of this cluster.
         ours: VniRange,
-        /// Theirs.
+        /// The foreign range.
         theirs: VniRange,
     },
 }
 
 impl FabricConfig {
-    /// Checks everything that can be checked without the network, and makes the manager. Does not connect.
+    /// Checks all settings that can be checked without the network, and makes the manager. Does not connect.
     ///
     /// # Errors
-    /// Of what an operator has to correct.
+    /// Returns errors that an operator has to correct.
     pub fn manager(&self) -> Result<Box<dyn FabricManager>, ConfigError> {
         if self.backend != Backend::Vnid {
             self.check_ranges()?;
@@ -291,7 +291,7 @@ impl FabricConfig {
     }
 }
 
-/// The URL without a slash at its end, if keys may be sent there.
+/// URL without a slash at its end. Fails if keys must not be sent there.
 fn base(url: &str) -> Result<String, ConfigError> {
     let bad = || ConfigError::Url(shown(url));
     let uri: Uri = url.parse().map_err(|_| bad())?;
@@ -311,7 +311,7 @@ fn base(url: &str) -> Result<String, ConfigError> {
     Ok(url.trim_end_matches('/').to_owned())
 }
 
-/// A URL as server and path.
+/// Splits a URL into server and path.
 fn split(url: &str) -> Result<(String, String), ConfigError> {
     let checked = base(url)?;
     let authority = checked.find("://").map_or(0, |at| at + 3);
@@ -319,7 +319,7 @@ fn split(url: &str) -> Result<(String, String), ConfigError> {
     Ok((checked[..path].to_owned(), checked[path..].to_owned()))
 }
 
-/// A URL as it may be shown: somebody may have put a password into it.
+/// URL for messages: hides a password in it.
 fn shown(url: &str) -> String {
     match (url.find("://"), url.rfind('@')) {
         (Some(scheme), Some(at)) if scheme < at => format!("{}://[secret]{}", &url[..scheme], &url[at..]),
@@ -335,7 +335,7 @@ fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, ConfigError> {
     Ok(bytes)
 }
 
-/// Reads what nobody else may.
+/// Reads a file that other users must not be able to read.
 fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>, ConfigError> {
     let failed = |source| ConfigError::File { path: path.to_owned(), source };
     let mode = std::fs::metadata(path).map_err(failed)?.permissions().mode() & 0o777;
@@ -344,7 +344,7 @@ fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>, ConfigError> {
 
 fn secret(path: &Path) -> Result<Secret, ConfigError> {
     let bytes = read_private(path)?;
-    // Editors end a file with a line end that is no part of the password.
+    // Editors add a line end, which is not part of the password.
     let end = bytes.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r')).map_or(0, |last| last + 1);
     if end == 0 {
         return Err(ConfigError::Content { path: path.to_owned(), expected: "secret" });
@@ -366,7 +366,7 @@ fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>, ConfigError> {
     Ok(found)
 }
 
-/// Certificates of the authorities that programs of this machine trust; OpenSSL's variables name others.
+/// Certificates of the authorities that programs of this machine trust; OpenSSL's variables override them.
 fn trusted_by_this_machine() -> Result<Vec<Certificate<'static>>, ConfigError> {
     let found = rustls_native_certs::load_native_certs();
     if found.certs.is_empty() {

@@ -1,9 +1,9 @@
-//! The variables that let a rank use the fabric, and those of an outer launcher that must not reach it.
+//! Variables that let a rank use the fabric, and variables of an outer launcher that must not reach it.
 //!
-//! libfabric's cxi provider reads `SLINGSHOT_VNIS` (its first number), `SLINGSHOT_DEVICES` and `SLINGSHOT_SVC_IDS`: the lists of
-//! devices and services belong together by position, and one that is missing makes it ignore the others. `SLINGSHOT_TCS` is read
-//! by Cray MPICH. `FI_CXI_DEFAULT_VNI` and `FI_CXI_AUTH_KEY` are the design document's; the first one counts only for services
-//! without a list of VNIs, the second one is not read by libfabric today.
+//! libfabric's cxi provider reads `SLINGSHOT_VNIS` (its first number), `SLINGSHOT_DEVICES` and `SLINGSHOT_SVC_IDS`. The lists of devices and
+//! services correspond by position; if one of the variables is missing, the provider ignores the others. Cray MPICH reads `SLINGSHOT_TCS`.
+//! `FI_CXI_DEFAULT_VNI` and `FI_CXI_AUTH_KEY` come from the design document. The first one is used only for services without a list of VNIs.
+//! libfabric does not read the second one at present.
 
 use std::fmt;
 
@@ -13,14 +13,14 @@ use zeroize::Zeroizing;
 use crate::fabric::Credentials;
 use crate::node::{NicService, TrafficClasses};
 
-/// Prefixes of variables that no user sets: with those of an outer launcher a rank would use the network of another job, or its collectives in
-/// hardware. libfabric's cxi provider reads more of the latter with each version.
+/// Prefixes of variables that no user sets. With those of an outer launcher, a rank would use the network of another job, or its hardware
+/// collectives. Each version of libfabric's cxi provider reads more variables for collectives.
 const STALE_PREFIXES: [&str; 3] = ["SLINGSHOT_", "FI_CXI_COLL_", "FI_CXI_HWCOLL_"];
 
 /// Single variables with the same effect.
 const STALE_NAMES: [&str; 2] = ["FI_CXI_DEFAULT_VNI", "FI_CXI_AUTH_KEY"];
 
-/// True for an inherited variable that a launcher sets and not a user: it is removed before those of this launch are set.
+/// True for an inherited variable that only a launcher sets. It is removed before the variables of this launch are set.
 pub fn is_stale(name: &str) -> bool {
     STALE_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || STALE_NAMES.contains(&name)
 }
@@ -46,21 +46,22 @@ impl Provider {
     }
 }
 
-/// Resources that the ranks of a node may use.
+/// Fabric resources of the ranks of a node.
 #[derive(Clone, Copy, Debug)]
 pub struct RankFabric<'a> {
     /// Provider for libfabric.
     pub provider: Provider,
-    /// The launch's credentials; none on a fabric that needs none.
+    /// Credentials of the launch; none on a fabric that needs none.
     pub credentials: Option<&'a Credentials>,
-    /// The node's services, one per NIC.
+    /// Services of the node, one per NIC.
     pub services: &'a [NicService],
-    /// The traffic classes that the services allow.
+    /// Traffic classes that the services allow.
     pub traffic_classes: TrafficClasses,
 }
 
 impl RankFabric<'_> {
-    /// The variables of every rank on this node. `is_set` tells what the user has set: their choice of a provider wins.
+    /// Variables of every rank on this node. `is_set` returns true for variables that the user has set: the user's choice of a provider takes
+    /// precedence.
     pub fn variables(&self, is_set: impl Fn(&str) -> bool) -> Variables {
         let mut variables = Variables::default();
         if !is_set("FI_PROVIDER") {
@@ -84,7 +85,7 @@ impl RankFabric<'_> {
     }
 }
 
-/// Names and values, one of which is a key: what shows itself are the names.
+/// Names and values, including a key. `Debug` shows only the names.
 #[derive(Default)]
 pub struct Variables(Vec<(&'static str, Zeroizing<String>)>);
 
@@ -169,7 +170,7 @@ mod tests {
         let (credentials, services) = (credentials(), services(&[]));
         let variables = fabric(&credentials, &services).variables(|name| name == "FI_PROVIDER");
         assert!(!map(&variables).contains_key("FI_PROVIDER"));
-        // Without services on this node three lists would be empty, and libfabric would trip over them.
+        // Without services on this node the three lists would be empty, and libfabric would fail on them.
         assert!(!map(&variables).keys().any(|name| name.starts_with("SLINGSHOT")));
         let verbs = RankFabric { provider: Provider::Verbs, credentials: None, ..fabric(&credentials, &services) };
         assert_eq!(map(&verbs.variables(|_| false)), BTreeMap::from([("FI_PROVIDER", "verbs")]));

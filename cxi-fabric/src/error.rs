@@ -1,7 +1,7 @@
-//! Errors of calls to a fabric manager, in words that an operator can act on.
+//! Errors of calls to a fabric manager, as text for an operator.
 //!
-//! Every error names the service, the call, and how many tries it took. Text of the manager's own is bounded and free of
-//! secrets before it gets here.
+//! Every error names the service, the call, and the number of tries. Text of the manager is shortened and cleared of
+//! secrets before it is stored here.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// Call that an error is about.
+/// Call of an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// The service's base URL, without user or password.
+    /// Base URL of the service, without user or password.
     pub service: Arc<str>,
     /// The HTTP method.
     pub method: &'static str,
-    /// The path, as the service was asked for it.
+    /// Path of the request.
     pub path: String,
     /// Number of tries.
     pub tries: u32,
@@ -34,32 +34,32 @@ impl fmt::Display for Call {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Trouble {
-    /// There was no time for a first try.
+    /// The deadline passed before the first try.
     #[error("there was no time to ask")]
     NotAsked,
-    /// No connection.
+    /// No connection could be made.
     #[error("it cannot be reached: {0}")]
     Unreachable(String),
-    /// No whole answer in time.
+    /// No complete answer arrived in time.
     #[error("no answer within {} ms", .0.as_millis())]
     Slow(Duration),
-    /// The connection broke; whether the request was carried out is unknown.
+    /// The connection broke; the request may have been carried out.
     #[error("the connection broke: {0}")]
     Broken(String),
-    /// The service is busy or out of order at present.
+    /// The service is temporarily busy or out of order.
     #[error("it answered {status}{}{}", said(text), come_back(*retry_after))]
     Busy {
         /// The HTTP status.
         status: u16,
-        /// The manager's own words.
+        /// Text of the manager.
         text: String,
-        /// Pause that the service asks for.
+        /// Pause that the service requests.
         retry_after: Option<Duration>,
     },
 }
 
 impl Trouble {
-    /// True if the service may have received the request, and may have carried it out.
+    /// True if the service may have received and carried out the request.
     pub(crate) fn may_be_done(&self) -> bool {
         match self {
             Self::NotAsked | Self::Unreachable(_) => false,
@@ -72,7 +72,7 @@ impl Trouble {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FabricError {
-    /// The deadline passed, or would have before the next try. Whether anything was done is unknown.
+    /// The deadline passed, or would have passed before the next try. The effect is unknown.
     #[error("{call}: gave up at the deadline, as {last}; see whether the service runs and is reachable from this host")]
     OutOfTime {
         /// The call.
@@ -80,7 +80,7 @@ pub enum FabricError {
         /// Failure of the last try.
         last: Trouble,
     },
-    /// Credentials of ours are missing or wrong. The try that was answered so did nothing.
+    /// The credentials are missing or wrong. The last try did nothing.
     #[error(
         "{call}: it answered {status}{}; check the credentials that the fabric section of the configuration names",
         said(text)
@@ -90,51 +90,51 @@ pub enum FabricError {
         call: Call,
         /// 401 or 403.
         status: u16,
-        /// The manager's own words.
+        /// Text of the manager.
         text: String,
     },
-    /// The call was refused for good. The try that was answered so did nothing.
-    #[error("{call}: it answered {status}{}; ask whoever runs it, with this text", said(text))]
+    /// The manager refuses the call permanently. The last try did nothing.
+    #[error("{call}: it answered {status}{}; send this text to its administrator", said(text))]
     Refused {
         /// The call.
         call: Call,
         /// The HTTP status.
         status: u16,
-        /// The manager's own words.
+        /// Text of the manager.
         text: String,
     },
     /// The service exists already, and the manager does not identify it.
     #[error(
-        "{call}: it answered 409{}, and shows no service called {name}; delete what is in the way, or ask whoever runs it",
+        "{call}: it answered 409{}, and shows no service called {name}; delete what is in the way, or ask its administrator",
         said(text)
     )]
     Conflict {
         /// The call.
         call: Call,
-        /// Name of our service.
+        /// Name of the requested service.
         name: String,
-        /// The manager's own words.
+        /// Text of the manager.
         text: String,
     },
-    /// The answer is malformed. Whether anything was done is unknown.
+    /// The answer is malformed. The effect is unknown.
     #[error("{call}: its answer makes no sense: {what}; is this URL that of a fabric manager, and of the right kind?")]
     Unintelligible {
         /// The call.
         call: Call,
-        /// Description of what was seen and what was expected.
+        /// Actual and expected content.
         what: String,
     },
-    /// The manager gave other credentials than asked for.
+    /// The manager returned credentials with another VNI.
     #[error("{call}: asked for VNI {asked}, it gave {given}; see whether another resource manager uses the same range")]
     OtherVni {
         /// The call.
         call: Call,
-        /// VNI that was asked for.
+        /// Requested VNI.
         asked: u16,
-        /// VNI that was given.
+        /// Returned VNI.
         given: u16,
     },
-    /// The manager does not offer the call.
+    /// The manager does not support the call.
     #[error("{call}: it does not offer this call")]
     NotOffered {
         /// The call.
@@ -143,7 +143,7 @@ pub enum FabricError {
     /// The last try did nothing, but an earlier one may have been carried out, or a service of that name exists.
     #[error("{0}; an earlier try may have been carried out")]
     InDoubt(Box<Self>),
-    /// The back end assigns no VNIs, and none was given to it.
+    /// The back end assigns no VNIs, and the request has none.
     #[error("back end {backend} needs a VNI from the pool; configure `vnis`")]
     VniNeeded {
         /// The back end.
@@ -161,14 +161,15 @@ impl FabricError {
         }
     }
 
-    /// This error behind a try that may have been carried out: what became of the call is unknown then, whatever came last.
+    /// This error after a try that may have been carried out. The effect of the call is then unknown, whatever the last
+    /// error is.
     pub(crate) fn in_doubt(self) -> Self {
         if self.nothing_was_done() { Self::InDoubt(Box::new(self)) } else { self }
     }
 }
 
 fn said(text: &str) -> String {
-    if text.is_empty() { String::new() } else { format!(" and said \"{text}\"") }
+    if text.is_empty() { String::new() } else { format!(" with \"{text}\"") }
 }
 
 fn come_back(after: Option<Duration>) -> String {
@@ -186,8 +187,8 @@ mod tests {
         let last = Trouble::Busy { status: 503, text: "draining".into(), retry_after: Some(Duration::from_secs(60)) };
         assert_eq!(
             FabricError::OutOfTime { call, last }.to_string(),
-            "fabric manager https://fm:443: POST /fabric/cxi/services (3 tries): gave up at the deadline, as it answered 503 and \
-             said \"draining\" (it wants to be asked again in 60 s); see whether the service runs and is reachable from this host"
+            "fabric manager https://fm:443: POST /fabric/cxi/services (3 tries): gave up at the deadline, as it answered 503 \
+             with \"draining\" (it wants to be asked again in 60 s); see whether the service runs and is reachable from this host"
         );
     }
 }

@@ -1,7 +1,7 @@
-//! Interface of a fabric manager, whichever it is: a service that ties a VNI to nodes, its credentials, its deletion.
+//! Interface of all fabric managers: creates a service that ties a VNI to nodes, returns its credentials, deletes it.
 //!
-//! Calls block, so they belong on a thread that may; each takes a deadline and returns by it. Back ends
-//! come from a [`FabricConfig`](crate::FabricConfig): `rest`, `vnid` and `pool`.
+//! Calls block, so they need a thread that may block. Each takes a deadline and returns by it. A
+//! [`FabricConfig`](crate::FabricConfig) makes the back ends: `rest`, `vnid` and `pool`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,22 +14,22 @@ use crate::error::FabricError;
 use crate::secret::Secret;
 use crate::vni::Vni;
 
-/// Name of a cluster, by which it knows its own services at a manager that serves several: 1 to 32 letters, digits, `-` and `_`.
+/// Name of a cluster, which identifies its services at a manager of several clusters: 1 to 32 letters, digits, `-` and `_`.
 ///
-/// Without a dot, which would make the names of one cluster's services begin with another cluster's name.
+/// Names have no dot. With a dot, the names of one cluster's services could start with another cluster's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClusterName(String);
 
-/// The text cannot name a cluster.
+/// Error for a text that is not a cluster name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("`{0}` cannot name a cluster; a cluster's name has 1 to 32 letters, digits, `-` and `_`")]
 pub struct ClusterNameError(String);
 
 impl ClusterName {
-    /// Greatest length of a name, in bytes.
+    /// Limit on the length of a name, in bytes.
     pub const LONGEST: usize = 32;
 
-    /// The text.
+    /// Text of the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -54,36 +54,36 @@ impl fmt::Display for ClusterName {
     }
 }
 
-/// Our name for a service; with it a request that is repeated finds what its first sending made.
+/// Name that this cluster gives a service. With it a repeated request finds the service of the first request.
 ///
-/// Written `cluster.allocation.serial`, so that a cluster recognises its own in a list.
+/// Format `cluster.allocation.serial`, so that a cluster recognises its own services in a list.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ServiceName(String);
 
-/// The text cannot name a service.
+/// Error for a text that is not a service name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("`{0}` cannot be part of a service's name; allowed are 1 to 128 letters, digits, `-`, `_` and `.`")]
 pub struct NameError(String);
 
 impl ServiceName {
-    /// Greatest length of a name, in bytes.
+    /// Limit on the length of a name, in bytes.
     pub const LONGEST: usize = 128;
 
-    /// The name of the service number `serial` that `cluster` wants for `allocation`.
+    /// Name of service number `serial` of `cluster` for `allocation`.
     ///
     /// # Errors
-    /// Of parts that do not fit into a URL or a file name.
+    /// Fails for parts that do not fit into a URL or a file name.
     pub fn new(cluster: &ClusterName, allocation: &str, serial: u64) -> Result<Self, NameError> {
         Self::try_from(format!("{cluster}.{allocation}.{serial}"))
     }
 
-    /// The text.
+    /// Text of the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// True for a name of `cluster`'s.
+    /// True for a name of `cluster`.
     pub fn is_of(&self, cluster: &ClusterName) -> bool {
         self.0.strip_prefix(cluster.as_str()).is_some_and(|rest| rest.starts_with('.'))
     }
@@ -117,29 +117,29 @@ impl fmt::Display for ServiceName {
 /// Request for a service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceRequest {
-    /// Name of the service. Requests are idempotent by it: asking twice makes one service.
+    /// Name of the service. It makes requests idempotent: two equal requests make one service.
     pub name: ServiceName,
-    /// The allocation.
+    /// Name of the allocation.
     pub allocation: String,
-    /// The VNI, where we choose it.
+    /// VNI, if this cluster assigns it.
     pub vni: Option<Vni>,
-    /// A second one, for ranks of several launches, where we choose it and one is wanted.
+    /// Second VNI for ranks of several launches, if this cluster assigns it and the configuration requests one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_vni: Option<Vni>,
-    /// The allocation's nodes.
+    /// Nodes of the allocation.
     pub nodes: Vec<String>,
-    /// User whose ranks use it.
+    /// User of the ranks.
     pub uid: u32,
 }
 
 impl ServiceRequest {
-    /// VNIs that we chose for it.
+    /// VNIs that this cluster assigned to the service.
     pub(crate) fn vnis(&self) -> impl Iterator<Item = Vni> + use<> {
         self.vni.into_iter().chain(self.job_vni)
     }
 }
 
-/// The manager's name for a service.
+/// The manager's identifier of a service.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ServiceId(pub String);
@@ -153,45 +153,45 @@ impl fmt::Display for ServiceId {
 /// Existing service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
-    /// The manager's name for it.
+    /// The manager's identifier.
     pub id: ServiceId,
-    /// The VNI that its ranks talk on.
+    /// VNI of the ranks' traffic.
     pub vni: Vni,
-    /// A second one, for ranks of several launches.
+    /// Second VNI, for ranks of several launches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_vni: Option<Vni>,
 }
 
-/// Credentials by which ranks use a service.
+/// Credentials with which ranks use a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credentials {
-    /// The VNI that they talk on.
+    /// VNI of the ranks' traffic.
     pub vni: Vni,
-    /// A second one, for ranks of several launches; none unless the configuration wants it.
+    /// Second VNI, for ranks of several launches; `None` unless the configuration requests it.
     pub job_vni: Option<Vni>,
-    /// The manager's key; none where it gives none.
+    /// The manager's key; `None` if it issues none.
     pub auth_key: Option<Secret>,
-    /// The CXI service on every NIC; 0 where each node makes its own, as real hardware wants it.
+    /// CXI service on every NIC; 0 if each node makes its own, as real hardware requires.
     pub svc_id: u32,
-    /// Lifetime from now on; `None` until they are revoked.
+    /// Lifetime from the time of receipt; `None` if it lasts until revocation.
     pub lifetime: Option<Duration>,
 }
 
 impl Credentials {
-    /// Credentials of a service whose manager gives no key.
+    /// Credentials of a service without a key.
     pub(crate) fn keyless(service: &Service) -> Self {
         Self { vni: service.vni, job_vni: service.job_vni, auth_key: None, svc_id: 0, lifetime: None }
     }
 }
 
-/// A service in a manager's list.
+/// Service in a manager's list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// The manager's name for it.
+    /// The manager's identifier.
     pub id: ServiceId,
-    /// Ours, if it is one of those that a launcher like us made.
+    /// Service name, if a launcher of this kind made the service.
     pub name: Option<ServiceName>,
-    /// VNI, if the list tells it.
+    /// VNI, if the list has it.
     pub vni: Option<Vni>,
 }
 
@@ -204,24 +204,24 @@ impl fmt::Display for Listed {
     }
 }
 
-/// Something that gives out fabric services.
+/// Source of fabric services.
 ///
-/// All calls are idempotent: a service is made once per name, and deleting one that is gone succeeds.
+/// All calls are idempotent: a name has one service, and deleting a deleted service succeeds.
 pub trait FabricManager: Send + Sync {
-    /// Makes the service, or finds the one of that name.
+    /// Makes the service, or finds the existing one with that name.
     fn create(&self, request: &ServiceRequest, deadline: Instant) -> Result<Service, FabricError>;
 
-    /// Credentials of a service; `None` if there is no such service any more.
+    /// Credentials of a service; `None` if the service no longer exists.
     fn credentials(&self, service: &Service, deadline: Instant) -> Result<Option<Credentials>, FabricError>;
 
-    /// Ends the service and with it its credentials.
+    /// Deletes the service, and thereby its credentials.
     fn delete(&self, id: &ServiceId, deadline: Instant) -> Result<(), FabricError>;
 
-    /// The service that a request may have made whose answer nobody heard. A manager that cannot be searched is asked for the
-    /// service again, which may make it: whoever calls this is about to delete it.
+    /// Finds the service of a request without an answer. If the manager has no search, this repeats the request, which may make
+    /// the service. The caller must delete the result.
     fn find(&self, request: &ServiceRequest, deadline: Instant) -> Result<Option<Service>, FabricError>;
 
-    /// Lists all services; [`FabricError::NotOffered`] where the manager has no such call.
+    /// Lists all services; [`FabricError::NotOffered`] if the manager does not support it.
     fn list(&self, deadline: Instant) -> Result<Vec<Listed>, FabricError>;
 
     /// Source of the services' VNIs.
@@ -231,12 +231,12 @@ pub trait FabricManager: Send + Sync {
 /// Source of VNIs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Numbering {
-    /// We do, from a pool of our own. The service may be deleted at once; the number waits until no node uses it.
+    /// This cluster, from its own pool. The service may be deleted at once; the number stays taken until no node uses it.
     Ours {
-        /// Each service gets a second number, for ranks of several launches.
+        /// True if each service gets a second number, for ranks of several launches.
         job_vni: bool,
     },
-    /// The manager does, and may give the number to others as soon as the service is deleted. So that waits for the nodes.
+    /// The manager. It may assign the number again as soon as the service is deleted, so the deletion waits for the nodes.
     Managers,
 }
 

@@ -1,8 +1,8 @@
-//! A fabric manager that is not one: a real HTTP server with a script of faults, for tests and demonstrations.
+//! Fake fabric manager: a real HTTP server with a script of faults, for tests and demonstrations.
 //!
 //! Serves the three endpoints of `openapi.json` and the list, a part of vnid's jobs, and an authorisation server at `/token`.
-//! Services live in memory. What it was asked can be looked at, and is written as JSON lines without secrets. What goes wrong can
-//! be changed at any time, by `POST /faults`.
+//! Services are in memory. The requests can be inspected, and are written as JSON lines without secrets. `POST /faults` changes
+//! the script at any time.
 
 mod connection;
 mod script;
@@ -22,26 +22,26 @@ pub use state::{Access, Exchange};
 
 use state::State;
 
-/// Greatest number of connections at once; further ones are closed.
+/// Limit on simultaneous connections; further ones are closed.
 const CONNECTIONS: usize = 256;
 
 /// Behaviour of the fake manager.
 pub struct Options {
-    /// Address that it listens at; port 0 is any free one.
+    /// Listen address; port 0 selects any free port.
     pub address: SocketAddr,
     /// Faults, in order.
     pub script: Vec<Rule>,
     /// Access control.
     pub access: Access,
-    /// Least time that an answer takes.
+    /// Minimum time of an answer.
     pub delay: Duration,
-    /// True for a manager that offers `GET /fabric/cxi/services`.
+    /// True if the manager supports `GET /fabric/cxi/services`.
     pub offers_list: bool,
-    /// True for a manager that answers a second POST of one name with 409, in place of the service that exists.
+    /// True if the manager answers a second POST of a name with 409, false if it returns the existing service.
     pub conflicts: bool,
-    /// The key of every service, in hexadecimal digits; each gets a random one without it.
+    /// Key of every service, in hexadecimal digits; `None` for random keys.
     pub auth_key: Option<String>,
-    /// Log of the calls.
+    /// Log of the requests.
     pub log: Option<Box<dyn Write + Send>>,
 }
 
@@ -60,7 +60,7 @@ impl Default for Options {
     }
 }
 
-/// A running fake; dropping it stops it.
+/// Running fake manager; dropping it stops it.
 pub struct FakeFabric {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -69,17 +69,17 @@ pub struct FakeFabric {
 
 struct Shared {
     state: Mutex<State>,
-    /// Open connections by number, so that the end of the fake ends them.
+    /// Open connections by number, which are closed when the fake stops.
     connections: Mutex<Vec<(u64, TcpStream)>>,
     stopped: AtomicBool,
     delay: Duration,
 }
 
 impl FakeFabric {
-    /// Listens and serves, on threads of its own.
+    /// Listens and serves, on its own threads.
     ///
     /// # Errors
-    /// If the address cannot be listened on.
+    /// Fails if the address is not available.
     pub fn start(options: Options) -> io::Result<Self> {
         let listener = TcpListener::bind(options.address)?;
         let address = listener.local_addr()?;
@@ -101,47 +101,47 @@ impl FakeFabric {
         format!("http://{}", self.address)
     }
 
-    /// Adds to what goes wrong.
+    /// Adds faults.
     pub fn script(&self, rules: impl IntoIterator<Item = Rule>) {
         self.shared.state.lock().script.extend(rules);
     }
 
-    /// Nothing goes wrong any more.
+    /// Removes all faults.
     pub fn clear_script(&self) {
         self.shared.state.lock().script.clear();
     }
 
-    /// Calls so far, with their answers.
+    /// Requests so far, with their answers.
     pub fn exchanges(&self) -> Vec<Exchange> {
         self.shared.state.lock().exchanges.clone()
     }
 
-    /// Kinds of the calls so far.
+    /// Kinds of the requests so far.
     pub fn asked(&self) -> Vec<Asked> {
         self.shared.state.lock().exchanges.iter().map(|exchange| exchange.asked).collect()
     }
 
-    /// The names of the services that exist.
+    /// Names of the existing services.
     pub fn services(&self) -> Vec<String> {
         self.shared.state.lock().names()
     }
 
-    /// Makes a service as if another had asked for it.
+    /// Makes a service as if another client had requested it.
     pub fn add_service(&self, name: &str, vni: u16) {
         self.shared.state.lock().add(name, vni.into(), None);
     }
 
-    /// Makes a service vanish.
+    /// Removes a service.
     pub fn remove_service(&self, name: &str) {
         self.shared.state.lock().remove(name);
     }
 
-    /// No token that it gave out is good any more.
+    /// Invalidates all issued tokens.
     pub fn expire_tokens(&self) {
         self.shared.state.lock().expire_tokens();
     }
 
-    /// Serves one connection that came another way, such as through TLS, until its end.
+    /// Serves one connection from another source, such as TLS, until it ends.
     pub fn serve(&self, stream: impl Read + Write) {
         connection::serve(stream, &self.shared);
     }
@@ -149,7 +149,7 @@ impl FakeFabric {
     /// Serves until the process ends.
     pub fn run(mut self) {
         if let Some(acceptor) = self.acceptor.take() {
-            // It panics on no input; if it did, the server is over as well.
+            // The acceptor does not panic; if it did, the server would be over as well.
             let _ = acceptor.join();
         }
     }
@@ -158,7 +158,7 @@ impl FakeFabric {
 impl Drop for FakeFabric {
     fn drop(&mut self) {
         self.shared.stopped.store(true, Ordering::Relaxed);
-        // Wakes up the acceptor, if there still is one.
+        // Wakes the acceptor, if it still runs.
         let _ = TcpStream::connect(self.address);
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();

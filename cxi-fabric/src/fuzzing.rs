@@ -1,4 +1,4 @@
-//! Entry points of the fuzz targets in `fuzz/`, as plain functions: they take any bytes, and panic when a promise is broken.
+//! Entry points of the fuzz targets in `fuzz/`, as plain functions. They accept any bytes, and panic if a guarantee is broken.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,10 +19,10 @@ use crate::vni::Vni;
 use crate::vnid::{VniCount, VnidFabric};
 use crate::wire::{Failure, Request, Response, Wire};
 
-/// Greatest length of an error's text, in characters: what others wrote is cut before it gets there.
+/// Limit on the length of an error's text, in characters: text of other programs is shortened before.
 const ERROR_MAX: usize = 4 * Scrubber::LONGEST;
 
-/// A secret that every manager here knows, and repeats.
+/// Secret of every manager in this module, which the answers repeat.
 const SECRET: &str = "hunter22";
 
 /// Gives every request the same answer.
@@ -34,7 +34,7 @@ struct Echo {
 
 impl Wire for Echo {
     fn send(&self, _: &Request<'_>, _: Duration) -> Result<Response, Failure> {
-        // An answer takes its time, so that each call ends.
+        // Each answer takes some time, so that each call ends.
         self.clock.sleep(Duration::from_millis(100));
         Ok(Response { status: self.status, retry_after: None, body: self.body.clone().into() })
     }
@@ -60,8 +60,8 @@ fn manager(kind: u8, clock: &Arc<VirtualClock>, status: u16, body: &[u8]) -> Box
     }
 }
 
-/// A manager's answer is understood or refused by the deadline, and an error shows no secret, no control character and no more than a
-/// paragraph of it.
+/// A manager's answer is accepted or refused by the deadline. An error shows no secret, no control character, and at most a paragraph
+/// of the answer.
 ///
 /// The first byte selects the back end and the call, the next two are the status; the rest is the body.
 pub fn manager_answer(data: &[u8]) {
@@ -101,7 +101,7 @@ fn request() -> ServiceRequest {
     ServiceRequest { name, allocation: "4711".into(), vni, job_vni: None, nodes: vec!["n0".into()], uid: 1000 }
 }
 
-/// Whatever `cxi_service` prints, what is read of it is no more than it printed.
+/// The parser reads from the output of `cxi_service` only values that the output has.
 pub fn cxi_service(data: &[u8]) {
     let output = String::from_utf8_lossy(data);
     let services = read_list(&output);
@@ -113,9 +113,9 @@ pub fn cxi_service(data: &[u8]) {
     }
 }
 
-/// A text of others that was scrubbed holds no known secret in any spelling, no key, no control character, and is short.
+/// A scrubbed text of another program has no known secret in any encoding, no key and no control character, and is short.
 ///
-/// The first byte is the length of the secret; then come the secret and the text.
+/// The first byte is the length of the secret; the secret and the text follow.
 pub fn error_text(data: &[u8]) {
     let Some((&length, rest)) = data.split_first() else { return };
     let (secret, text) = rest.split_at(rest.len().min(length.into()));

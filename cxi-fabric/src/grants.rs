@@ -1,8 +1,7 @@
-//! The credentials of all allocations: a [`Ledger`], a [`FabricManager`] and a journal behind calls that a server's threads can
-//! make.
+//! Credentials of all allocations: a [`Ledger`], a [`FabricManager`] and a journal, with calls that the threads of a server can make.
 //!
-//! Calls that speak to the manager block until their deadline at most; [`Grants::ready`], [`Grants::release`] and the reports of
-//! nodes do not. The ledger is locked for steps of it only, never while the manager is asked.
+//! Calls that use the manager block until their deadline at most. [`Grants::ready`], [`Grants::release`] and the reports of nodes do not
+//! block. The ledger is locked only for single steps, never during a call to the manager.
 
 mod turns;
 
@@ -21,22 +20,22 @@ use crate::vni::{Vni, VniRange};
 
 use self::turns::Turns;
 
-/// Journal that keeps a ledger's entries. One writer at a time.
+/// Journal of a ledger's entries. It has one writer at a time.
 pub trait Journal: Send {
     /// Makes the entries durable, in order, before it returns.
     ///
     /// # Errors
-    /// If it cannot; then nothing of what they announce is done.
+    /// Fails if the entries are not durable; then nothing that they announce is done.
     fn write(&mut self, entries: &[Entry]) -> io::Result<()>;
 
-    /// Durably replaces all entries by fewer ones that mean the same. If it cannot, it keeps the old ones.
+    /// Durably replaces all entries by fewer equivalent ones. After a failure the old ones remain.
     ///
     /// # Errors
-    /// If it cannot.
+    /// Fails if the entries are not replaced.
     fn replace(&mut self, entries: &[Entry]) -> io::Result<()>;
 }
 
-/// A journal that keeps nothing: after a crash of the host nobody knows what is to be undone. For trials and tests.
+/// Journal that stores nothing: after a crash of the host, the pending clean-up is lost. For experiments and tests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoJournal;
 
@@ -50,17 +49,17 @@ impl Journal for NoJournal {
     }
 }
 
-/// Number of entries that a journal may have, beyond twice as many as it needs, before it is compacted.
+/// Number of entries in addition to twice the needed number, above which a journal is compacted.
 const SURPLUS: usize = 1024;
 
-/// Error of a launch that gets no credentials, or of work that is due.
+/// Error of a launch that gets no credentials, or of clean-up work.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum GrantError {
-    /// The manager did not do it.
+    /// The call to the manager failed.
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// There is nothing to ask it for.
+    /// The ledger cannot make a request for the manager.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
     /// The journal could not be written, so nothing was done.
@@ -68,23 +67,23 @@ pub enum GrantError {
         "cannot journal fabric credentials, so none are asked for: {0}; see whether the state directory is full or read-only"
     )]
     Journal(#[source] io::Error),
-    /// Another launch of the allocation was faster, and still waits for the manager.
+    /// Another launch of the allocation was first, and still waits for the manager.
     #[error("another launch of allocation {0} has waited for the fabric manager until the deadline")]
     StillWaiting(String),
     /// The allocation ended meanwhile.
     #[error("the allocation of fabric service {0} ended while its credentials were asked for")]
     Released(ServiceName),
-    /// The manager made a service, and does not know it a moment later.
-    #[error("the fabric manager made service {0} and does not know it any more; ask whoever runs it")]
+    /// The manager made a service, and no longer finds it.
+    #[error("the fabric manager made service {0} and does not have it any more; ask its administrator")]
     Vanished(ServiceName),
 }
 
-/// Nodes that have not confirmed yet that nothing of a VNI is left on them.
+/// Nodes that have not yet confirmed that they hold nothing of a VNI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Awaited {
     /// The service.
     pub name: ServiceName,
-    /// VNI, by which a node recognises leftovers.
+    /// VNI, with which a node finds leftovers.
     pub vni: Vni,
     /// The nodes.
     pub nodes: Vec<String>,
@@ -93,18 +92,18 @@ pub struct Awaited {
 /// Result of [`Grants::reap`].
 #[derive(Debug, Default)]
 pub struct Reaped {
-    /// Names of the services that were deleted.
+    /// Names of the deleted services.
     pub names: Vec<String>,
-    /// Failures to delete others, which are tried again by the next call.
+    /// Failed deletions, which the next call repeats.
     pub errors: Vec<FabricError>,
 }
 
-/// The credentials of all allocations.
+/// Credentials of all allocations.
 pub struct Grants {
     fabric: Box<dyn FabricManager>,
     clock: Arc<dyn Clock>,
     books: Mutex<Books>,
-    /// Something was reported to the ledger.
+    /// Signals a report to the ledger.
     changed: Condvar,
     settling: Turns<ServiceName>,
     reaping: Turns<ServiceId>,
@@ -115,7 +114,7 @@ struct Books {
     journal: Box<dyn Journal>,
     /// Entries that could not be written yet; they precede all later ones.
     pending: Vec<Entry>,
-    /// Number of entries in the journal, and the number from which on it is compacted.
+    /// Number of entries in the journal, and the number above which it is compacted.
     length: usize,
     longest: usize,
 }
@@ -128,7 +127,7 @@ impl Books {
             self.length += self.pending.len();
             self.pending.clear();
         }
-        // Whoever was the last to report, the manager or a node.
+        // Reached after the last report, which can come from the manager or from a node.
         for (service, vni) in self.ledger.over() {
             let vni = vni.map(tracing::field::display);
             tracing::info!(vni, %service, "the VNI may be used again");
@@ -153,10 +152,10 @@ impl Books {
 }
 
 impl Grants {
-    /// Goes on where the journal's `entries` end. Services whose allocation is gone are to be released, and what is due settled.
+    /// Continues from the journal's `entries`. The caller must release services of ended allocations, and settle the work that is due.
     ///
     /// # Errors
-    /// If the journal cannot be written.
+    /// Fails if the journal cannot be written.
     pub fn recover(
         cluster: &ClusterName,
         fabric: Box<dyn FabricManager>,
@@ -174,15 +173,15 @@ impl Grants {
         Ok(Self { fabric, clock, books: Mutex::new(books), changed: Condvar::new(), settling, reaping })
     }
 
-    /// The allocation's credentials, if they are at hand. Neither blocks nor asks anybody.
+    /// Credentials of the allocation, if they are in memory. Neither blocks nor calls the manager.
     pub fn ready(&self, allocation: &str) -> Option<Credentials> {
         self.books.lock().ledger.ready(allocation, self.clock.now()).cloned()
     }
 
-    /// The allocation's credentials. The first launch asks the manager, others that come meanwhile wait for its answer.
+    /// Credentials of the allocation. The first launch calls the manager; concurrent launches wait for its answer.
     ///
     /// # Errors
-    /// By the deadline at the latest. What may have been made is then due to be undone.
+    /// Fails by the deadline at the latest. A service that may have been made is then due for clean-up.
     pub fn acquire(&self, need: &Need, deadline: Instant) -> Result<Credentials, GrantError> {
         let mut books = self.books.lock();
         books.write()?;
@@ -228,7 +227,7 @@ impl Grants {
         };
         let written = books.write();
         if written.is_err() {
-            // The next launch fetches what exists.
+            // The next launch fetches the existing service.
             books.ledger.unequipped(&request.name);
         }
         drop(books);
@@ -263,17 +262,17 @@ impl Grants {
         result
     }
 
-    /// The allocation has ended. Its service is due to be deleted, and its nodes to confirm; nodes are to be given its credentials
-    /// no more.
+    /// Ends the allocation. Its service is then due for deletion, and its nodes for confirmation. The caller must no longer give its
+    /// credentials to nodes.
     ///
     /// # Errors
-    /// If the journal cannot be written.
+    /// Fails if the journal cannot be written.
     pub fn release(&self, allocation: &str) -> Result<(), GrantError> {
         self.change(|ledger| ledger.release(allocation))
     }
 
-    /// Undoes at the manager what is due there. What fails stays due; call it again, later. A call that takes all the time until the deadline
-    /// holds up those behind it this once: the next round begins with them.
+    /// Does the clean-up work that is due at the manager. Failed work stays due; call this again later. If one call takes all the time until
+    /// the deadline, it delays the tasks after it once: the next round starts with them.
     pub fn settle(&self, deadline: Instant) -> Vec<GrantError> {
         let due = self.books.lock().ledger.due();
         let is_asked = |task: &Task| !matches!(task, Task::Confirm(..));
@@ -303,12 +302,12 @@ impl Grants {
         self.change(|ledger| ledger.deleted(&name))
     }
 
-    /// Services of this cluster that the manager lists and the ledger does not know: left by a life whose journal is lost.
+    /// Services of this cluster that the manager lists and the ledger does not have. They are from an earlier run with a lost journal.
     ///
     /// # Errors
-    /// If the manager does not answer; [`FabricError::NotOffered`] where it has no list.
+    /// Fails if the manager does not answer; [`FabricError::NotOffered`] if it has no list.
     pub fn strangers(&self, deadline: Instant) -> Result<Vec<Listed>, FabricError> {
-        // What is known now may be over when the list has come, and what is made meanwhile is known then.
+        // A service that the ledger has now may end before the list arrives. A service that is made meanwhile is in the ledger afterwards.
         let known = self.books.lock().ledger.views();
         let listed = self.fabric.list(deadline)?;
         let mut strangers = self.books.lock().ledger.strangers(listed);
@@ -316,10 +315,10 @@ impl Grants {
         Ok(strangers)
     }
 
-    /// Deletes the [strangers](Grants::strangers), as many as it can until the deadline. None where the manager has no list.
+    /// Deletes the [strangers](Grants::strangers), as many as possible until the deadline. Deletes none if the manager has no list.
     ///
     /// # Errors
-    /// If the manager does not list its services.
+    /// Fails if the manager does not list its services.
     pub fn reap(&self, deadline: Instant) -> Result<Reaped, GrantError> {
         let strangers = match self.strangers(deadline) {
             Err(FabricError::NotOffered { .. }) => return Ok(Reaped::default()),
@@ -338,7 +337,7 @@ impl Grants {
         Ok(reaped)
     }
 
-    /// The nodes that have to be asked.
+    /// Nodes that have to confirm.
     pub fn awaited(&self) -> Vec<Awaited> {
         let due = self.books.lock().ledger.due();
         due.into_iter()
@@ -349,10 +348,10 @@ impl Grants {
             .collect()
     }
 
-    /// The nodes have nothing left of the service.
+    /// Reports that these nodes hold nothing of the service.
     ///
     /// # Errors
-    /// If the journal cannot be written.
+    /// Fails if the journal cannot be written.
     pub fn confirmed<'a>(
         &self,
         name: &ServiceName,
@@ -361,15 +360,15 @@ impl Grants {
         self.change(|ledger| nodes.into_iter().for_each(|node| ledger.confirmed(name, node)))
     }
 
-    /// The node has nothing left of anything.
+    /// Reports that the node holds nothing of any service.
     ///
     /// # Errors
-    /// If the journal cannot be written.
+    /// Fails if the journal cannot be written.
     pub fn node_is_empty(&self, node: &str) -> Result<(), GrantError> {
         self.change(|ledger| ledger.node_is_empty(node))
     }
 
-    /// Looks at the ledger: its allocations after a restart, its services for an operator.
+    /// State of the ledger: its allocations after a restart, its services for an operator.
     pub fn views(&self) -> Vec<View> {
         self.books.lock().ledger.views()
     }
@@ -384,7 +383,7 @@ impl Grants {
     }
 }
 
-/// A service that is being made. Dropped, as by a panic of the manager's client, it is one that may have been made.
+/// Service during its creation. A drop, such as by a panic of the manager's client, reports that the service may have been made.
 struct Unreported<'a> {
     grants: &'a Grants,
     name: &'a ServiceName,
@@ -392,7 +391,7 @@ struct Unreported<'a> {
 
 impl Drop for Unreported<'_> {
     fn drop(&mut self) {
-        // What is not journalled yet is written with the next report.
+        // The next report writes entries that are not in the journal yet.
         let _ = self.grants.change(|ledger| ledger.failed(self.name, Effect::Unknown));
     }
 }

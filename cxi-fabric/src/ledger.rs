@@ -1,4 +1,4 @@
-//! Ledger of VNIs and services, and of the work that undoes them: a state machine without clock, network or disk.
+//! Ledger of VNIs and services, and of their clean-up: a state machine without clock, network or disk.
 //!
 //! ```text
 //!              intend             made            release                       both are true
@@ -7,10 +7,10 @@
 //!                          └─ failed, or found after a crash ─┘  confirmed by every node
 //! ```
 //!
-//! The host asks ([`Ledger::want`], [`Ledger::due`]), does what it is told, and reports. Before it does anything it makes the
-//! entries of [`Ledger::unwritten`] durable; an earlier life's entries, in order, make the same ledger again.
+//! The host queries the ledger ([`Ledger::want`], [`Ledger::due`]), does the returned work, and reports the result. Before the work, the
+//! host makes the entries of [`Ledger::unwritten`] durable. The entries of an earlier run, in order, restore the ledger.
 //!
-//! Credentials stay in memory. After a restart they are fetched again, so no journal holds a key.
+//! Credentials are only in memory. After a restart they are fetched again, so no journal has a key.
 
 mod entry;
 mod grant;
@@ -31,9 +31,9 @@ use crate::vni::{Vni, VniError, VniPool, VniRange};
 /// Request of a launch for credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// The allocation; all launches in it share one service.
+    /// Name of the allocation; all its launches share one service.
     pub allocation: String,
-    /// The allocation's nodes.
+    /// Nodes of the allocation.
     pub nodes: Vec<String>,
     /// User of the ranks.
     pub uid: u32,
@@ -42,14 +42,13 @@ pub struct Need {
 /// Next step of a launch towards its credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Here they are.
+    /// The credentials are available.
     Ready(Credentials),
-    /// Another launch of the allocation is getting them; ask again when something has been reported.
+    /// Another launch of the allocation is fetching them; call again after the next report.
     Wait,
     /// Make the service; report by [`Ledger::made`] or [`Ledger::failed`].
     Create(ServiceRequest),
-    /// Fetch the credentials of a service that exists; report by [`Ledger::equipped`], [`Ledger::unequipped`] or
-    /// [`Ledger::vanished`].
+    /// Fetch the credentials of an existing service; report by [`Ledger::equipped`], [`Ledger::unequipped`] or [`Ledger::vanished`].
     Fetch(ServiceName, Service),
 }
 
@@ -58,14 +57,13 @@ pub enum Answer {
 pub enum Task {
     /// Delete the service; report by [`Ledger::deleted`].
     Delete(ServiceName, ServiceId),
-    /// Find what a request made whose answer was not heard; report by [`Ledger::found`].
+    /// Find the service of a request with a lost answer; report by [`Ledger::found`].
     Find(ServiceRequest),
-    /// Ask these nodes whether they have anything left of the VNI, which every service that they made for it names; report by
-    /// [`Ledger::confirmed`].
+    /// Query these nodes for leftovers of the VNI, which is in every service that they made for it; report by [`Ledger::confirmed`].
     Confirm(ServiceName, Vni, Vec<String>),
 }
 
-/// Effect of a call to the manager that failed.
+/// Effect of a failed call to the manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// The call certainly changed nothing.
@@ -81,7 +79,7 @@ pub enum LedgerError {
     /// No VNI is left.
     #[error(transparent)]
     Vni(#[from] VniError),
-    /// The allocation's name does not fit.
+    /// The allocation's name is not valid in a service name.
     #[error(transparent)]
     Name(#[from] NameError),
 }
@@ -91,9 +89,9 @@ pub enum LedgerError {
 pub struct View {
     /// Name of the service.
     pub name: ServiceName,
-    /// Allocation that it belongs to.
+    /// Allocation of the service.
     pub allocation: String,
-    /// VNI, if it is known.
+    /// VNI, if known.
     pub vni: Option<Vni>,
     /// `creating`, `held`, `ending` or `quarantined`.
     pub state: &'static str,
@@ -105,21 +103,20 @@ pub struct View {
 #[derive(Debug)]
 pub struct Ledger {
     cluster: ClusterName,
-    /// True if a service may be deleted before the nodes have confirmed.
+    /// Determines if a service may be deleted before the nodes have confirmed.
     numbering: Numbering,
     pool: VniPool,
     grants: BTreeMap<ServiceName, Grant>,
-    /// The number in the next name.
+    /// Serial number of the next name.
     serial: u64,
     unwritten: Vec<Entry>,
-    /// Services that are over, with the VNIs that are free again, until they are taken.
+    /// Services that have ended since the last call of `over`, with VNIs that are free again.
     over: Vec<(ServiceName, Option<Vni>)>,
 }
 
 impl Ledger {
-    /// The ledger of a cluster, as the entries of its earlier life left it; none for a new one. Services that were being made end:
-    /// nobody waits for them any more. Those that are held stay; release those whose allocation is gone
-    /// ([`Ledger::allocations`]).
+    /// Restores the ledger of a cluster from the entries of its earlier run; none for a new cluster. Services that were being made end,
+    /// since no launch waits for them. Held services stay; the caller must release those of ended allocations ([`Ledger::allocations`]).
     pub fn recover(
         cluster: ClusterName,
         numbering: Numbering,
@@ -138,29 +135,29 @@ impl Ledger {
         ledger
     }
 
-    /// Takes the entries that must be durable before anything else is done.
+    /// Takes the entries that must be durable before any other action.
     #[must_use]
     pub fn unwritten(&mut self) -> Vec<Entry> {
         std::mem::take(&mut self.unwritten)
     }
 
-    /// Takes the services that are over since the last call, with their VNIs, which may be used again.
+    /// Takes the services that have ended since the last call, with their VNIs, which are free again.
     #[must_use]
     pub fn over(&mut self) -> Vec<(ServiceName, Option<Vni>)> {
         std::mem::take(&mut self.over)
     }
 
-    /// The fewest entries that make this ledger again; they may replace a journal that has grown.
+    /// Smallest list of entries that restores this ledger; it may replace a long journal.
     pub fn compacted(&self) -> Vec<Entry> {
         let mark = Entry::Mark { serial: self.serial, last: self.pool.last() };
-        // Last, as each service that is intended counts on.
+        // The mark is last, because each intended service increases the serial number.
         self.grants.values().flat_map(Grant::entries).chain([mark]).collect()
     }
 
     /// Decides the next step of a launch towards its credentials, at `now`.
     ///
     /// # Errors
-    /// If no VNI is left, or the allocation's name cannot be part of a service's.
+    /// Fails if no VNI is left, or the allocation's name is not valid in a service name.
     pub fn want(&mut self, need: &Need, now: Instant) -> Result<Answer, LedgerError> {
         if let Some((name, grant)) = self.current_mut(&need.allocation) {
             return Ok(match (&mut grant.phase, &grant.service) {
@@ -183,7 +180,7 @@ impl Ledger {
         Ok(Answer::Create(request))
     }
 
-    /// The numbers of the next service, where we choose them: all that it needs, or none.
+    /// VNIs of the next service, if this cluster assigns them: all that it needs, or none.
     fn choose(&mut self) -> Result<(Option<Vni>, Option<Vni>), VniError> {
         let Numbering::Ours { job_vni } = self.numbering else { return Ok((None, None)) };
         let own = self.pool.reserve()?;
@@ -191,7 +188,7 @@ impl Ledger {
         Ok((Some(own), job))
     }
 
-    /// Credentials that are at hand.
+    /// Credentials of the allocation, if they are in memory.
     pub fn ready(&self, allocation: &str, now: Instant) -> Option<&Credentials> {
         let grant = self.grants.values().find(|grant| grant.request.allocation == allocation && grant.is_current())?;
         match &grant.phase {
@@ -202,7 +199,7 @@ impl Ledger {
         }
     }
 
-    /// The manager made the service. Whether somebody still wants it: if so, fetch its credentials.
+    /// Reports that the manager made the service. Returns true if it is still wanted; then fetch its credentials.
     pub fn made(&mut self, name: &ServiceName, service: Service) -> bool {
         self.set_being_made(name, false);
         self.record(Entry::Made { name: name.clone(), service });
@@ -211,7 +208,7 @@ impl Ledger {
         true
     }
 
-    /// Reports that the call to make the service failed. Unless it certainly made nothing, the service is due to be searched for.
+    /// Reports that the call to make the service failed. Unless it certainly made nothing, a search for the service becomes due.
     pub fn failed(&mut self, name: &ServiceName, effect: Effect) {
         self.set_being_made(name, false);
         self.record(Entry::Ending { name: name.clone() });
@@ -221,7 +218,7 @@ impl Ledger {
         }
     }
 
-    /// The service's credentials, received at `now`.
+    /// Stores the service's credentials, received at `now`.
     pub fn equipped(&mut self, name: &ServiceName, credentials: Credentials, now: Instant) {
         if let Some(Grant { phase: Phase::Held(keys), .. }) = self.grants.get_mut(name) {
             let until = credentials.lifetime.map(|lifetime| now + lifetime);
@@ -229,33 +226,33 @@ impl Ledger {
         }
     }
 
-    /// The credentials could not be fetched; the next launch tries again.
+    /// Reports that the credentials could not be fetched; the next launch tries again.
     pub fn unequipped(&mut self, name: &ServiceName) {
         if let Some(Grant { phase: Phase::Held(keys @ Keys::Fetching), .. }) = self.grants.get_mut(name) {
             *keys = Keys::Missing;
         }
     }
 
-    /// The manager knows no such service (any more); the next launch makes another.
+    /// Reports that the manager does not have the service; the next launch makes another.
     pub fn vanished(&mut self, name: &ServiceName) {
         self.record(Entry::Ending { name: name.clone() });
         self.deleted(name);
     }
 
-    /// True if launches may be given the service's credentials.
+    /// True if launches may get the service's credentials.
     pub fn is_held(&self, name: &ServiceName) -> bool {
         self.grants.get(name).is_some_and(|grant| matches!(grant.phase, Phase::Held(_)))
     }
 
-    /// The allocation has ended, or all its launches have.
+    /// Reports that the allocation, or all its launches, have ended.
     pub fn release(&mut self, allocation: &str) {
         if let Some(name) = self.current_mut(allocation).map(|(name, _)| name.clone()) {
             self.record(Entry::Ending { name });
         }
     }
 
-    /// Work that is due now. Each task is repeated until it is reported as done. Of a service that is being made nothing is: a search could
-    /// miss what the call is yet to make.
+    /// Work that is due now. Each task is repeated until it is reported as done. A service that is being made has no task at the manager: a
+    /// search could come before the call takes effect.
     pub fn due(&self) -> Vec<Task> {
         let mut tasks = Vec::new();
         for (name, grant) in &self.grants {
@@ -274,7 +271,7 @@ impl Ledger {
         tasks
     }
 
-    /// Reports the search for a request whose answer was not heard.
+    /// Reports the result of the search for a request with a lost answer.
     pub fn found(&mut self, name: &ServiceName, service: Option<Service>) {
         match service {
             Some(service) => self.record(Entry::Made { name: name.clone(), service }),
@@ -282,30 +279,30 @@ impl Ledger {
         }
     }
 
-    /// The manager has deleted the service, or never knew it.
+    /// Reports that the manager has deleted the service, or never had it.
     pub fn deleted(&mut self, name: &ServiceName) {
         self.record(Entry::Deleted { name: name.clone() });
     }
 
-    /// The node has nothing left of the service.
+    /// Reports that the node holds nothing of the service.
     pub fn confirmed(&mut self, name: &ServiceName, node: &str) {
         self.record(Entry::Confirmed { name: name.clone(), node: node.to_owned() });
     }
 
-    /// The node has nothing left of anything: it was booted anew, or taken out of the cluster for good.
+    /// Reports that the node holds nothing of any service: it was rebooted, or removed from the cluster permanently.
     pub fn node_is_empty(&mut self, node: &str) {
         let names: Vec<_> = self.grants.keys().cloned().collect();
         names.iter().for_each(|name| self.confirmed(name, node));
     }
 
-    /// Services in a manager's list that are of this cluster and not in the ledger: left by a life whose journal is lost. They may
-    /// be deleted.
+    /// Services in a manager's list that belong to this cluster and are not in the ledger. They are from an earlier run with a lost
+    /// journal, and may be deleted.
     pub fn strangers(&self, listed: Vec<Listed>) -> Vec<Listed> {
         let is_stranger = |name: &ServiceName| name.is_of(&self.cluster) && !self.grants.contains_key(name);
         listed.into_iter().filter(|listed| listed.name.as_ref().is_some_and(is_stranger)).collect()
     }
 
-    /// The allocations that have a service, or are getting one.
+    /// Allocations that have a service, or are getting one.
     pub fn allocations(&self) -> BTreeSet<String> {
         self.grants.values().filter(|grant| grant.is_current()).map(|grant| grant.request.allocation.clone()).collect()
     }
@@ -335,7 +332,7 @@ impl Ledger {
         }
     }
 
-    /// Applies an entry that is new, and keeps it for the journal if it changes anything.
+    /// Applies a new entry, and stores it for the journal if it changes the state.
     fn record(&mut self, entry: Entry) {
         if self.matters(&entry) {
             let of = entry.name().and_then(|name| Some((name.clone(), self.grants.get(name)?.vni())));
@@ -345,7 +342,7 @@ impl Ledger {
         }
     }
 
-    /// Reports may come twice, late, or about what is forgotten.
+    /// Reports may be repeated, late, or about a forgotten service.
     fn matters(&self, entry: &Entry) -> bool {
         let Some(name) = entry.name() else { return true };
         let grant = self.grants.get(name);
@@ -359,7 +356,7 @@ impl Ledger {
         }
     }
 
-    /// The one place where the state changes, in life and in recovery.
+    /// The only function that changes the state, at run time and in recovery.
     fn apply(&mut self, entry: Entry) {
         match entry {
             Entry::Mark { serial, last } => {
@@ -404,7 +401,7 @@ impl Ledger {
     fn forget_if_over(&mut self, name: &ServiceName) {
         let Some(grant) = self.grants.get(name) else { return };
         let Phase::Ending { is_deleted: true, unconfirmed } = &grant.phase else { return };
-        // The numbers in the request are ours; what a manager chose is the manager's.
+        // Numbers in the request come from this cluster's pool; numbers from a manager stay with the manager.
         let vnis = grant.request.vnis();
         if unconfirmed.is_empty() {
             self.grants.remove(name);

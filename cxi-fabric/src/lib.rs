@@ -1,16 +1,29 @@
-//! Slingshot credentials for MPI launches: from the fabric manager to the environment of a rank.
+//! Slingshot credentials for MPI launches: from a fabric manager to the environment of a rank.
+//!
+//! # Design
+//!
+//! A VNI is valid on the whole fabric; a CXI service belongs to one NIC of one node. A launch needs both. [`Grants`] runs on the
+//! server: it asks a [`FabricManager`], records each VNI in a [`Ledger`], and writes a journal before each step. The module
+//! [`node`] runs on each node and creates and deletes services. Calls block until a deadline at most. There is no
+//! tokio and no gRPC.
 //!
 //! ```text
-//! API server                                                        node agent
-//!   FabricManager  rest, vnid, pool: the fabric-wide half             node   CXI services: the half of one node, per NIC
-//!   Ledger         who has which VNI, what has to be undone           environment   what a rank is born with
-//!   Grants         both, behind calls that block
+//! server   FabricConfig ──> FabricManager (rest, vnid, pool)
+//!                  Grants ── Ledger, Journal ──> Credentials
+//!                                                   │
+//! node     node::claim ── NIC services ─────────────┴──> RankFabric::variables ──> rank
 //! ```
 //!
-//! A VNI is one number for the whole fabric. A CXI service belongs to one NIC of one node. So a launch needs both: credentials
-//! from a manager (or a number of our own pool), and on each node a service that lets the user's processes use that number.
+//! # Most used
 //!
-//! Nothing here knows of launches, gRPC or tokio. Secrets live in [`Secret`]s; every wait is bounded by a deadline.
+//! * [`FabricConfig`], [`Grants`], [`ledger::Need`], [`Credentials`]
+//! * [`grants::Journal`]: implement it to survive a crash; [`grants::NoJournal`] for trials
+//! * [`node::Claim`], [`node::claim`], [`node::release`], [`node::CxiBackend`]
+//! * [`environment::RankFabric`], [`Secret`], [`FabricError`]
+//!
+//! # Example
+//!
+//! `examples/fabric_credentials.rs`, with the fake manager of the feature `fake`.
 
 mod answer;
 mod authorise;

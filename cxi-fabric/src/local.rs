@@ -1,15 +1,15 @@
-//! Back end `pool`: no service anywhere. The VNI of our own pool is all there is, as with Slurm and Flux; access is decided on
-//! each node by the CXI service that its agent makes.
+//! Back end `pool`: there is no fabric manager. A service is only a VNI from the cluster's own pool, as with Slurm and Flux.
+//! Access is controlled on each node by the CXI service that its agent makes.
 
 use std::time::Instant;
 
 use crate::error::FabricError;
 use crate::fabric::{Credentials, FabricManager, Listed, Numbering, Service, ServiceId, ServiceRequest};
 
-/// The manager that is not there.
+/// Manager without a remote service.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LocalFabric {
-    /// Each service gets a second VNI.
+    /// True if each service gets a second VNI.
     pub(crate) job_vni: bool,
 }
 
@@ -38,7 +38,7 @@ impl FabricManager for LocalFabric {
     }
 
     fn list(&self, _deadline: Instant) -> Result<Vec<Listed>, FabricError> {
-        // What exists is in the ledger, and nowhere else.
+        // Only the ledger has the services.
         Ok(Vec::new())
     }
 

@@ -1,8 +1,7 @@
-//! CXI services: the half of the fabric that belongs to one NIC of one node.
+//! CXI services: the part of the fabric that belongs to one NIC of one node.
 //!
-//! A service lets the processes of a user open endpoints on some VNIs with some traffic classes and a share of the NIC. Only root
-//! can make one. [`claim`] makes one on every NIC or none at all, [`release`] gives them back; what they call is a
-//! [`CxiBackend`].
+//! A service allows the processes of a user to open endpoints on some VNIs, with some traffic classes and a share of the NIC.
+//! Only root can make one. [`claim`] makes one on every NIC or none at all, [`release`] destroys them; both use a [`CxiBackend`].
 
 mod claim;
 mod command;
@@ -37,38 +36,38 @@ pub use usage::{Usage, Use};
 
 use crate::vni::Vni;
 
-/// Greatest number of VNIs that one service can name.
+/// Limit on the VNIs of one service.
 pub const VNIS_PER_SERVICE: usize = 4;
 
-/// A NIC of this node.
+/// NIC of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nic {
-    /// Name, as libfabric has it: `cxi0`.
+    /// Name, as in libfabric: `cxi0`.
     pub name: String,
-    /// True if its link is up; ranks are given those only.
+    /// True if its link is up; ranks use only such NICs.
     pub is_up: bool,
 }
 
-/// Classes of traffic that ranks may use, as the bit mask of `SLINGSHOT_TCS`. A configuration lists their names in lower case.
+/// Traffic classes that ranks may use, as the bit mask of `SLINGSHOT_TCS`. A configuration lists their names in lower case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Vec<String>")]
 pub struct TrafficClasses(u8);
 
-/// The text is no traffic class, or there is none.
+/// The text is not a traffic class, or the list is empty.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0} is no list of traffic classes; those are dedicated_access, low_latency, bulk_data and best_effort")]
 pub struct TrafficClassError(String);
 
 impl TrafficClasses {
-    /// The classes' names, as `cxi_service` spells them, in the order of their bits.
+    /// Names of the classes, as spelt by `cxi_service`, in the order of their bits.
     pub const NAMES: [&'static str; 4] = ["DEDICATED_ACCESS", "LOW_LATENCY", "BULK_DATA", "BEST_EFFORT"];
 
-    /// The classes in the mask `bits`; bits beyond the four classes are ignored.
+    /// Classes in the mask `bits`; bits other than the four classes are ignored.
     pub const fn from_bits(bits: u8) -> Self {
         Self(bits & 0xf)
     }
 
-    /// The mask.
+    /// Mask of the classes.
     pub const fn bits(self) -> u8 {
         self.0
     }
@@ -95,7 +94,7 @@ impl TryFrom<Vec<String>> for TrafficClasses {
 }
 
 impl Default for TrafficClasses {
-    /// Low latency and best effort: what sites usually allow everybody.
+    /// Low latency and best effort, which sites usually allow for all users.
     fn default() -> Self {
         Self(0xa)
     }
@@ -107,39 +106,39 @@ impl fmt::Display for TrafficClasses {
     }
 }
 
-/// Description of a service to be made.
+/// Description of a service to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceSpec {
-    /// User whose processes may use it.
+    /// User that may use the service.
     pub uid: u32,
-    /// On which VNIs; at least one, at most [`VNIS_PER_SERVICE`].
+    /// VNIs of the service; at least one, at most [`VNIS_PER_SERVICE`].
     pub vnis: Vec<Vni>,
-    /// With which traffic classes.
+    /// Traffic classes of the service.
     pub traffic_classes: TrafficClasses,
-    /// With how much of the NIC.
+    /// Share of the NIC.
     pub limits: Limits,
 }
 
-/// A service found on a NIC.
+/// Service found on a NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundService {
-    /// Number of the service on that NIC.
+    /// Number of the service on this NIC.
     pub svc_id: u32,
-    /// The users it lets in; none if it lets in everybody.
+    /// Users of the service; empty if all users may use it.
     pub uids: Vec<u32>,
-    /// The VNIs it is restricted to.
+    /// VNIs to which the service is restricted.
     pub vnis: Vec<Vni>,
 }
 
-/// Maker of services on the NICs of this node.
+/// Operations on the services of this node's NICs.
 pub trait CxiBackend: Send + Sync {
-    /// The NICs of this node, in the order of their names. None is no error: the node may have no Slingshot.
+    /// NICs of this node, in the order of their names. An empty list is not an error: the node may have no Slingshot.
     fn nics(&self) -> Result<Vec<Nic>, CxiError>;
 
     /// Makes a service and returns its number.
     fn create(&self, nic: &str, spec: &ServiceSpec) -> Result<u32, CxiError>;
 
-    /// Ends a service.
+    /// Destroys a service.
     fn destroy(&self, nic: &str, svc_id: u32) -> Result<(), CxiError>;
 
     /// Lists the services of a NIC.
@@ -150,13 +149,13 @@ pub trait CxiBackend: Send + Sync {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CxiError {
-    /// A process still has an endpoint of the service open. It may pass.
+    /// A process still has an endpoint of the service open. This may be temporary.
     #[error("{nic}: the service is busy: a process still uses it")]
     Busy {
         /// The NIC.
         nic: String,
     },
-    /// The NIC has not as much as was to be reserved.
+    /// The NIC has fewer resources than requested.
     #[error("{nic}: {shortage}")]
     Short {
         /// The NIC.
@@ -164,7 +163,7 @@ pub enum CxiError {
         /// Resource that is short.
         shortage: Shortage,
     },
-    /// There is no such service (any more).
+    /// The service does not exist.
     #[error("{nic}: there is no service {svc_id}")]
     Unknown {
         /// The NIC.
@@ -172,13 +171,13 @@ pub enum CxiError {
         /// The service.
         svc_id: u32,
     },
-    /// Services are root's.
+    /// Only root may make services.
     #[error("{nic}: not permitted; CXI services take CAP_SYS_ADMIN, so the node agent has to run as root")]
     Denied {
         /// The NIC.
         nic: String,
     },
-    /// The kernel said no.
+    /// A call to the kernel failed.
     #[error("{nic}: {action} failed: {source}")]
     System {
         /// The NIC.
@@ -188,10 +187,10 @@ pub enum CxiError {
         /// Error of the kernel.
         source: std::io::Error,
     },
-    /// A NIC of another name than `cxi` and a number.
+    /// The name of the NIC is not `cxi` and a number.
     #[error("`{0}` is no CXI device; those are called cxi0, cxi1, ...")]
     NicName(String),
-    /// The program did not do it.
+    /// The program failed.
     #[error("{command}: {trouble}")]
     Command {
         /// Command line.
@@ -216,7 +215,7 @@ impl CxiError {
     }
 }
 
-/// Resource that a NIC has too little of for a service.
+/// Resource of which a NIC has too little for a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Shortage {
@@ -225,18 +224,18 @@ pub enum Shortage {
     Resource {
         /// Resource.
         resource: Resource,
-        /// Number that was to be reserved.
+        /// Requested number.
         asked: u16,
-        /// Number that is available.
+        /// Available number.
         available: u16,
     },
-    /// No pool of list entries: there are 16.
+    /// No pool of list entries is free: there are 16.
     #[error("all pools of list entries are taken")]
     ListEntryPools,
-    /// No pool of trigger list entries: at most four services with such a pool fit on a NIC.
+    /// No pool of trigger list entries is free: a NIC has room for at most four services with such a pool.
     #[error("all pools of trigger list entries are taken")]
     TriggerPools,
-    /// The backend does not tell.
+    /// The back end does not report the resource.
     #[error("the NIC has not enough resources left")]
     Unknown,
 }

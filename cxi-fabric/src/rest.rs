@@ -6,7 +6,7 @@
 //! DELETE /fabric/cxi/services/{id}
 //! ```
 //!
-//! `GET /fabric/cxi/services` lists, if the manager offers it; what it is good for is done without where it does not.
+//! `GET /fabric/cxi/services` lists all services, if the manager supports it. Without it, this back end works without the list.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ use crate::wire::{Body, Method};
 
 const SERVICES: &str = "/fabric/cxi/services";
 
-/// A fabric manager with the design document's endpoints.
+/// Fabric manager with the endpoints of the design document.
 pub(crate) struct RestFabric {
     client: Client,
 }
@@ -44,8 +44,8 @@ impl RestFabric {
         self.client.call(Method::Post, SERVICES, Some(request.name.as_str()), Some(&body), deadline)
     }
 
-    /// The service that stands in our way, which is our own if it has our name: the answer to 409 may tell it, or a list. Another one holds
-    /// the VNI that was asked for; its key is not ours to use, nor is it ours to delete.
+    /// Existing service that caused a conflict, if it has the requested name: the answer to 409 may have it, or the list. A service of
+    /// another name holds the requested VNI; this cluster must neither use its key nor delete it.
     fn existing(&self, conflict: &Answer, request: &ServiceRequest, deadline: Instant) -> Result<Service, FabricError> {
         let told = conflict.read(|body| {
             let fields = Fields::read(body)?;
@@ -63,7 +63,7 @@ impl RestFabric {
                 name: request.name.to_string(),
                 text: conflict.words(),
             }),
-            // Whatever became of the question for the list, a service of some kind is there.
+            // Even if the list fails, a conflicting service exists.
             Err(error) => Err(error.in_doubt()),
         }
     }
@@ -73,7 +73,7 @@ impl RestFabric {
         Ok(listed.and_then(|Listed { id, vni, .. }| Some(Service { id, vni: vni.or(request.vni)?, job_vni: None })))
     }
 
-    /// The service of that name, and the call that told of it.
+    /// Makes or finds the service, and returns it with the call that reported it.
     fn make(&self, request: &ServiceRequest, deadline: Instant) -> Result<(Service, Call), FabricError> {
         match self.post(request, deadline)? {
             Outcome::Done(answer) => Ok((answer.read(|body| service(&Fields::read(body)?))?, answer.call)),

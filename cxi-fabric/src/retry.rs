@@ -1,8 +1,8 @@
-//! Retry policy, pure: the meaning of each HTTP status, and the pause before the next try.
+//! Pure retry policy: the meaning of each HTTP status, and the pause before the next try.
 //!
-//! The crate `backon` was looked at and not taken. Its loop sleeps and counts by itself; ours has a deadline that bounds the tries as well
-//! as the pauses, counts the service's `Retry-After` in, renews a token once in between, and runs on a clock that tests hand in. What is
-//! left of a back-off then is [`Backoff::pause`], with full jitter, where `backon` adds jitter to the whole pause.
+//! The crate `backon` was considered and rejected. Its loop sleeps and counts by itself. The loop of this crate has a deadline for tries
+//! and pauses, includes the service's `Retry-After`, renews a token once, and uses a clock that tests provide. Then only
+//! [`Backoff::pause`] is left of a back-off, with full jitter; `backon` adds jitter to the whole pause.
 
 use std::time::Duration;
 
@@ -13,19 +13,19 @@ use crate::wire::Method;
 pub(crate) enum Disposition {
     /// The call was carried out.
     Done,
-    /// The resource does not exist, which is an answer.
+    /// The resource does not exist, which is a valid answer.
     Absent,
     /// The resource exists already.
     Conflict,
-    /// The credentials are refused; a token may be stale.
+    /// The credentials are rejected; a token may be stale.
     Unauthorised,
     /// Transient: a retry may succeed.
     Retry,
-    /// Permanent: a retry would fail alike.
+    /// Permanent: a retry would fail in the same way.
     Permanent,
 }
 
-/// The table. Connections that fail or break are treated as 503.
+/// Classifies a status. Connections that fail or break are treated like 503.
 pub(crate) fn classify(method: Method, status: u16) -> Disposition {
     match (status, method) {
         (200..=299, _) => Disposition::Done,
@@ -37,13 +37,13 @@ pub(crate) fn classify(method: Method, status: u16) -> Disposition {
     }
 }
 
-/// Exponential back-off with full jitter: a pause is drawn evenly from nothing to a limit that doubles with every try. Clients
-/// that failed together do not come back together.
+/// Exponential back-off with full jitter: a pause is drawn uniformly from zero to a limit that doubles with every try. Clients that failed
+/// together therefore do not retry together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Backoff {
-    /// The limit after the first try.
+    /// Limit after the first try.
     pub(crate) first: Duration,
-    /// Upper bound of the limit.
+    /// Maximum of the limit.
     pub(crate) ceiling: Duration,
 }
 
@@ -54,7 +54,7 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The pause after try number `tries` (from 1): jitter on top of the pause that the service `asked` for.
+    /// Pause after try number `tries` (from 1): jitter in addition to the pause `asked` by the service.
     pub(crate) fn pause(&self, tries: u32, asked: Option<Duration>, random: &mut fastrand::Rng) -> Duration {
         let doubled = self.first.saturating_mul(1_u32.checked_shl(tries.saturating_sub(1)).unwrap_or(u32::MAX));
         let jitter = doubled.min(self.ceiling).mul_f64(random.f64());

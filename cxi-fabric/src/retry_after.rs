@@ -2,8 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-/// Reads the header: seconds, or a date, which is compared with the service's own `Date`, as our time of day may be wrong. `None` for a
-/// malformed one.
+/// Parses the header: seconds, or a date. A date is compared with the service's own `Date`, since the local time of day may be wrong.
+/// `None` for a malformed header.
 pub(crate) fn retry_after(header: &str, date: Option<&str>) -> Option<Duration> {
     if let Ok(seconds) = header.trim().parse() {
         return Some(Duration::from_secs(seconds));

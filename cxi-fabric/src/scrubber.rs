@@ -1,4 +1,4 @@
-//! Removal of secrets from texts that others wrote, so that such a text can stand in an error or a log.
+//! Removes secrets from texts of other programs, so that they can be shown in an error or a log.
 
 use std::collections::VecDeque;
 
@@ -6,20 +6,20 @@ use parking_lot::Mutex;
 
 use crate::secret::Secret;
 
-/// Removes secrets and control characters from texts, and cuts them to a length.
+/// Removes secrets and control characters from texts, and limits their length.
 ///
-/// Knows the last [`Scrubber::REMEMBERED`] secrets that it was told of, and takes every long run of hexadecimal digits for a key.
+/// Stores the last [`Scrubber::REMEMBERED`] secrets that it received, and treats every long run of hexadecimal digits as a key.
 #[derive(Default)]
 pub(crate) struct Scrubber(Mutex<VecDeque<Secret>>);
 
 impl Scrubber {
-    /// Number of secrets that are remembered.
+    /// Number of stored secrets.
     pub(crate) const REMEMBERED: usize = 64;
-    /// Number of characters of a text that are kept.
+    /// Number of characters of a text that remain.
     pub(crate) const LONGEST: usize = 300;
-    /// Number of hexadecimal digits, at least, of a word that is taken for a key: 128 bits.
+    /// Minimum number of hexadecimal digits in a key: 128 bits.
     const KEY_DIGITS: usize = 32;
-    /// Shorter ones would take ordinary words out of the text.
+    /// Shorter secrets would remove ordinary words from the text.
     const SHORTEST_SECRET: usize = 4;
 
     pub(crate) fn learn(&self, secret: &Secret) {
@@ -37,7 +37,7 @@ impl Scrubber {
         let mut text = text.to_owned();
         for secret in self.0.lock().iter() {
             let hex = secret.expose_hex();
-            // The manager may echo a key in capitals.
+            // The manager may repeat a key in capitals.
             for spelling in [String::from_utf8_lossy(secret.expose()).as_ref(), &hex, &hex.to_uppercase()] {
                 if text.contains(spelling) {
                     text = text.replace(spelling, "[secret]");

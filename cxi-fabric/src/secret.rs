@@ -1,8 +1,7 @@
-//! Secrets in memory. Texts of others are freed of them by `scrubber`.
+//! Secrets in memory. `scrubber` removes them from texts of other programs.
 //!
-//! A [`Secret`] is a [`SecretSlice`] that compares in constant time, is read and written in hexadecimal digits without a copy that stays
-//! behind, and can be told from others in a log by its fingerprint. Its bytes are handed out by [`Secret::expose`] alone, which is easy to
-//! search for.
+//! A [`Secret`] is a [`SecretSlice`] with comparison in constant time. It is parsed and written in hexadecimal digits without leaving a
+//! copy, and a fingerprint distinguishes it in a log. Only [`Secret::expose`] returns its bytes, which is easy to search for.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -14,22 +13,22 @@ use secrecy::{ExposeSecret, SecretSlice};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// Bytes that nobody else may read: a key, a password, a token.
+/// Secret bytes: a key, a password, a token.
 #[derive(Clone)]
 pub struct Secret(SecretSlice<u8>);
 
 impl Secret {
-    /// Takes over the bytes. The vector that held them is wiped.
+    /// Takes the bytes. The given vector is wiped.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
         Self::of(&Zeroizing::new(bytes.into()))
     }
 
-    /// A copy of the bytes, in a box of exactly their size: a vector that shrinks leaves a copy behind.
+    /// Copies the bytes into a box of exactly their size: a vector that shrinks leaves a copy in freed memory.
     fn of(bytes: &[u8]) -> Self {
         Self(Box::<[u8]>::from(bytes).into())
     }
 
-    /// Reads hexadecimal digits; `None` for any other text.
+    /// Parses hexadecimal digits; `None` for any other text.
     pub fn from_hex(text: &str) -> Option<Self> {
         let digits = text.as_bytes();
         if !digits.len().is_multiple_of(2) {
@@ -43,7 +42,7 @@ impl Secret {
         Some(Self::of(&bytes))
     }
 
-    /// The bytes themselves.
+    /// The bytes.
     pub fn expose(&self) -> &[u8] {
         self.0.expose_secret()
     }
@@ -51,7 +50,7 @@ impl Secret {
     /// The bytes in lower-case hexadecimal digits, wiped when dropped.
     pub fn expose_hex(&self) -> Zeroizing<String> {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        // The capacity is exact: a string that grows leaves copies behind.
+        // The capacity is exact: a string that grows leaves copies in freed memory.
         let mut text = Zeroizing::new(String::with_capacity(self.expose().len() * 2));
         for byte in self.expose() {
             text.push(char::from(DIGITS[usize::from(byte >> 4)]));
@@ -60,12 +59,12 @@ impl Secret {
         text
     }
 
-    /// True for a secret of no bytes.
+    /// True for a secret without bytes.
     pub fn is_empty(&self) -> bool {
         self.expose().is_empty()
     }
 
-    /// Hash under a key that each process picks anew: distinguishes secrets in the logs of one process, and discloses nothing of them.
+    /// Hash with a random key of this process. It distinguishes secrets in the logs of one process, and discloses nothing about them.
     pub fn fingerprint(&self) -> Fingerprint {
         static KEY: OnceLock<RandomState> = OnceLock::new();
         Fingerprint(KEY.get_or_init(RandomState::new).hash_one(self.expose()) as u32)
@@ -73,7 +72,7 @@ impl Secret {
 }
 
 impl AsRef<[u8]> for Secret {
-    /// Lends the bytes as [`Secret::expose`] does, to those who take ownership of the lender.
+    /// Lends the bytes like [`Secret::expose`], for functions that take ownership of the lender.
     fn as_ref(&self) -> &[u8] {
         self.expose()
     }
@@ -93,12 +92,12 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Keeps the memory of this process from core dumps, debuggers and `/proc`, but for root's. For processes that hold keys, once before the
-/// first of them is read, and again after a change of the user. Processes that are forked later inherit it; programs that they execute
-/// do not, so ranks can be debugged and dumped by their user.
+/// Protects the memory of this process from core dumps, debuggers and `/proc`, except root's. Processes with keys call it once before they
+/// read the first key, and again after a change of the user. Processes that are forked later inherit the protection. Programs that they
+/// execute do not, so users can debug and dump ranks.
 ///
 /// # Errors
-/// If the kernel refuses (`PR_SET_DUMPABLE` of `prctl(2)`).
+/// Fails if the kernel refuses (`PR_SET_DUMPABLE` of `prctl(2)`).
 pub fn keep_out_of_core_dumps() -> io::Result<()> {
     Ok(prctl::set_dumpable(false)?)
 }

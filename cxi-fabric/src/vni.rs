@@ -1,12 +1,12 @@
-//! Virtual network identifiers: one number, ranges of them, and the pool that they are drawn from.
+//! Virtual network identifiers: single numbers, ranges, and the pool that assigns them.
 //!
 //! ```text
 //!            reserve                retire                 free
 //!   free ──────────────> in use ──────────────> quarantined ───> free
 //! ```
 //!
-//! The pool goes round, so that a number is used again as late as possible. In quarantine are those whose credentials are
-//! revoked while a node may still hold a service for them.
+//! The pool assigns its numbers in a cycle, so that a number is reused as late as possible. A number is quarantined while
+//! its credentials are revoked, but a node may still hold a service for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,19 +15,19 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// A virtual network identifier: packets with another one do not reach a rank. Never 0.
+/// Virtual network identifier: packets with another one do not reach a rank. Never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct Vni(u16);
 
 impl Vni {
-    /// VNIs of the service that a driver makes for everybody, where a site lets it (cass_svc.c of HPE's driver).
+    /// VNIs of the service that the driver makes for all users, if a site allows it (cass_svc.c of HPE's driver).
     pub(crate) const OF_DEFAULT_SERVICE: [Self; 2] = [Self(1), Self(10)];
 
-    /// The number `number`, if it can be one.
+    /// Converts a number.
     ///
     /// # Errors
-    /// Of 0, and of what has more than 16 bits.
+    /// Fails for 0, and for a number of more than 16 bits.
     pub fn new(number: u32) -> Result<Self, VniError> {
         u16::try_from(number).ok().filter(|number| *number != 0).map(Self).ok_or(VniError::Number(number.into()))
     }
@@ -58,7 +58,7 @@ impl fmt::Display for Vni {
     }
 }
 
-/// Range of numbers, first and last included. Written `1024-65535`.
+/// Range of numbers, first and last included. As text `1024-65535`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct VniRange {
@@ -72,7 +72,7 @@ impl VniRange {
         usize::from(self.last.0 - self.first.0) + 1
     }
 
-    /// Never true; a range holds at least one number.
+    /// Never true; a range has at least one number.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -82,14 +82,14 @@ impl VniRange {
         (self.first..=self.last).contains(&vni)
     }
 
-    /// True if both ranges have a number in common, which those of two resource managers on one fabric must not.
+    /// True if both ranges have a number in common. Ranges of two resource managers on one fabric must not.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.first <= other.last && other.first <= self.last
     }
 }
 
 impl Default for VniRange {
-    /// Default of Slurm and Flux: all but the numbers that drivers and sites use for themselves.
+    /// Default of Slurm and Flux: all numbers except those that drivers and sites reserve.
     fn default() -> Self {
         Self { first: Vni(1024), last: Vni(u16::MAX) }
     }
@@ -127,17 +127,17 @@ impl fmt::Display for VniRange {
     }
 }
 
-/// Error of a number that is no VNI, or of an empty pool.
+/// Error for a number that is not a VNI, or for an empty pool.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum VniError {
-    /// The number cannot be one.
+    /// The number is not a VNI.
     #[error("{0} is no virtual network identifier; those are 1 to 65535")]
     Number(u64),
-    /// The text is no range.
+    /// The text is not a range.
     #[error("`{0}` is no range of virtual network identifiers; write it as 1024-65535")]
     Range(String),
-    /// Every number of the pool is taken.
+    /// All numbers of the pool are taken.
     #[error(
         "VNI pool exhausted ({taken}/{size} in use, {quarantined} of them in quarantine until every node has given them back); \
          release allocations, run `lattice cxi clean`, or configure a larger range than {range}"
@@ -147,31 +147,31 @@ pub enum VniError {
         taken: usize,
         /// Number of VNIs in the pool.
         size: usize,
-        /// Number of those taken that wait for nodes only.
+        /// Number of taken VNIs that only wait for nodes.
         quarantined: usize,
         /// Range of the pool.
         range: VniRange,
     },
 }
 
-/// Holder of a number of the pool.
+/// State of a taken number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
     Reserved,
     Quarantined,
 }
 
-/// The numbers that this cluster may give out.
+/// Numbers that this cluster may assign.
 #[derive(Clone, Debug)]
 pub struct VniPool {
     range: VniRange,
     taken: BTreeMap<Vni, Use>,
-    /// The number given out last.
+    /// Number assigned last.
     last: Option<Vni>,
 }
 
 impl VniPool {
-    /// A pool of which nothing is taken. `last` is where the round of an earlier life stood.
+    /// Pool with no taken numbers. `last` is the position in the cycle of an earlier run.
     pub fn new(range: VniRange, last: Option<Vni>) -> Self {
         Self { range, taken: BTreeMap::new(), last }
     }
@@ -179,7 +179,7 @@ impl VniPool {
     /// Takes the next free number.
     ///
     /// # Errors
-    /// [`VniError::Exhausted`].
+    /// Fails with [`VniError::Exhausted`].
     pub fn reserve(&mut self) -> Result<Vni, VniError> {
         let start = match self.last {
             Some(last) if self.range.contains(last) && last != self.range.last => Vni(last.0 + 1),
@@ -195,31 +195,30 @@ impl VniPool {
         Ok(vni)
     }
 
-    /// Marks a number as taken that a journal says to be. One outside the range is kept all the same, as the range may have
-    /// been changed since.
+    /// Marks a number from a journal as taken. A number outside the range is also stored, since the range may have changed.
     pub fn claim(&mut self, vni: Vni) {
         self.taken.insert(vni, Use::Reserved);
         self.last = Some(vni);
     }
 
-    /// Goes on where the round of an earlier life stood.
+    /// Continues at the position in the cycle of an earlier run.
     pub fn resume_after(&mut self, last: Option<Vni>) {
         self.last = last.or(self.last);
     }
 
-    /// The number given out last.
+    /// Number assigned last.
     pub fn last(&self) -> Option<Vni> {
         self.last
     }
 
-    /// The number's credentials are revoked; it stays taken.
+    /// Quarantines a number with revoked credentials; it stays taken.
     pub fn retire(&mut self, vni: Vni) {
         if let Some(state) = self.taken.get_mut(&vni) {
             *state = Use::Quarantined;
         }
     }
 
-    /// The number is used nowhere any more.
+    /// Frees a number that is no longer used anywhere.
     pub fn free(&mut self, vni: Vni) {
         self.taken.remove(&vni);
     }

@@ -1,6 +1,6 @@
 //! Back end `vnid`: HPE's Virtual Network Identifier Daemon (its OpenAPI file, version 2.0.4). A service is one of its jobs with
-//! one VNI, or with two where the configuration wants a VNI for ranks of several launches; the job's identifier is our name for
-//! the service.
+//! one VNI, or with two if the configuration requests a VNI for ranks of several launches. The job's identifier is this
+//! cluster's name of the service.
 //!
 //! ```text
 //! POST   /vnis/{partition}/jobs           jobID, UID, vniLimit, vniCount  ->  VNIs: links that end in the number
@@ -8,7 +8,7 @@
 //! DELETE /vnis/{partition}/jobs/{job}
 //! ```
 //!
-//! There is no key: access is a matter of the node's CXI service.
+//! There is no key: the node's CXI service controls access.
 
 use std::time::Instant;
 
@@ -27,11 +27,11 @@ use crate::wire::{Body, Method};
 pub(crate) enum VniCount {
     /// One, for the ranks of a launch.
     One = 1,
-    /// A second one, for ranks of several launches.
+    /// Two: the second one is for ranks of several launches.
     Two = 2,
 }
 
-/// A vnid, and the partition that this cluster's VNIs are in. The base URL ends in `/apis/vnid/fabric` or the like.
+/// A vnid, and the partition with this cluster's VNIs. The base URL ends in `/apis/vnid/fabric` or a similar path.
 pub(crate) struct VnidFabric {
     client: Client,
     partition: String,
@@ -72,7 +72,7 @@ impl FabricManager for VnidFabric {
             Outcome::Absent(answer) => Err(answer.refused(404)),
             Outcome::Conflict(answer) => {
                 let (call, text) = (answer.call.clone(), answer.words());
-                // Whatever became of this question, the job is there.
+                // Even if this look-up fails, the job exists.
                 let existing = self.look_up(&ServiceId(name.to_owned()), deadline).map_err(FabricError::in_doubt)?;
                 existing.ok_or(FabricError::Conflict { call, name: name.to_owned(), text })
             }
@@ -95,7 +95,7 @@ impl FabricManager for VnidFabric {
     fn list(&self, deadline: Instant) -> Result<Vec<Listed>, FabricError> {
         let answer = match self.client.call(Method::Get, &self.jobs(), None, None, deadline)? {
             Outcome::Done(answer) => answer,
-            // No partition, no jobs.
+            // Without a partition there are no jobs.
             Outcome::Absent(_) => return Ok(Vec::new()),
             Outcome::Conflict(answer) => return Err(answer.refused(409)),
         };
@@ -113,8 +113,8 @@ impl FabricManager for VnidFabric {
     }
 }
 
-/// Reads a job of ours: its identifier, and the numbers at the ends of its VNIs' links. A job may be older than the wish for a
-/// second one.
+/// Parses a job of this cluster: its identifier, and the numbers at the end of its VNI links. A job may be older than the
+/// setting for a second VNI.
 fn job(body: &[u8]) -> Result<Service, String> {
     let fields = Fields::read(body)?;
     let links = fields.texts("VNIs")?;
@@ -126,7 +126,7 @@ fn job(body: &[u8]) -> Result<Service, String> {
     Ok(Service { id: ServiceId(fields.text("jobID")?), vni, job_vni })
 }
 
-/// The number at the end of a VNI's link.
+/// Number at the end of a VNI link.
 fn number(link: &str) -> Result<Vni, String> {
     let number = link.rsplit('/').next().and_then(|digits| digits.parse().ok());
     number

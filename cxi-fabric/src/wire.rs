@@ -1,10 +1,10 @@
-//! One HTTP request and its answer. Retries and the meaning of a status are [`crate::retry`]'s business.
+//! One HTTP request and its answer. [`crate::retry`] handles retries and the meaning of a status.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-// Named for its feature alone, which takes its most talkative level out of the program: there ureq dumps every byte it sends and
+// Only for its feature, which removes the trace level from the program. At that level ureq logs every byte that it sends and
 // receives, keys and passwords included.
 use log as _;
 use ureq::http;
@@ -13,10 +13,10 @@ use zeroize::Zeroizing;
 
 use crate::retry_after::retry_after;
 
-/// Greatest length of a body, in bytes; a longer answer is an error. A list of ten thousand services fits.
+/// Limit on the length of a body, in bytes; a longer answer is an error. A list of ten thousand services fits.
 const LONGEST_ANSWER: u64 = 4 << 20;
 
-/// The HTTP methods that fabric managers are spoken to with.
+/// HTTP methods of the calls to fabric managers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
     Get,
@@ -34,7 +34,7 @@ impl Method {
     }
 }
 
-/// A request, headers and body of which may hold secrets.
+/// Request. Its headers and body may have secrets.
 pub(crate) struct Request<'a> {
     pub(crate) method: Method,
     pub(crate) url: &'a str,
@@ -43,13 +43,13 @@ pub(crate) struct Request<'a> {
     pub(crate) body: Option<&'a Body>,
 }
 
-/// A body and its kind.
+/// Body with its content type.
 pub(crate) struct Body {
     pub(crate) content_type: &'static str,
     pub(crate) bytes: Zeroizing<Vec<u8>>,
 }
 
-/// A whole answer.
+/// Complete answer.
 #[derive(Default)]
 pub(crate) struct Response {
     pub(crate) status: u16,
@@ -57,29 +57,29 @@ pub(crate) struct Response {
     pub(crate) body: Zeroizing<Vec<u8>>,
 }
 
-/// Error of a request that got no whole answer. Texts are free of secrets: they come from this machine.
+/// Error of a request without a complete answer. The texts have no secrets: they come from this machine.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
     /// The request was not sent.
     Unreachable(String),
-    /// The time was over.
+    /// The time limit passed.
     Slow,
     /// The connection broke; the request may have been carried out.
     Broken(String),
 }
 
-/// Transport of requests; tests have one that needs no network.
+/// Transport of requests; tests use one without a network.
 pub(crate) trait Wire: Send + Sync {
     fn send(&self, request: &Request<'_>, timeout: Duration) -> Result<Response, Failure>;
 }
 
-/// Trusted authorities, and our own identity. PEM, checked.
+/// Trusted authorities, and the client's own identity. PEM, checked.
 pub(crate) struct Tls {
     pub(crate) authorities: Vec<Certificate<'static>>,
     pub(crate) identity: Option<(Vec<Certificate<'static>>, PrivateKey<'static>)>,
 }
 
-/// Requests over TCP, by ureq. Connections are kept and used again.
+/// Requests over TCP, by ureq. Connections are reused.
 pub(crate) struct Http(ureq::Agent);
 
 impl Http {
@@ -92,7 +92,7 @@ impl Http {
         let config = ureq::Agent::config_builder()
             .tls_config(settings.build())
             .http_status_as_error(false)
-            // A redirection could lead a token elsewhere. A proxy of the environment is for the internet, not for a fabric.
+            // A redirection could send a token elsewhere. A proxy from the environment is for the internet, not for a fabric.
             .max_redirects(0)
             .max_redirects_will_error(false)
             .proxy(None)
@@ -148,7 +148,7 @@ fn failure(error: ureq::Error) -> Failure {
         Error::Tls(reason) => Failure::Unreachable(format!("TLS: {reason}")),
         Error::BadUri(uri) => Failure::Unreachable(format!("`{uri}` is no URL")),
         Error::BodyExceedsLimit(limit) => Failure::Broken(format!("the answer is longer than {limit} bytes")),
-        // The text of a protocol error may quote what the service sent.
+        // The text of a protocol error may quote data of the service.
         Error::Protocol(_) => Failure::Broken("the answer is not HTTP".into()),
         Error::LargeResponseHeader(seen, limit) => {
             Failure::Broken(format!("the answer's header has {seen} bytes; the limit is {limit}"))
@@ -159,7 +159,7 @@ fn failure(error: ureq::Error) -> Failure {
 
 /// Failure of the connection.
 fn stream_failure(error: &io::Error) -> Failure {
-    // TLS tells what it has against the other side inside of an error of the stream.
+    // An error of the stream contains TLS's error about the peer.
     if let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         return Failure::Unreachable(format!("TLS: {error}"));
     }

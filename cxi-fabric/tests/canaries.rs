@@ -1,4 +1,4 @@
-//! Canary secrets, and everything that an error, a log at its most talkative, or a `Debug` shows of them: nothing.
+//! Canary secrets must not appear in any error, in a log at its most verbose level, or in `Debug` output.
 
 mod scene;
 
@@ -19,12 +19,12 @@ use scene::{config, fake_with, oauth, private_file, request, shortly, soon};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// A key of less than 128 bits, so that only what was learnt of it can hide it.
+/// A key of less than 128 bits, so that only the scrubber's list can hide it.
 const KEY: &str = "ca4a71e5ca4a71e5";
 const PASSWORD: &str = "canary-password";
 const CLIENT_SECRET: &str = "canary-client-secret";
 
-/// All that is logged, by this crate and by those below it.
+/// All log output of this crate and its dependencies.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -55,7 +55,7 @@ impl Journal for Paper {
     }
 }
 
-/// Every spelling of a canary that somebody could grep for.
+/// Checks for a canary in all encodings.
 fn check(what: &str, text: &str) {
     let hex = |text: &str| Secret::new(text).expose_hex().to_string();
     let encoded = ["bWU6Y2FuYXJ5LXBhc3N3b3Jk".to_owned(), "token-number-".to_owned()];
@@ -68,12 +68,12 @@ fn check(what: &str, text: &str) {
             panic!("{canary} is in {what}: ...{}", text.chars().skip(from).take(400).collect::<String>());
         }
     }
-    // Bytes in lists, as a derived Debug would show them.
+    // Bytes in lists, as in a derived `Debug`.
     let bytes = Secret::from_hex(KEY).map(|key| format!("{:?}", key.expose())).unwrap_or_default();
     assert!(!text.contains(bytes.trim_matches(['[', ']'])), "the key's bytes are in {what}");
 }
 
-/// Faults whose text repeats the key and another secret back to us.
+/// Faults with texts that repeat the key and another secret.
 fn echoing(secret: &str) -> Vec<Fault> {
     let detail = format!("bad key {KEY}, or {}, or {secret}", KEY.to_uppercase());
     let status = |status| Fault::Status { status, retry_after: None, detail: Some(detail.clone()) };
@@ -89,7 +89,7 @@ fn echoing(secret: &str) -> Vec<Fault> {
     ]
 }
 
-/// Makes, reads and ends services with every fault at every call; returns all errors in both spellings.
+/// Makes, reads and ends services with every fault at every call; returns all errors in both formats.
 fn exercise(config: &FabricConfig, access: &Access, secret: &str) -> String {
     let mut seen = format!("{config:?}\n");
     for fault in echoing(secret) {
@@ -106,7 +106,7 @@ fn exercise(config: &FabricConfig, access: &Access, secret: &str) -> String {
                     let _ = writeln!(seen, "{error:?}\n{shown}");
                 }
             };
-            // The key is known before anything goes wrong, as it is in a launch.
+            // As in a launch, the key is known before the first fault.
             let service = manager.create(&request(0), soon()).expect("made");
             let credentials = manager.credentials(&service, soon()).expect("answered");
             note(Err(&credentials), String::new());
@@ -132,7 +132,7 @@ fn no_canary_is_seen_anywhere() {
         let log = log.clone();
         move || log.clone()
     };
-    // `try_init` also takes the records of the `log` crate, which ureq and rustls write to.
+    // `try_init` also receives the records of the `log` crate, which ureq and rustls use.
     let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(false);
     tracing_subscriber::registry()
         .with(tracing_subscriber::filter::LevelFilter::TRACE)

@@ -1,4 +1,4 @@
-//! `openapi.json` is what client and fake both keep to.
+//! Checks that client and fake follow `openapi.json`.
 
 mod scene;
 
@@ -6,7 +6,7 @@ use cxi_fabric::fake::{Asked, Exchange, Fault, Options, Rule};
 use scene::{fake_with, request, rest, soon};
 use serde_json::{Value, json};
 
-/// The contract, with what it takes to look things up in it.
+/// Contract with look-up functions.
 struct Contract(Value);
 
 impl Contract {
@@ -15,7 +15,7 @@ impl Contract {
         Self(serde_json::from_str(text).expect("openapi.json is JSON"))
     }
 
-    /// The operation of a call; a path of the contract matches if its parts are equal or in braces.
+    /// Operation of a call; a path of the contract matches if its parts are equal or in braces.
     fn operation(&self, exchange: &Exchange) -> &Value {
         let parts = |path: &str| path.split('/').map(str::to_owned).collect::<Vec<_>>();
         let seen = parts(&exchange.path);

@@ -1,4 +1,4 @@
-//! The back ends against a manager that misbehaves, over real HTTP.
+//! Tests the back ends against a misbehaving manager, over real HTTP.
 
 mod scene;
 
@@ -75,7 +75,7 @@ fn a_manager_that_is_down_is_told_of_with_address_path_and_tries() {
     assert!(matches!(error, FabricError::OutOfTime { last: Trouble::Unreachable(_), .. }), "{error:?}");
 }
 
-/// The service exists, whoever made it: the first try whose answer was lost, or another.
+/// The service exists: another client made it, or the first try made it and its answer was lost.
 #[test]
 fn a_conflict_whose_service_cannot_be_looked_up_is_not_nothing() {
     for refusal in [400, 401, 403] {
@@ -133,7 +133,7 @@ fn the_managers_own_words_reach_the_user_bounded() {
     let error = rest(&fake).create(&request(0), soon()).expect_err("refused");
     assert!(error.nothing_was_done());
     let text = error.to_string();
-    assert!(text.contains("it answered 422 and said \"no such node n17 xxx") && text.len() < 600, "{text}");
+    assert!(text.contains("it answered 422 with \"no such node n17 xxx") && text.len() < 600, "{text}");
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn nonsense_is_no_answer_and_does_not_reach_the_user() {
     }
 }
 
-/// Repeated under one name, a creation finds what it made before, whichever way the manager says so.
+/// A repeated creation under one name finds the first service, however the manager reports it.
 #[test]
 fn creating_twice_makes_one_service() {
     for (conflicts, offers_list) in [(false, true), (false, false), (true, true)] {
@@ -169,7 +169,7 @@ fn a_conflict_that_nobody_can_explain_is_an_error() {
     let manager = rest(&fake);
     manager.create(&request(0), soon()).expect("made");
     let error = manager.create(&request(0), soon()).expect_err("which one is it?");
-    assert!(error.to_string().contains("409 and said \"exists\", and shows no service called daint.4711.0"), "{error}");
+    assert!(error.to_string().contains("409 with \"exists\", and shows no service called daint.4711.0"), "{error}");
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn bytes_that_are_no_http_end_in_an_error() {
     assert!(error.contains("gave up at the deadline") && !error.contains("canary"), "{error}");
 }
 
-/// A manager that answers each call with this document; the first lines of the calls.
+/// A manager that answers each call with this document, and the first lines of the calls.
 fn hostile(document: impl Into<Vec<u8>>) -> (Box<dyn FabricManager>, mpsc::Receiver<String>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
@@ -265,7 +265,7 @@ fn hostile(document: impl Into<Vec<u8>>) -> (Box<dyn FabricManager>, mpsc::Recei
     (scene::config(cxi_fabric::config::Backend::Rest, &url).manager().expect("a manager"), calls)
 }
 
-/// Numbers that are no VNI of the launch, ids and keys with bytes that have a meaning in a path, a header or a terminal, and answers without end.
+/// Numbers that are not a VNI of the launch; ids and keys with special bytes for a path, a header or a terminal; endless answers.
 #[test]
 fn a_hostile_manager_gains_nothing_by_its_answers() {
     let plain = |error: FabricError| {

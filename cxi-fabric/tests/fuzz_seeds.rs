@@ -1,5 +1,5 @@
-//! The fuzz targets as ordinary tests: answers of the fake manager and of HPE's program, and changes to them, go through the very
-//! functions that the targets in `fuzz/` call.
+//! The fuzz targets as ordinary tests. Answers of the fake manager and of HPE's program, and mutations of them, go through the
+//! same functions that the targets in `fuzz/` call.
 //!
 //! `cargo test -p cxi-fabric --test fuzz_seeds -- --ignored` writes the seeds to `fuzz/corpus/`.
 
@@ -10,7 +10,7 @@ use lattice_fuzz_seeds::{Target, mutations};
 use proptest::prelude::*;
 use scene::{fake, request, rest, soon, vnid};
 
-/// Every answer of a fake manager to a whole life of a service, for each back end and call.
+/// All answers of a fake manager during the life of a service, for each back end and call.
 fn answers() -> Vec<Vec<u8>> {
     let mut bodies = Vec::new();
     for make in [rest, vnid] {
@@ -35,7 +35,7 @@ fn answers() -> Vec<Vec<u8>> {
     seeds.collect()
 }
 
-/// Output of `cxi_service`, as its manual page shows it.
+/// Output of `cxi_service`, as in its manual page.
 fn outputs() -> Vec<Vec<u8>> {
     let list = "cxi0\n----\n Total Device Resources\n ACs:  1022\n ID: 1 (DEFAULT)\n   LNIs/RGID          : 1\n   \
                 Restricted Members : No\n   ---> Valid Members : All uids/gids\n   VNIs               : 1 10\n ID: 2\n   \

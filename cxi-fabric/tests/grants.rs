@@ -1,5 +1,5 @@
-//! Credentials from the first launch of an allocation to the last node's word, with a manager that misbehaves and a server that is
-//! killed.
+//! Credentials from the first launch of an allocation to the confirmation of the last node, with a misbehaving manager and a
+//! server that is killed.
 
 mod scene;
 
@@ -19,7 +19,7 @@ use scene::{config, fake, fake_with, rest, shortly, soon, vnid};
 
 use Asked::{Auth, Create, Delete, List};
 
-/// What survives: lines of JSON, as a file would hold them.
+/// Storage that survives: lines of JSON, as in a file.
 #[derive(Clone, Default)]
 struct Disk {
     lines: Arc<Mutex<Vec<String>>>,
@@ -74,7 +74,7 @@ fn settle(grants: &Grants) {
     assert!(errors.is_empty(), "{errors:?}");
 }
 
-/// Every node says that it has nothing left.
+/// Reports that every node holds nothing.
 fn confirm_all(grants: &Grants) {
     for awaited in grants.awaited() {
         grants.confirmed(&awaited.name, awaited.nodes.iter().map(String::as_str)).expect("journalled");
@@ -110,7 +110,7 @@ fn a_release_deletes_at_once_and_frees_the_vni_when_all_nodes_confirmed() {
     assert!(fake.services().is_empty());
     let error = grants.acquire(&need("b"), soon()).expect_err("in quarantine").to_string();
     assert!(error.contains("VNI pool exhausted (1/1 in use, 1 of them in quarantine"), "{error}");
-    // An agent that is lost keeps the number, through a restart as well.
+    // A lost agent keeps the number taken, also after a restart.
     let name = grants.awaited()[0].name.clone();
     grants.confirmed(&name, ["n0"]).expect("journalled");
     drop(grants);
@@ -175,7 +175,7 @@ fn a_deletion_that_fails_stays_due() {
     assert!(fake.services().is_empty());
 }
 
-/// The server is killed after each number of journal entries in turn, which is each point between two of its actions.
+/// The server is killed after each number of journal entries in turn, that is, between any two of its actions.
 #[test]
 fn every_service_ends_wherever_the_server_is_killed() {
     let entries = {
@@ -207,7 +207,7 @@ fn every_service_ends_wherever_the_server_is_killed() {
         grants.release("a").expect("journalled");
         settle(&grants);
         confirm_all(&grants);
-        // Only a journal that is lost whole leaves what no ledger knows; the list does.
+        // Only a completely lost journal leaves services that no ledger has; the list has them.
         let reaped = grants.reap(soon()).expect("listed");
         assert_eq!(reaped.names.len(), usize::from(survived == 0), "after {survived} entries");
         assert!(
@@ -277,7 +277,7 @@ fn strangers_of_this_cluster_are_reaped_and_others_left() {
     assert_eq!(silent.asked(), [List]);
 }
 
-/// What ends while the manager lists it is nobody's leftover.
+/// A service that ends while the manager lists it is not a leftover.
 #[test]
 fn a_service_that_is_just_ending_is_no_stranger() {
     let (fake, disk) = (fake(), Disk::default());
@@ -307,7 +307,7 @@ fn nothing_is_asked_for_that_cannot_be_written_down() {
     assert!(fake.asked().is_empty());
     disk.is_full.store(false, Ordering::Relaxed);
     let credentials = grants.acquire(&need("a"), soon()).expect("credentials");
-    // What was pending is in the journal, in order, so that the next life knows the same.
+    // The pending entries are in the journal, in order, so the next run has the same state.
     assert_eq!(start(&fake, &disk).acquire(&need("a"), soon()).expect("credentials"), credentials);
 }
 
@@ -345,7 +345,8 @@ fn an_allocation_that_ends_while_its_service_is_made_gets_none() {
     assert!(fake.services().is_empty() && grants.views().is_empty());
 }
 
-/// The first try is refused for now, and the repetition makes the service: that nobody finds it before means nothing.
+/// The first try is refused temporarily, and the retry makes the service. A search between the two finds nothing, which has no
+/// meaning.
 #[test]
 fn a_service_is_not_given_up_while_its_creation_is_repeated() {
     for offers_list in [true, false] {

@@ -1,4 +1,4 @@
-//! A manager behind TLS that wants a certificate of us.
+//! A manager with TLS that requires a client certificate.
 
 mod scene;
 
@@ -36,7 +36,7 @@ impl Authority {
     }
 }
 
-/// Ends TLS in front of a fake, and lets in those whom `authority` vouches for. Returns its URL.
+/// Terminates TLS in front of a fake, and accepts clients with a certificate of `authority`. Returns its URL.
 fn tls_server(fake: Arc<FakeFabric>, authority: &Authority) -> String {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();
@@ -77,11 +77,11 @@ fn both_sides_prove_who_they_are() {
     let service = manager.create(&request(0), soon()).expect("made");
     manager.delete(&service.id, soon()).expect("deleted");
 
-    // Without a certificate of ours the manager does not let us in, ...
+    // Without a client certificate the manager rejects the client, ...
     let files = tls(authority.file(&directory), None, None);
     let manager = FabricConfig { tls: Some(files), ..config(Backend::Rest, &url) }.manager().expect("a manager");
     assert!(manager.create(&request(1), shortly()).is_err());
-    // ... and with another authority we do not believe the manager.
+    // ... and with another authority the client rejects the manager.
     let files = tls(Authority::new().file(&directory), None, None);
     let manager = FabricConfig { tls: Some(files), ..config(Backend::Rest, &url) }.manager().expect("a manager");
     let error = manager.create(&request(1), shortly()).expect_err("a stranger").to_string();
@@ -89,12 +89,13 @@ fn both_sides_prove_who_they_are() {
     assert!(fake.services().is_empty());
 }
 
-/// Names the manager to a test that runs as a process of its own.
+/// Variable with the manager's URL, for a test that runs as its own process.
 const MANAGER: &str = "LATTICE_TEST_MANAGER";
-/// Variable with the time for its first call, in milliseconds: errors of TLS are tried again until it is over.
+/// Variable with the time for its first call, in milliseconds: TLS errors are retried until then.
 const WITHIN: &str = "LATTICE_TEST_WITHIN";
 
-/// OpenSSL's variable stands for what the machine trusts; processes have it, not threads, so that this test runs itself.
+/// OpenSSL's variable replaces the authorities that the machine trusts. It belongs to a process, not a thread, so this
+/// test runs itself.
 #[test]
 fn without_an_authority_of_its_own_the_machine_s_are_trusted() {
     if let Some(url) = std::env::var_os(MANAGER) {

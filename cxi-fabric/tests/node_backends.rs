@@ -1,4 +1,4 @@
-//! libcxi and `cxi_service`, both played by programs that are built here.
+//! libcxi and `cxi_service`, both replaced by programs that the test builds.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use cxi_fabric::node::{
 };
 use cxi_fabric::vni::Vni;
 
-/// A directory with two NICs, the second of which has no link, and a third one that has.
+/// A directory with three NICs; the second one has no link.
 fn sysfs(directory: &Path) -> Sysfs {
     for (name, link) in [("cxi0", "1\n"), ("cxi1", "0\n"), ("cxi2", "1\n")] {
         let properties = directory.join("sys").join(name).join("device/properties");
@@ -35,7 +35,7 @@ fn spec() -> ServiceSpec {
     }
 }
 
-/// A libcxi of our own. What it does is steered by the files in its directory, as each test loads a copy of its own.
+/// Fake libcxi. The files in its directory control it; each test loads its own copy.
 struct FakeLibrary {
     directory: tempfile::TempDir,
     backend: LibCxi,
@@ -57,13 +57,13 @@ impl FakeLibrary {
         Self { directory, backend }
     }
 
-    /// The next calls of `function` return these codes.
+    /// Makes the next calls of `function` return these codes.
     fn inject(&self, function: &str, codes: &[i32]) {
         let lines: String = codes.iter().map(|code| format!("{code}\n")).collect();
         std::fs::write(self.directory.path().join(function), lines).expect("a file");
     }
 
-    /// What was called, one line each.
+    /// Calls so far, one line each.
     fn calls(&self) -> Vec<String> {
         let text = std::fs::read_to_string(self.directory.path().join("calls")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
@@ -111,7 +111,7 @@ fn error_numbers_of_the_driver_are_understood() {
     assert!(matches!(error("destroy", -22), CxiError::Unknown { svc_id: 5, .. }));
     assert!(matches!(error("alloc", -1), CxiError::Denied { .. }));
     assert!(matches!(error("open", -19), CxiError::System { action: "opening the device", .. }));
-    // The code after an error number is what the library writes into its account of the failure.
+    // The numbers after an error number are written to the library's failure report.
     library.inject("alloc", &[-28, 2048, 1024, 512, 3]);
     let CxiError::Short { shortage, .. } = library.backend.create("cxi0", &spec()).expect_err("short") else {
         panic!("not short");
@@ -142,12 +142,12 @@ fn a_launchs_services_are_claimed_and_released_through_libcxi() {
 fn a_missing_library_says_what_to_do() {
     let error = LibCxi::load("/nonexistent/libcxi.so.1", Sysfs::default()).map(|_| ()).expect_err("none").to_string();
     assert!(error.contains("/nonexistent/libcxi.so.1") && error.contains("install the library libcxi"), "{error}");
-    // A library that is not libcxi is refused before anything of it is called.
+    // A library that is not libcxi is rejected before any of its functions is called.
     let libc = LibCxi::load("libc.so.6", Sysfs::default()).map(|_| ()).expect_err("not libcxi").to_string();
     assert!(libc.contains("cxil_open_device"), "{libc}");
 }
 
-/// A `cxi_service` that keeps its services in files.
+/// A `cxi_service` program that runs this script.
 fn program(directory: &Path, script: &str) -> PathBuf {
     let path = directory.join("cxi_service");
     std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("a file");
@@ -194,7 +194,7 @@ fn cxi_service_refuses_in_words() {
         let error = backend.create("cxi0", &spec()).expect_err("refused");
         assert!(is_expected(&error), "{words}: {error}");
     }
-    // Without figures the launch reserves nothing, and still runs.
+    // Without numbers the launch reserves nothing, and still runs.
     let directory = tempfile::tempdir().expect("a directory");
     let script = "grep -q 'res: [1-9]' \"$5\" && { echo 'x: No space left on device' >&2; exit 1; }\n\
                   echo 'Successfully created service: 3'";

@@ -2,15 +2,15 @@
 
 #![cfg_attr(
     all(target_os = "linux", target_env = "gnu"),
-    expect(unsafe_code, reason = "a setting of the C library that nix does not wrap; it says what makes it sound")
+    expect(unsafe_code, reason = "a setting of the C library that nix does not wrap; it has a safety comment")
 )]
 
-/// Keeps the C library from having a heap for each thread: what one has freed is of no use to the others, and is never given back, so that a
-/// daemon whose threads for blocking work are many for a moment grows by all of them (measured: 60 launches of 1.5 MB that end together leave the
-/// API server with 250 MiB, and with one heap with 160). Threads that are there already keep theirs. musl has one as it is.
+/// Limits the C library to one heap, in place of one for each thread. Memory that one thread frees is of no use to the other heaps, and is never
+/// given back. So a daemon with many threads for blocking work grows by all of them. Measured: 60 launches of 1.5 MB that end together leave the
+/// API server with 250 MiB, and with 160 MiB with one heap. Existing threads keep their heaps. musl always has one heap.
 pub(crate) fn keep_one_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: the call has a lock of its own, and sets a number. A number that it does not take changes nothing.
+    // SAFETY: the call has its own lock, and sets a number. It ignores an invalid number.
     unsafe {
         nix::libc::mallopt(nix::libc::M_ARENA_MAX, 1);
     }

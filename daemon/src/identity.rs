@@ -1,16 +1,15 @@
-//! Settings by which a daemon proves who it is: `[tls]` with three files, or `insecure`. Exactly one of them must be set; the files
-//! themselves are read by `pmi-transport`.
+//! Settings of a daemon's identity: `[tls]` with three files, or `insecure`. Exactly one of them must be set. `pmi-transport` reads the files.
 
 use std::path::PathBuf;
 
 use pmi_transport::identity::TlsFiles;
 use serde::Deserialize;
 
-/// The section `[tls]` as it is written, or as flags give it: any of its files may be missing.
+/// The section `[tls]` of a settings file, or the same from flags: any of its files may be missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TlsSettings {
-    /// Certificates of the authorities that are trusted.
+    /// Certificates of the trusted CAs.
     pub ca: Option<PathBuf>,
     /// The daemon's own certificate.
     pub cert: Option<PathBuf>,
@@ -19,32 +18,32 @@ pub struct TlsSettings {
 }
 
 impl TlsSettings {
-    /// These files, and those of `others` for the ones that are missing.
+    /// These files; missing ones are taken from `others`.
     #[must_use]
     pub fn or(self, others: Self) -> Self {
         Self { ca: self.ca.or(others.ca), cert: self.cert.or(others.cert), key: self.key.or(others.key) }
     }
 }
 
-/// Both settings, unchecked.
+/// Both settings, before the check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IdentitySettings {
     /// The section `[tls]`.
     pub tls: TlsSettings,
-    /// No certificates are used.
+    /// The daemon uses no certificates.
     pub insecure: bool,
 }
 
 /// Identity of a daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// No certificates: nobody proves anything, among loopback addresses.
+    /// No certificates and no proof of identity; for loopback addresses only.
     Insecure,
     /// Certificates in these files.
     Tls(TlsFiles),
 }
 
-/// Error of settings that name no identity, half of one, or two.
+/// Error of settings that name no identity, an incomplete one, or two.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdentitySettingsError {

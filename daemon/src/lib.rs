@@ -1,5 +1,5 @@
-//! Parts that daemons of Lattice and those who start them share: settings files, the settings of an identity, the page of metrics,
-//! the log, the runtime and its allocator, addresses of the machine, text of others made harmless, and membership in a cluster without an administrator.
+//! Parts that daemons of Lattice share with the programs that start them: settings files, identity settings, metrics page, log, runtime,
+//! allocator, machine addresses, escaped text, and membership in a cluster without an administrator.
 #![deny(unsafe_code)]
 
 mod allocator;
@@ -16,6 +16,6 @@ pub use self::network_addresses::network_addresses;
 pub use self::printable::printable;
 pub use self::runtime::runtime;
 
-/// The default of `min_uid`, the number of the first user who gets nodes and runs anything on them. Below are accounts of the system
-/// itself, by the usual settings of login.defs(5).
+/// Default of `min_uid`, the smallest uid of users that get nodes and run processes on them. Smaller numbers belong to system accounts, by the
+/// usual settings of login.defs(5).
 pub const MIN_UID: u32 = 1000;

@@ -1,7 +1,7 @@
 //! The log of a process of Lattice, on its standard error.
 //!
-//! Messages are lines. [`start`] has each of them written by the thread that logs it. A daemon then calls [`write_apart`], once it
-//! may have threads: from then on a thread of its own writes, as a file system or a journal that stands still must not hold up a daemon.
+//! Messages are lines. After [`start`], the thread that logs a message writes it. A daemon then calls [`write_apart`], once it may have threads.
+//! From then on a separate thread writes, because a blocked file system or journal must not block a daemon.
 //!
 //! ```text
 //! tracing ──> rates ──> fields ──line──> queue of 1 MiB, one more for the audit ──> thread `log` ──> standard error
@@ -9,7 +9,7 @@
 //!              of each kind    256 characters
 //! ```
 //!
-//! In a process that is made for one piece of work, [`start_when_needed`] makes that thread for the first line.
+//! In a process for one piece of work, [`start_when_needed`] creates that thread for the first line.
 
 mod fields;
 mod queue;
@@ -31,23 +31,23 @@ use self::queue::{Lane, Queue};
 use self::rates::Rates;
 use crate::printable::printable;
 
-/// Name of the variable with a filter, as `debug` or `info,lattice_agent=debug`.
+/// Environment variable with a filter, such as `debug` or `info,lattice_agent=debug`.
 const FILTER_VARIABLE: &str = "LATTICE_LOG";
 
-/// Target of the records of the audit.
+/// Target of audit records.
 const AUDIT: &str = "audit";
 
-/// Way to the thread that writes.
+/// Queue to the thread that writes.
 static QUEUE: Queue = Queue::new();
 
-/// Lines that users have caused.
+/// Rates of the lines that users cause.
 static RATES: LazyLock<Mutex<Rates>> = LazyLock::new(Mutex::default);
 
-/// Starts to log what the filter in `LATTICE_LOG` lets through; without a filter, messages of the level `usual` and above. Logs nothing, and
-/// costs nothing, if there is neither. A filter that cannot be read, or lets nothing through, is told on standard error and counts as none.
+/// Starts to log the messages that the filter in `LATTICE_LOG` admits; without a filter, messages of the level `usual` and above. Without both,
+/// logs nothing at no cost. An invalid filter, or one that admits nothing, is reported on standard error and ignored.
 ///
 /// # Panics
-/// Panics when the process logs already.
+/// Panics if the process already logs.
 pub fn start(usual: Option<LevelFilter>) {
     let text = std::env::var(FILTER_VARIABLE).unwrap_or_default();
     let wanted = filter(&text).unwrap_or_else(|| {
@@ -58,12 +58,12 @@ pub fn start(usual: Option<LevelFilter>) {
     install(filter, ThreadIs::Started);
 }
 
-/// The same for a process of a daemon that has reported already what is wrong with the filter. A thread writes, which is made for the first
-/// line, so that a full pipe holds up nothing; the process must not need to have one thread any more. What is waiting when the result is
-/// dropped is written for a second at most.
+/// Like [`start`], for a process of a daemon that has already reported an invalid filter. A thread writes, which the first line creates, so that
+/// a full pipe blocks nothing. The process must no longer need to have one thread. Dropping the result writes the waiting lines, for a second at
+/// most.
 ///
 /// # Panics
-/// Panics when the process logs already.
+/// Panics if the process already logs.
 #[must_use = "the end of the log waits for its last lines"]
 pub fn start_when_needed(usual: LevelFilter) -> Lines {
     let text = std::env::var(FILTER_VARIABLE).unwrap_or_default();
@@ -81,10 +81,10 @@ impl Drop for Lines {
     }
 }
 
-/// Has a thread write the log from now on; whatever logs then waits for nothing. What is waiting when the result is dropped is written for a
-/// second at most.
+/// Makes a separate thread write the log from now on, so that logging never waits. Dropping the result writes the waiting lines, for a second at
+/// most.
 ///
-/// To be called only when the process needs no threads of its own, for instance to fork or to change its user, any more.
+/// Must be called only when the process no longer needs to have one thread, for instance to fork or to change its user.
 #[must_use = "the end of the log waits for its last lines"]
 pub fn write_apart() -> Lines {
     QUEUE.start(io::stderr, left_out);
@@ -96,8 +96,8 @@ fn install(filter: Targets, thread: ThreadIs) {
     tracing_subscriber::registry().with(lines).with(Rated).with(filter).init();
 }
 
-/// The filter of this text, `None` for an empty one; no result for a text that is none, or that names targets without a level: to those,
-/// which may be words like `banana`, everything would be logged, and nothing else.
+/// The filter in this text; `Some(None)` for an empty text. `None` for an invalid text, or one with a target without a level: such a target may
+/// be any word, as `banana`, and would be logged entirely, and nothing else.
 fn filter(text: &str) -> Option<Option<Targets>> {
     let is_named = |part: &str| part.contains('=') || part.parse::<LevelFilter>().is_ok();
     match text.trim() {
@@ -109,7 +109,7 @@ fn filter(text: &str) -> Option<Option<Targets>> {
     }
 }
 
-/// Leaves out lines beyond the rate of the user that they are about.
+/// Drops lines beyond the rate of the user that they are about.
 struct Rated;
 
 impl<S: Subscriber> Layer<S> for Rated {
@@ -126,14 +126,14 @@ fn left_out() -> Vec<String> {
     RATES.lock().unwrap_or_else(PoisonError::into_inner).left_out()
 }
 
-/// When there is a thread that writes: lines that come before are written where they are logged, or make the thread.
+/// Start of the thread that writes. Lines before it are written where they are logged, or create the thread.
 #[derive(Clone, Copy, Debug)]
 enum ThreadIs {
     Started,
     Made,
 }
 
-/// One line's way.
+/// Destination of one line.
 struct Line {
     thread: ThreadIs,
     lane: Lane,
@@ -168,8 +168,8 @@ impl Write for Line {
     }
 }
 
-/// A message, which comes with the end of its line, as one line: what it quotes of others stands there in letters where it would end the line or
-/// move a cursor, so that no user can write a line of its own.
+/// A message with the end of its line, as one line. Quoted characters that would end the line or move a cursor are escaped, so that no user can
+/// forge a line.
 fn one_line(message: &[u8]) -> Cow<'_, [u8]> {
     let text = String::from_utf8_lossy(message.strip_suffix(b"\n").unwrap_or(message));
     match (printable(&text), &text) {

@@ -1,6 +1,6 @@
-//! Membership in a cluster that one user makes for himself: all that a node needs to join it, in one line of JSON.
+//! Membership in a cluster that one user creates: all data that a node needs to join it, in one line of JSON.
 //!
-//! The line holds keys. It travels over a pipe, or in a file that nobody else can read; never in arguments or variables.
+//! The line contains keys. It is sent over a pipe, or in a file that no other user can read; never in arguments or environment variables.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,10 +10,10 @@ use std::net::SocketAddr;
 use pmi_transport::address::PortRange;
 use serde::{Deserialize, Serialize};
 
-/// Limit of the line's length: room for tens of thousands of nodes.
+/// Maximum length of the line, in bytes: room for tens of thousands of nodes.
 const LINE_MAX: u64 = 64 << 20;
 
-/// The line: where the API server is, whom to trust in, and who the nodes are.
+/// The line: the addresses of the API server, the trusted CA, and the nodes.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Membership {
@@ -21,12 +21,12 @@ pub struct Membership {
     pub api: Vec<SocketAddr>,
     /// Certificate of the CA, in PEM.
     pub ca: String,
-    /// The credentials of nodes, by name: of the one that is told, or of all where all are told the same.
+    /// The credentials of nodes, by name: of the node that receives the line, or of all nodes if all receive the same line.
     pub nodes: BTreeMap<String, Credentials>,
-    /// Variables by which a node may know its name, the first that is set; else it is the host's.
+    /// Environment variables with the node's name; the first one that is set counts. Without any, the host name counts.
     #[serde(default)]
     pub name_variables: Vec<String>,
-    /// Ports at which a node listens; any, if none are named.
+    /// Ports at which a node listens; `None` for any port.
     #[serde(default)]
     pub port_range: Option<PortRange>,
 }
@@ -47,27 +47,27 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// A membership that cannot be used.
+/// Error of a membership that is not usable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MembershipError {
-    /// Nothing can be read.
+    /// The input cannot be read.
     #[error("the membership cannot be read: {0}")]
     Read(#[from] io::Error),
-    /// The input ended before its line did, or the line is too long.
+    /// The input ended before the end of the line, or the line is too long.
     #[error(
         "the membership is cut off after {bytes} bytes; the program that starts this agent gives it no input, or ended"
     )]
     CutOff {
-        /// Bytes that were read.
+        /// Number of bytes that were read.
         bytes: usize,
     },
-    /// The line is no membership. What it holds is not shown.
+    /// The line is not a membership. The error does not show its content.
     #[error("the line of {bytes} bytes is no membership of this version: column {column}")]
     Malformed {
-        /// Length of the line.
+        /// Length of the line, in bytes.
         bytes: usize,
-        /// Place of the fault.
+        /// Column of the fault.
         column: usize,
     },
 }
@@ -80,10 +80,10 @@ impl Membership {
         line
     }
 
-    /// Reads the line, and nothing behind it that `input` does not hold already.
+    /// Reads the line, and no further input; the buffer of `input` may contain more.
     ///
     /// # Errors
-    /// Fails if there is no whole line, or none that is a membership.
+    /// Fails if there is no whole line, or if the line is not a membership.
     pub fn read(input: &mut impl BufRead) -> Result<Self, MembershipError> {
         let mut line = Vec::new();
         input.take(LINE_MAX).read_until(b'\n', &mut line)?;

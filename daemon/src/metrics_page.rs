@@ -1,7 +1,7 @@
-//! HTTP server of a daemon's metrics, for Prometheus. The metrics themselves are the daemon's own business; HTTP is hyper's.
+//! HTTP server of a daemon's metrics, for Prometheus. The daemon supplies the metrics; hyper implements HTTP.
 //!
-//! Anybody who can connect is answered. A bounded number of connections is served at once, each for a few seconds at most, and the
-//! oldest gives way to a further one: neither many clients nor slow ones hold the daemon up, or each other.
+//! Every client that can connect is answered. A bounded number of connections is served at once, each for a few seconds at most, and the oldest
+//! is closed for a new one. So neither many clients nor slow clients delay the daemon, or each other.
 
 use pmi_transport::task;
 use std::collections::VecDeque;
@@ -20,15 +20,15 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
-/// Greatest number of connections that are served at once.
+/// Maximum number of connections that are served at once.
 const CONNECTIONS_MAX: usize = 64;
-/// Greatest length of a request's head, in bytes.
+/// Maximum length of a request's head, in bytes.
 const REQUEST_MAX: usize = 8 << 10;
-/// Time limit of a connection, from its beginning to the end of the answer.
+/// Time limit of a connection, from its start to the end of the answer.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
-/// Pause after a connection could not be accepted: for want of descriptors, for one, which passes.
+/// Pause after a connection could not be accepted, for example during a shortage of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Media type of the answers: OpenMetrics 1.0, whatever the client asks for.
+/// Media type of the answers: OpenMetrics 1.0, whatever the request accepts.
 const OPEN_METRICS: HeaderValue =
     HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
 
@@ -68,7 +68,7 @@ async fn answer(stream: TcpStream, text: impl Fn() -> String) -> hyper::Result<(
 }
 
 fn page(request: &Request<Incoming>, text: impl Fn() -> String) -> Response<String> {
-    // Of the answer to HEAD hyper sends the header alone.
+    // For HEAD, hyper sends only the header.
     if [Method::GET, Method::HEAD].contains(request.method()) && request.uri().path() == "/metrics" {
         let mut page = Response::new(text());
         page.headers_mut().insert(CONTENT_TYPE, OPEN_METRICS);
@@ -95,7 +95,7 @@ mod tests {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
-        // A peer that is refused in the middle of its request may see the connection reset.
+        // A peer that is refused during its request may receive a connection reset.
         let _ = stream.read_to_string(&mut answer).await;
         answer
     }

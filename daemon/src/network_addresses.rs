@@ -1,10 +1,10 @@
-//! The addresses by which other machines may reach this one.
+//! The addresses at which other machines may reach this one.
 
 use std::net::IpAddr;
 
 use nix::ifaddrs::getifaddrs;
 
-/// The addresses of this machine's interfaces that are not for itself or one link alone, IPv4 first.
+/// The addresses of this machine's interfaces except loopback and link-local ones, IPv4 first.
 pub fn network_addresses() -> Vec<IpAddr> {
     let addresses = getifaddrs().into_iter().flatten().filter_map(|interface| {
         let address = interface.address?;

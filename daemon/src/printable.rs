@@ -1,11 +1,11 @@
-//! Text of others on its way to a terminal or a log: names, commands, causes and messages that users, ranks and other machines made. What ranks
-//! print is their own affair, and passes as it is.
+//! Foreign text for a terminal or a log: names, commands, causes and messages from users, ranks and other machines. The output of ranks passes
+//! unchanged.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// `text` without what a terminal takes for a command, or does not show: such characters stand there in letters, as `\n`, `\x1b` or
-/// `\u{202e}`. So a text is one line, moves no cursor, and looks like no other.
+/// `text` with escapes, such as `\n`, `\x1b` or `\u{202e}`, for characters that a terminal interprets as commands, or does not show. So the
+/// result is one line, moves no cursor, and imitates no other text.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_hidden) {
         return Cow::Borrowed(text);
@@ -17,7 +17,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
             '\t' => shown.push_str("\\t"),
             hidden if is_hidden(hidden) => {
                 let code = u32::from(hidden);
-                // A `String` takes everything.
+                // Writing to a `String` does not fail.
                 let _ = if code < 0x100 { write!(shown, "\\x{code:02x}") } else { write!(shown, "\\u{{{code:x}}}") };
             }
             seen => shown.push(seen),
@@ -26,8 +26,8 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Returns true for control characters of ASCII and of ISO 6429 (C1, which begin commands as ESC does), and for those of Unicode that
-/// are not seen: ends of lines, marks and overrides of the direction of writing (CVE-2021-42574), and spaces without width.
+/// Returns true for control characters of ASCII and of ISO 6429 (C1, which start commands as ESC does), and for invisible characters of Unicode:
+/// line ends, marks and overrides of the writing direction (CVE-2021-42574), and spaces without width.
 fn is_hidden(character: char) -> bool {
     character.is_control()
         || matches!(character,

@@ -7,17 +7,17 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::allocator;
 
-/// Longer than any daemon runs.
+/// Exceeds the lifetime of any daemon.
 const FOREVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
-/// A runtime on the calling thread, with one thread for work that blocks, which is there from the beginning and stays: without one tokio
-/// panics when the system has no thread left for such work, and with one the work waits for it. All threads from here on share one heap.
+/// A runtime on the calling thread, with one thread for blocking work, which exists from the start and stays. Without that thread, tokio panics
+/// if the system has no thread left for such work; with it, the work waits. All threads created from here on share one heap.
 ///
 /// # Errors
-/// Fails if the system refuses what a runtime needs, such as a descriptor or the thread.
+/// Fails if the system lacks a resource for a runtime, such as a descriptor or the thread.
 pub fn runtime() -> io::Result<Runtime> {
     allocator::keep_one_heap();
-    // Of this failure tokio makes a panic.
+    // tokio turns this failure into a panic.
     std::thread::Builder::new().spawn(|| ())?;
     let runtime = Builder::new_current_thread().enable_all().thread_keep_alive(FOREVER).build()?;
     runtime.spawn_blocking(|| ());

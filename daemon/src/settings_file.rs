@@ -1,5 +1,5 @@
-//! Files of settings, in TOML: of the agent, of the API server, of the commands. What may stand in one is its reader's business;
-//! why it cannot be read at all is said here, the same way for all.
+//! Settings files in TOML: of the agent, of the API server, of the commands. Each reader defines its settings; this module reports unreadable
+//! files, in the same way for all readers.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,15 +15,15 @@ pub enum SettingsFileError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Error of the system.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// The file is no TOML, or says what there is not to say.
+    /// The file is not TOML, or contains an invalid setting.
     #[error("{}: {source}", path.display())]
     Parse {
         /// The file.
         path: PathBuf,
-        /// Error, with its place in the file.
+        /// Error, with its position in the file.
         source: Box<toml::de::Error>,
     },
 }
@@ -31,7 +31,7 @@ pub enum SettingsFileError {
 /// Reads the settings in the file at `path`.
 ///
 /// # Errors
-/// Fails if it cannot be read, or is no TOML of a `T`.
+/// Fails if the file cannot be read, or is not the TOML of a `T`.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, SettingsFileError> {
     match std::fs::read_to_string(path) {
         Ok(text) => parse(&text, path),
@@ -39,10 +39,10 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, SettingsFileError> {
     }
 }
 
-/// Reads the settings in `text`, which came from `path`.
+/// Reads the settings in `text`, the content of `path`.
 ///
 /// # Errors
-/// Fails if it is no TOML of a `T`.
+/// Fails if the text is not the TOML of a `T`.
 pub fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, SettingsFileError> {
     toml::from_str(text).map_err(|source| SettingsFileError::Parse { path: path.to_owned(), source: Box::new(source) })
 }

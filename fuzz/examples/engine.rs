@@ -1,4 +1,4 @@
-//! The engine alone: its executions per second are what a target could reach at best.
+//! The engine alone: its executions per second are the upper limit for a target.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,13 +1,13 @@
-//! Names as a list: the other way round of [`expand`](crate::expand).
+//! Names as a list: the inverse of [`expand`](crate::expand).
 
 use std::fmt::Write;
 
 use crate::number;
 
-/// The shortest list we can write that [`expand`](crate::expand) turns into exactly these names, in this order.
+/// The shortest list that `fold` can write and that [`expand`](crate::expand) turns into exactly these names, in this order.
 ///
-/// Neighbours that differ in one number share a bracket. The names must be such that `expand` can return: neither empty nor
-/// with commas or spaces in them, and brackets only around an IPv6 address.
+/// Neighbours that differ in one number share a bracket. The names must be possible results of `expand`: not empty, without commas or spaces,
+/// and with brackets only around an IPv6 address.
 pub fn fold<S: AsRef<str>>(names: &[S]) -> String {
     let mut list = String::new();
     let mut names = names.iter().map(AsRef::as_ref).peekable();
@@ -38,7 +38,7 @@ fn frame<'a>(first: &'a str, second: &str) -> Option<(&'a str, &'a str)> {
         return None;
     }
     let same = first.bytes().zip(second.bytes()).take_while(|(a, b)| a == b).count();
-    // A number is never cut, so that node10 and node11 become node[10-11]; digits are ASCII, so this is a char boundary.
+    // A number is never cut, so that node10 and node11 become node[10-11]. Digits are ASCII, so this is a char boundary.
     let start = first.as_bytes()[..same].iter().rposition(|byte| !byte.is_ascii_digit()).map_or(0, |last| last + 1);
     let digits = first.as_bytes()[start..].iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (prefix, suffix) = (first.get(..start)?, first.get(start + digits..)?);
@@ -55,7 +55,7 @@ fn middle<'a>(name: &'a str, prefix: &str, suffix: &str) -> &'a str {
     &name[prefix.len()..name.len() - suffix.len()]
 }
 
-/// Consecutive numbers on their way into a bracket.
+/// Consecutive numbers for a range in a bracket.
 struct Runs<'a> {
     first: &'a str,
     last: &'a str,

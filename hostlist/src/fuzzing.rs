@@ -1,11 +1,11 @@
-//! Entry point of the fuzz target in `fuzz/`, as a plain function: it takes any bytes, and panics when a promise is broken.
+//! Entry point of the fuzz target in `fuzz/`, as a plain function: it accepts any bytes, and panics when a guarantee is broken.
 
 use crate::{NAME_MAX, expand, expand_at_most, fold};
 
-/// Most names that the lists under test may stand for.
+/// Maximum number of names of a list under test.
 const MOST: usize = 4096;
 
-/// A list is refused, or stands for names within the bounds, which fold to a list that stands for the same.
+/// Each list is refused, or expands to names within the limits, which fold to a list of the same names.
 pub fn hostlist(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
     let Ok(names) = expand_at_most(text, MOST) else { return };

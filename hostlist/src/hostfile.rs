@@ -1,4 +1,4 @@
-//! Hostfiles: hosts in their order, and how many ranks each takes, in the forms of Open MPI, MPICH and of lists of names.
+//! Hostfiles: hosts in order, with the number of ranks of each, in the forms of Open MPI and MPICH, and as lists of names.
 //!
 //! ```text
 //! # Open MPI's form, MPICH's form, and a host without a number
@@ -14,25 +14,25 @@ use std::num::NonZeroU32;
 pub struct HostLine {
     /// Name of the host.
     pub name: String,
-    /// Number of ranks that it takes; `None` where the line does not say, which is one to MPICH, and one for each core to Open MPI.
+    /// Number of ranks on the host; `None` if the line has none, which is one rank in MPICH, and one for each core in Open MPI.
     pub slots: Option<NonZeroU32>,
 }
 
-/// A line that cannot be read.
+/// A line that is not valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostfileFault {
-    /// Its number, counted from 1.
+    /// Line number, from 1.
     pub line: usize,
     /// Text of the line, without its comment.
     pub text: String,
-    /// Host and text in place of its slots, if those alone are wrong.
+    /// The host, and the text in place of its slots, if only the slots are wrong.
     pub slots: Option<(String, String)>,
 }
 
-/// Reads the lines of a hostfile. Comments begin with `#`; Open MPI's `max_slots` says nothing.
+/// Reads the lines of a hostfile. Comments start with `#`; Open MPI's `max_slots` has no effect.
 ///
 /// # Errors
-/// Returns the first line that is none of the forms.
+/// Returns the first line that has none of the forms.
 pub fn hostfile(text: &str) -> Result<Vec<HostLine>, HostfileFault> {
     let mut hosts = Vec::new();
     for (line, text) in (1..).zip(text.lines()) {
@@ -49,9 +49,9 @@ pub fn hostfile(text: &str) -> Result<Vec<HostLine>, HostfileFault> {
     Ok(hosts)
 }
 
-/// The host that a line names, without its comment, and what stands there for its slots.
+/// The host in a line without its comment, and the text for its slots.
 fn host(line: &str) -> Option<(&str, Option<&str>)> {
-    // Open MPI's bound for ranks beyond the slots, of which there are none here.
+    // Open MPI's limit for ranks beyond the slots, which do not exist here.
     let is_bound = |word: &&str| ["max_slots=", "max-slots="].iter().any(|bound| word.starts_with(bound));
     let mut words = line.split_whitespace().filter(|word| !is_bound(word));
     let (name, slots) = match (words.next()?, words.next()) {

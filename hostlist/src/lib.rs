@@ -1,8 +1,8 @@
-//! Lists of names in few words: `node[0-3,7],login` stands for five names, in this order.
+//! Compact lists of names: `node[0-3,7],login` stands for five names, in this order.
 //!
-//! The protocol carries the names and the addresses of a launch's nodes like this, so that a message does not grow with the
-//! number of nodes. [`expand`] reads what users write as well (several brackets in a name, text after a bracket) and is bounded
-//! before it allocates; [`fold`] writes one bracket per name at most.
+//! The protocol carries the names and addresses of a launch's nodes in this form, so that a message does not grow with the number of nodes.
+//! [`expand`] also reads the forms that users write (several brackets in a name, text after a bracket), and is bounded before it allocates.
+//! [`fold`] writes at most one bracket per name.
 //!
 //! ```text
 //! 10.0.0.[2-65]:50052      64 addresses            rack[0-1]n[00-15]   32 names, rack0n00 first
@@ -20,21 +20,21 @@ pub use fold::fold;
 pub use hostfile::{HostLine, HostfileFault, hostfile};
 pub use natural_order::natural_order;
 
-/// The most names that one list may stand for.
+/// Maximum number of names in one list.
 pub const NAMES_MAX: usize = 1 << 20;
-/// The longest name, in bytes: a host name of 255 and a port.
+/// Maximum length of a name, in bytes: a host name of 255 and a port.
 pub const NAME_MAX: usize = 255 + ":65535".len();
-/// The longest number in a bracket, in digits; it fits into 64 bits.
+/// Maximum length of a number in a bracket, in digits; it fits into 64 bits.
 const DIGITS_MAX: usize = 18;
 
-/// A text that is no list of names.
+/// Error of a text that is not a list of names.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostlistError {
-    /// Nothing stands between two commas, or at an end.
+    /// A name is missing between two commas, or at an end.
     #[error("a name is missing in the list {list:?}; commas stand between names")]
     MissingName {
-        /// The list, cut short if it is long.
+        /// The list, truncated if it is long.
         list: String,
     },
     /// A bracket has no partner.
@@ -43,15 +43,15 @@ pub enum HostlistError {
         /// The name, with its brackets.
         name: String,
     },
-    /// Text in a bracket that is no number, and no two numbers in rising order.
+    /// The text in a bracket is not a number, and not a range of two rising numbers.
     #[error("{range:?} in {name:?} is no range; write numbers and ranges such as 0-3 or 00-15")]
     BadRange {
         /// Text in place of a range.
         range: String,
-        /// The name that it was found in.
+        /// The name that contains it.
         name: String,
     },
-    /// A character that no host has.
+    /// A name contains a character that no host name has.
     #[error("{name:?} holds {character:?}, which no name of a node does")]
     BadCharacter {
         /// The name.
@@ -62,31 +62,31 @@ pub enum HostlistError {
     /// A name is longer than [`NAME_MAX`].
     #[error("{name:?}... is longer than {NAME_MAX} bytes")]
     LongName {
-        /// Beginning of the name.
+        /// Start of the name.
         name: String,
     },
-    /// The list stands for more names than it may.
+    /// The list stands for too many names.
     #[error("the list {list:?} stands for more than {most} names")]
     TooMany {
-        /// The list, cut short if it is long.
+        /// The list, truncated if it is long.
         list: String,
-        /// Limit of its names.
+        /// Maximum number of names.
         most: usize,
     },
 }
 
-/// The names that `text` stands for, in its order, repeated where it repeats them; none for an empty text.
+/// The names that `text` stands for, in order and with repetitions; none for an empty text.
 ///
 /// # Errors
-/// Fails on a text that is no such list, and on one that stands for more than [`NAMES_MAX`] names.
+/// Fails if the text is not a list of names, or stands for more than [`NAMES_MAX`] names.
 pub fn expand(text: &str) -> Result<Vec<String>, HostlistError> {
     expand_at_most(text, NAMES_MAX)
 }
 
-/// The same for a text that may stand for fewer names.
+/// Like [`expand`], with another limit.
 ///
 /// # Errors
-/// Fails on a text that is no such list, and on one that stands for more than `most` names; no more are made before that is seen.
+/// Fails if the text is not a list of names, or stands for more than `most` names. Never creates more names than that.
 pub fn expand_at_most(text: &str, most: usize) -> Result<Vec<String>, HostlistError> {
     if text.trim().is_empty() {
         return Ok(Vec::new());
@@ -105,7 +105,7 @@ pub fn expand_at_most(text: &str, most: usize) -> Result<Vec<String>, HostlistEr
     Ok(names)
 }
 
-/// Splits at the commas that are in no bracket.
+/// Splits at the commas outside of brackets.
 fn items(text: &str) -> Result<Vec<&str>, HostlistError> {
     let items: Vec<&str> = parts(text).map(str::trim).collect();
     match items.iter().any(|item| item.is_empty()) {
@@ -135,7 +135,7 @@ impl Part<'_> {
         }
     }
 
-    /// Length of the longest piece that it stands for, in bytes.
+    /// Length of its longest text, in bytes.
     fn longest(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -180,7 +180,7 @@ fn parse_item(item: &str) -> Result<Vec<Part<'_>>, HostlistError> {
             return Err(unbalanced());
         }
     }
-    // Before anything is multiplied: a long name must not be written a million times.
+    // Checked before the names are multiplied: a long name must not be written a million times.
     let longest = parts.iter().fold(0_usize, |longest, part| longest.saturating_add(part.longest()));
     if longest > NAME_MAX {
         return Err(HostlistError::LongName { name: excerpt(item) });
@@ -188,7 +188,7 @@ fn parse_item(item: &str) -> Result<Vec<Part<'_>>, HostlistError> {
     Ok(parts)
 }
 
-/// True if a bracket holds an IPv6 address and no ranges. A bracket or a comma within it would hide where the name ends in a list.
+/// True if a bracket holds an IPv6 address and no ranges. A bracket or a comma within it would hide the end of the name in a list.
 fn is_address(inside: &str) -> bool {
     inside.contains(':') && !inside.contains(['[', ','])
 }
@@ -205,7 +205,7 @@ fn parse_range(text: &str, item: &str) -> Result<Range, HostlistError> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let range =
         Range { first: number(first).ok_or_else(bad)?, last: number(last).ok_or_else(bad)?, width: first.len() };
-    // "[1-08]" could mean two things.
+    // "[1-08]" is ambiguous.
     let ambiguous = last.starts_with('0') && last.len() != first.len();
     if range.first > range.last || ambiguous { Err(bad()) } else { Ok(range) }
 }
@@ -215,7 +215,7 @@ fn number(digits: &str) -> Option<u64> {
     if plain { digits.parse().ok() } else { None }
 }
 
-/// Appends all combinations of the parts; the last bracket counts fastest.
+/// Appends all combinations of the parts; the last bracket varies fastest.
 fn append_names(parts: &[Part<'_>], names: &mut Vec<String>) {
     let mut combined = vec![String::new()];
     for part in parts {
@@ -236,12 +236,12 @@ fn append_names(parts: &[Part<'_>], names: &mut Vec<String>) {
     names.append(&mut combined);
 }
 
-/// Beginning of a text, for messages.
+/// Start of a text, for messages.
 fn excerpt(text: &str) -> String {
     text.chars().take(64).collect()
 }
 
-/// True if `text` is one name, which a list stands for as it is: [`fold`] takes it, and [`expand`] returns it.
+/// True if `text` is one name that stands for itself in a list: [`fold`] accepts it, and [`expand`] returns it.
 pub fn is_name(text: &str) -> bool {
     expand_at_most(text, 1).is_ok_and(|names| names == [text])
 }
@@ -259,7 +259,7 @@ pub fn parts(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns true if two names may be of one host: they are equal, or one is the other without its domain.
+/// Returns true if two names may belong to one host: they are equal, or one is the other without its domain.
 pub fn is_same_host(one: &str, other: &str) -> bool {
     let is_short_of = |short: &str, long: &str| long.split_once('.').is_some_and(|(first, _)| first == short);
     one == other || is_short_of(one, other) || is_short_of(other, one)

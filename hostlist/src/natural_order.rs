@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-/// Order in which people count: `node2` before `node10`.
+/// Order by the value of numbers: `node2` before `node10`.
 pub fn natural_order(one: &str, other: &str) -> Ordering {
     let is_digit = |text: &str| text.starts_with(|first: char| first.is_ascii_digit());
     let (mut one_rest, mut other_rest) = (one, other);
@@ -18,11 +18,11 @@ pub fn natural_order(one: &str, other: &str) -> Ordering {
             return order;
         }
     }
-    // Names that count as the same number, such as 1 and 01, are not the same.
+    // Names with equal numbers, such as 1 and 01, are different.
     one_rest.len().cmp(&other_rest.len()).then(one.cmp(other))
 }
 
-/// Takes the digits, or what is before the next digit, off the beginning of a text.
+/// Removes the digits, or the text before the next digit, from the start of a text.
 fn run<'a>(text: &mut &'a str) -> &'a str {
     let is_digit = text.starts_with(|first: char| first.is_ascii_digit());
     let end = text.find(|letter: char| letter.is_ascii_digit() != is_digit).unwrap_or(text.len());

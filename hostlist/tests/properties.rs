@@ -1,10 +1,10 @@
-//! Promises of the notation: what is written is what is read, in this order, within these limits.
+//! Guarantees of the notation: expanding a written list returns its names, in order and within the limits.
 
 use hostlist::{HostlistError, NAME_MAX, NAMES_MAX, expand, expand_at_most, fold};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// A name with one bracket: the text before, ranges of numbers with a width, the text behind.
+/// A name with one bracket: the text before, ranges of numbers with a width, and the text after.
 #[derive(Clone, Debug)]
 struct Bracketed {
     prefix: String,
@@ -59,7 +59,7 @@ proptest! {
     fn folding_never_makes_a_list_longer_and_folding_again_changes_nothing(items in vec(bracketed(), 1..4)) {
         let names: Vec<String> = items.iter().flat_map(Bracketed::names).collect();
         let folded = fold(&names);
-        // A bracket of two numbers with one digit each is as long as both names at worst, and two bytes for the bracket.
+        // At worst, a bracket of two numbers with one digit each is as long as both names and two bytes for the bracket.
         prop_assert!(folded.len() <= names.join(",").len() + 2, "{folded}");
         prop_assert_eq!(fold(&expand(&folded).unwrap()), folded);
     }
@@ -73,7 +73,7 @@ proptest! {
         prop_assert_eq!(expand_at_most(&text, count - 1), Err(HostlistError::TooMany { list, most: count - 1 }));
     }
 
-    /// An error shows the item that is wrong, and not its neighbours.
+    /// An error shows the wrong item, and not its neighbours.
     #[test]
     fn an_error_names_the_item_that_is_wrong(before in bracketed(), after in bracketed(), wrong in "[a-z]{1,4}\\[[x-z]\\]") {
         let text = format!("{},{wrong},{}", before.written(), after.written());

@@ -1,7 +1,7 @@
-//! How long does it take to read a node, to write it for hwloc, and to find what was kept of it?
+//! Measures the time to read a node, to write it for hwloc, and to find its stored inventory.
 //!
-//! `cargo bench -p lattice-inventory`: this machine, and a made-up one of 64 cores with 128 CPUs in a temporary directory, whose files cost less than those of
-//! `/sys` (about 8 us each there). Medians of 51.
+//! `cargo bench -p lattice-inventory`: this machine, and a generated one of 64 cores with 128 CPUs in a temporary directory. The files of the
+//! generated machine cost less than files of `/sys`, which take about 8 us each. Medians of 51.
 
 #[allow(dead_code, reason = "benches and tests use a part of it each")]
 #[path = "../tests/made_up/mod.rs"]
@@ -26,13 +26,13 @@ fn main() {
 
 fn row(name: &str, root: &Root) {
     let inventory = Inventory::read(root);
-    let write = || xml::write(&inventory, &Allowed::all(&inventory.template)).expect("a node that can be told");
-    // In memory, as `/run` is.
+    let write = || xml::write(&inventory, &Allowed::all(&inventory.template)).expect("a node that can be read");
+    // In memory, like `/run`.
     let directory = tempfile::tempdir_in("/dev/shm").expect("a temporary directory");
     let kept = directory.path().join("kept");
     let look = || ThisNode::below(root.clone(), vec![Keeping::at(&kept)]).topology().expect("it was kept");
     look();
-    // What a launch does after the kernel has told of some device, and what each other one does.
+    // `changed` is the look-up of a launch after a device event of the kernel; `look` alone is that of any other launch.
     let changed = || {
         for entry in kept.read_dir().expect("it was made").flatten() {
             if entry.file_name().to_string_lossy().starts_with("unchanged-") {
@@ -44,7 +44,7 @@ fn row(name: &str, root: &Root) {
         begin.elapsed()
     };
     let changed = middle((0..TURNS).map(|_| changed()).collect());
-    let with_text = median(|| look().text().expect("nobody writes it").len());
+    let with_text = median(|| look().text().expect("no process writes it").len());
     let times = [median(|| Inventory::read(root)), median(write), changed, median(look), with_text];
     let [read, written, changed, unchanged, with_text] = times.map(|time| time.as_nanos() as f64 / 1e3);
     let bytes = write().len();
@@ -65,7 +65,7 @@ fn middle(mut times: Vec<Duration>) -> Duration {
     times[TURNS / 2]
 }
 
-/// Two packages of 32 cores, four NUMA nodes and four network interfaces each.
+/// Two packages of 32 cores, with four NUMA nodes and four network interfaces each.
 fn large() -> Machine {
     let machine = Machine::new("0-127", "0-127");
     machine.write("proc/self/status", "Cpus_allowed_list:\t0-127\nMems_allowed_list:\t0-7");

@@ -1,8 +1,8 @@
-//! Compares what is read of captured machines with what hwloc finds there, object by object.
+//! Compares the inventory of captured machines with the objects that hwloc finds there.
 //!
-//! `cargo run -p lattice-inventory --example compare_trees -- DIRECTORY [NAME]...`: a directory of directories, each of which holds a tree as
-//! `hwloc-gather-topology` captures it; all of them, or those whose names contain one of the words. Needs `lstopo`. Adds to the trees what every
-//! kernel offers and captured trees lack.
+//! `cargo run -p lattice-inventory --example compare_trees -- DIRECTORY [NAME]...`: a directory of directories, each with a tree as captured by
+//! `hwloc-gather-topology`. Compares all of them, or only trees with a word in their name. Needs `lstopo`. Adds files to the trees that every
+//! kernel has and captured trees lack.
 
 #[path = "../tests/lstopo/mod.rs"]
 mod lstopo;
@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use lattice_inventory::{Allowed, CpuSet, Inventory, Root, xml};
 
-/// Lists that kernels offer beside masks; captured trees have the masks alone.
+/// Lists that kernels offer in addition to masks; captured trees have only the masks.
 const LISTS: &[(&str, &str)] = &[
     ("core_cpus", "core_cpus_list"),
     ("thread_siblings", "thread_siblings_list"),
@@ -73,7 +73,7 @@ fn trees(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(trees)
 }
 
-/// Returns the lines that only one side has: `-` before ours, `+` before those of hwloc.
+/// Returns the lines that only one side has: `-` before lines of this crate, `+` before lines of hwloc.
 fn compare(tree: &Path) -> Result<Vec<String>, String> {
     let root = root_below(tree, 2).ok_or("holds no directory sys")?;
     complete(&root).map_err(|error| format!("cannot be completed: {error}"))?;
@@ -89,7 +89,7 @@ fn compare(tree: &Path) -> Result<Vec<String>, String> {
     Ok(lines)
 }
 
-/// The directory that holds `sys`: this one, or one at most `depth` levels below it.
+/// The directory with `sys`: this one, or one at most `depth` levels below it.
 fn root_below(directory: &Path, depth: usize) -> Option<PathBuf> {
     if directory.join("sys").is_dir() {
         return Some(directory.to_owned());
@@ -98,7 +98,7 @@ fn root_below(directory: &Path, depth: usize) -> Option<PathBuf> {
     within.filter(|path| depth > 0 && path.is_dir()).find_map(|path| root_below(&path, depth - 1))
 }
 
-/// Adds what every kernel offers and captured trees lack, because hwloc does not read it.
+/// Adds files that every kernel has. Captured trees lack them, because hwloc does not read them.
 fn complete(root: &Path) -> io::Result<()> {
     for (directory, depth) in
         [("sys/devices/system/cpu", 3), ("sys/devices/system/node", 1), ("sys/bus/pci/devices", 1)]
@@ -107,7 +107,7 @@ fn complete(root: &Path) -> io::Result<()> {
     }
     add_online(&root.join("sys/devices/system/cpu"))?;
     if let Some(nodes) = nodes_of_group(root) {
-        // Bound, so that the control group is asked.
+        // Bound, so that the control group is read.
         write(&root.join("proc/self/status"), &format!("Cpus_allowed_list:\t0\nMems_allowed_list:\t{nodes}\n"))?;
     }
     if let Ok(about) = fs::read_to_string(root.join("proc/hwloc-nofile-info"))
@@ -119,14 +119,14 @@ fn complete(root: &Path) -> io::Result<()> {
     for device in fs::read_dir(root.join("sys/bus/pci/devices")).into_iter().flatten() {
         let device = device?.path();
         let config = fs::read(device.join("config")).unwrap_or_default();
-        // hwloc takes a configuration that cannot be read for one of ones.
+        // hwloc reads an unreadable configuration as all ones.
         let revision = config.get(PCI_REVISION).unwrap_or(&0xff);
         write(&device.join("revision"), &format!("{revision:#04x}"))?;
     }
     Ok(())
 }
 
-/// Writes the list of the CPUs that are online, unless there is one.
+/// Writes the list of online CPUs, unless it exists.
 fn add_online(cpus: &Path) -> io::Result<()> {
     if cpus.join("online").exists() {
         return Ok(());
@@ -142,12 +142,12 @@ fn add_online(cpus: &Path) -> io::Result<()> {
     write(&cpus.join("online"), &online.into_iter().collect::<CpuSet>().to_string())
 }
 
-/// Writes a file, unless that is its text.
+/// Writes a file, unless it already has this text.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     if fs::read(path).is_ok_and(|bytes| bytes == text.as_bytes()) { Ok(()) } else { fs::write(path, text) }
 }
 
-/// The NUMA nodes of the control group that the tree was captured in.
+/// NUMA nodes of the control group in which the tree was captured.
 fn nodes_of_group(root: &Path) -> Option<String> {
     let mounts = fs::read_to_string(root.join("proc/mounts")).ok()?;
     let group = fs::read_to_string(root.join("proc/self/cpuset")).ok()?;
@@ -175,7 +175,7 @@ fn add_lists(directory: &Path, depth: usize) -> io::Result<()> {
         }
         let name = path.file_name().unwrap_or_default();
         let Some((_, list)) = LISTS.iter().find(|(mask, _)| *mask == name) else { continue };
-        // Some trees have lists that are not those of the masks: hwloc reads masks.
+        // In some trees the lists differ from the masks, which hwloc reads.
         if let Some(cpus) = mask(&fs::read_to_string(&path)?) {
             write(&path.with_file_name(list), &cpus.to_string())?;
         }
@@ -183,7 +183,7 @@ fn add_lists(directory: &Path, depth: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads a mask as the kernel writes it: words of 32 bits in hexadecimal, the highest first.
+/// Parses a mask in the kernel's format: words of 32 bits in hexadecimal, the highest first.
 fn mask(text: &str) -> Option<CpuSet> {
     let mut cpus = Vec::new();
     for (word, index) in text.trim_matches(['\0', '\n', ' ']).rsplit(',').zip(0_u16..) {
@@ -193,9 +193,9 @@ fn mask(text: &str) -> Option<CpuSet> {
     Some(cpus.into_iter().collect())
 }
 
-/// Lines of one side only, in their order, with those that both have left out.
+/// Lines of one side only, in their order, without the common lines.
 fn difference(ours: &[String], hwlocs: &[String]) -> Vec<String> {
-    // Length of the longest common part of what follows.
+    // Length of the longest common part of the remaining lines.
     let mut common = vec![vec![0_u32; hwlocs.len() + 1]; ours.len() + 1];
     for (i, our) in ours.iter().enumerate().rev() {
         for (j, hwloc) in hwlocs.iter().enumerate().rev() {

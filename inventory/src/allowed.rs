@@ -1,5 +1,5 @@
-//! CPUs and NUMA nodes that the control groups of a process leave it, which is what hwloc looks at. A process's affinity is less than
-//! that where somebody bound it.
+//! CPUs and NUMA nodes that a process may use under its control groups, as hwloc computes them. The affinity of a bound process is
+//! smaller.
 
 use crate::cpus::{CpuSet, NodeSet};
 use crate::root::Root;
@@ -10,7 +10,7 @@ mod limits;
 
 pub(crate) use limits::Limits;
 
-/// What a process may use.
+/// CPUs and NUMA nodes that a process may use.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Allowed {
     /// CPUs.
@@ -20,12 +20,12 @@ pub struct Allowed {
 }
 
 impl Allowed {
-    /// Everything that a node has.
+    /// All CPUs and NUMA nodes of a node.
     pub fn all(template: &Template) -> Self {
         Self { cpus: template.cpus.clone(), nodes: Tree::of(template).root.nodes }
     }
 
-    /// What this process may use; `None` if that is everything, of a node with the CPUs `online`.
+    /// CPUs and NUMA nodes that this process may use; `None` if it may use all of a node with the CPUs `online`.
     pub fn to_this_process(root: &Root, online: &CpuSet) -> Option<Self> {
         let Limits { cpus: affinity, nodes } = Limits::of_this_process(root)?;
         let mut cpus = affinity.intersection(online);
@@ -39,7 +39,7 @@ impl Allowed {
     }
 }
 
-/// The CPUs of this process's control group, of either version; `None` where the group says nothing of CPUs.
+/// CPUs of this process's control group, of version 1 or 2; `None` if the group does not limit CPUs.
 fn cpuset_of_group(root: &Root) -> Option<CpuSet> {
     let group = root.word("proc/self/cpuset").or_else(|| group_of_cpuset(&root.word("proc/self/cgroup")?))?;
     let mounts = root.word("proc/mounts")?;
@@ -53,7 +53,7 @@ fn cpuset_of_group(root: &Root) -> Option<CpuSet> {
     })
 }
 
-/// The group that has the controller of CPUs, else that of version 2, of a kernel that does not tell it alone.
+/// The group with the cpuset controller, otherwise the group of version 2: some kernels list the controller only there.
 fn group_of_cpuset(groups: &str) -> Option<String> {
     let of = |is_it: &dyn Fn(&str) -> bool| {
         let (_, path) = groups
@@ -65,14 +65,14 @@ fn group_of_cpuset(groups: &str) -> Option<String> {
     of(&|names| names.split(',').any(|name| name == "cpuset")).or_else(|| of(&str::is_empty))
 }
 
-/// Where a line of the mounted file systems has control groups with CPUs, and the files that name them.
+/// Mount point of control groups with CPUs, from a line of the mounted file systems, and the files with the CPUs.
 fn mount(line: &str) -> Option<(&str, &'static [&'static str])> {
     let mut words = line.split(' ').skip(1);
     let (directory, kind, options) = (words.next()?, words.next()?, words.next()?);
     let has = |name: &str| options.split(',').any(|option| option == name);
     let files: &[&str] = match kind {
         "cgroup2" => &["cpuset.cpus.effective"],
-        // Before control groups, and mounted as if it were.
+        // Older than control groups, but mounted like one.
         "cpuset" => &["cpus"],
         "cgroup" if has("cpuset") && has("noprefix") => &["cpus"],
         "cgroup" if has("cpuset") => &["cpuset.effective_cpus", "cpuset.cpus"],
@@ -105,10 +105,10 @@ mod tests {
         };
         status("0-63", "0-63");
         assert_eq!(words(Allowed::to_this_process(&root, &online)), None);
-        // Bound by somebody, without a cpuset.
+        // Bound without a cpuset.
         status("3", "0-1");
         assert_eq!(words(Allowed::to_this_process(&root, &online)), None);
-        // As systemd mounts them: version 2 has no controller of CPUs while version 1 has it.
+        // As mounted by systemd: version 2 has no cpuset controller while version 1 has it.
         let systemd =
             "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\ncgroup /sys/fs/cgroup/cpuset cgroup rw,cpuset 0 0\n";
         write("proc/mounts", systemd);

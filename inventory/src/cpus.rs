@@ -1,4 +1,4 @@
-//! Sets of CPUs and of NUMA nodes: written as the kernel writes them (`0-3,8`), handed to the kernel as bits, to hwloc as hexadecimal words.
+//! Sets of CPUs and of NUMA nodes: as text in the kernel's format (`0-3,8`), as bit masks for the kernel, as hexadecimal words for hwloc.
 
 use std::ffi::c_ulong;
 use std::fmt;
@@ -6,29 +6,30 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A set of CPUs, by the numbers that Linux gives them.
+/// Set of CPUs, by Linux CPU numbers.
 ///
-/// Numbers have 16 bits: no kernel counts further than 8,192. A set takes memory as its text does, whatever it stands for.
+/// Numbers have 16 bits: no kernel supports more than 8,192. The memory of a set is proportional to its text, independent of the number of
+/// CPUs.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct CpuSet(Vec<Run>);
 
-/// Consecutive numbers: the first and the last. Between two runs of a set is a number that is not in it.
+/// Consecutive numbers: the first and the last. Between two runs of a set at least one number is missing.
 type Run = (u16, u16);
 
-/// A set of NUMA nodes, which the kernel writes as it does CPUs.
+/// Set of NUMA nodes, which the kernel writes in the same format.
 pub type NodeSet = CpuSet;
 
-/// Error for a text that is no list of CPUs.
+/// Error for a text that is not a list of CPUs.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{text:?} is not a CPU number or a range such as 4-7")]
 pub struct CpuSetParseError {
-    /// The part of the list that cannot be read.
+    /// Part of the list that is not valid.
     pub text: String,
 }
 
 impl CpuSet {
-    /// The set of some runs, in any order.
+    /// Set of these runs, in any order.
     fn of(mut runs: Vec<Run>) -> Self {
         runs.sort_unstable();
         let mut merged: Vec<Run> = Vec::with_capacity(runs.len());
@@ -101,7 +102,7 @@ impl CpuSet {
     pub fn without(&self, other: &Self) -> Self {
         let mut left = Vec::new();
         for &(first, last) in &self.0 {
-            // One more than 16 bits have.
+            // One more than 16 bits allow.
             let mut next = u32::from(first);
             for (begin, end) in Self(vec![(first, last)]).common(other) {
                 left.extend(run_between(next, u32::from(begin)));
@@ -164,7 +165,7 @@ impl FromIterator<u16> for CpuSet {
     }
 }
 
-/// The numbers from `first` on that are below `end`.
+/// Numbers from `first` on that are below `end`.
 fn run_between(first: u32, end: u32) -> Option<Run> {
     let last = end.checked_sub(1).filter(|&last| first <= last)?;
     Some((u16::try_from(first).ok()?, u16::try_from(last).ok()?))
@@ -173,7 +174,7 @@ fn run_between(first: u32, end: u32) -> Option<Run> {
 impl FromStr for CpuSet {
     type Err = CpuSetParseError;
 
-    /// Reads the kernel's list format; an empty text is the empty set.
+    /// Parses the kernel's list format; an empty text is the empty set.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut runs = Vec::new();
         for part in text.split(',').filter(|_| !text.is_empty()) {
@@ -253,7 +254,7 @@ mod tests {
                 let mut sum = one.clone();
                 sum.add(other);
                 let check = |made: &CpuSet, expected: BTreeSet<u16>| {
-                    // Also its runs are those that its text has.
+                    // The runs must also equal those of its text.
                     assert_eq!(*made, expected.into_iter().collect::<CpuSet>(), "{one} and {other}");
                 };
                 check(&sum, &of_one | &of_other);

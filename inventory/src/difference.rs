@@ -1,17 +1,18 @@
-//! Comparison of a node with the kind that it should be of: what it lacks, in words.
+//! Comparison of a node with its expected kind: the differences as text.
 
 use crate::template::{PciKind, Template};
 
-/// Share of the memory that firmware and kernel may keep for themselves on one node and not on another: one in so many parts.
+/// Tolerated difference of memory, as a fraction 1/N: firmware and kernel reserve different amounts on each node.
 const MEMORY_SHARE: u64 = 32;
 
-/// Lines about what `seen` has less or more of than `expected`, which is called `name`: `2 of 4 NICs of "milan" are missing`.
+/// One line for each number that is smaller or larger in `seen` than in `expected`, such as `2 of 4 NICs of "milan" are
+/// missing`. `name` is the name of `expected`.
 pub fn differences(name: &str, expected: &Template, seen: &Template) -> Vec<String> {
     let counts = |template: &Template| {
         let devices = |kind| template.pci.iter().filter(|device| device.kind == kind).count();
         [
             ("package", template.packages.len()),
-            // A kernel without NUMA is one node to hwloc.
+            // hwloc shows a kernel without NUMA as one node.
             ("NUMA node", template.numa.len().max(1)),
             ("core", template.cores.len()),
             ("CPU", template.cpus.len()),

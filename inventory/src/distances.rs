@@ -1,11 +1,11 @@
-//! Groups of NUMA nodes that are nearer to each other than to the rest, as hwloc makes them of the distances between nodes.
+//! Groups of NUMA nodes that are nearer to each other than to the rest, as hwloc derives them from the distances between nodes.
 //!
-//! Nodes of the least distance make a group, also through others; a node without such a neighbour stays alone. Groups are grouped again,
-//! by the mean distances of their nodes.
+//! Nodes at the smallest distance make a group, also indirectly; a node without such a neighbour stays alone. Groups are grouped again, by
+//! the mean distances of their nodes.
 
 use crate::cpus::CpuSet;
 
-/// Hands the CPUs of each group to `insert`, those of the innermost groups first, until that returns false. `cpus` are those of the nodes.
+/// Passes the CPUs of each group to `insert`, innermost groups first, until a call returns false. `cpus` are the CPUs of the nodes.
 pub(crate) fn group(cpus: Vec<CpuSet>, distances: &[&[u32]], mut insert: impl FnMut(&CpuSet) -> bool) {
     if !make_sense(distances) {
         return;
@@ -16,7 +16,7 @@ pub(crate) fn group(cpus: Vec<CpuSet>, distances: &[&[u32]], mut insert: impl Fn
     while matrix.len() > 2 {
         let groups = nearest(&matrix);
         cpus = groups.iter().map(|group| group.iter().flat_map(|&node| cpus[node].iter()).collect()).collect();
-        // One that cannot be had leaves its level incomplete, and there is none above.
+        // A failure leaves its level incomplete, and no further level is made.
         let failed = cpus.iter().filter(|cpus| cpus.is_empty() || !insert(cpus)).count();
         if failed > 0 {
             return;
@@ -25,7 +25,7 @@ pub(crate) fn group(cpus: Vec<CpuSet>, distances: &[&[u32]], mut insert: impl Fn
     }
 }
 
-/// True for distances that are the same in both directions, and least from each node to itself.
+/// True for symmetric distances that are smallest from each node to itself.
 fn make_sense(distances: &[&[u32]]) -> bool {
     let count = distances.len();
     distances.iter().all(|row| row.len() == count)
@@ -33,7 +33,7 @@ fn make_sense(distances: &[&[u32]]) -> bool {
             .all(|i| (i + 1..count).all(|j| distances[i][j] == distances[j][i] && distances[i][j] > distances[i][i]))
 }
 
-/// Groups of the least distance; none if that is one of all.
+/// Groups at the smallest distance; empty if one group would have all nodes.
 fn nearest(matrix: &[Vec<u64>]) -> Vec<Vec<usize>> {
     let pairs = || (0..matrix.len()).flat_map(|i| (0..matrix.len()).filter(move |&j| j != i).map(move |j| (i, j)));
     let Some(least) = pairs().map(|(i, j)| matrix[i][j]).min() else { return Vec::new() };
@@ -77,7 +77,7 @@ fn means(matrix: &[Vec<u64>], groups: &[Vec<usize>]) -> Vec<Vec<u64>> {
 mod tests {
     use super::*;
 
-    /// Groups of nodes of one CPU each; those that contain the CPU `refused` cannot be had.
+    /// Groups of nodes with one CPU each; `insert` fails for groups with the CPU `refused`.
     fn check(distances: &[&[u32]], refused: u16, expected: &[&str]) {
         let cpus = (0..distances.len() as u16).map(|node| [node].into_iter().collect()).collect();
         let mut groups = Vec::new();
@@ -118,11 +118,11 @@ mod tests {
         check(&[], 9, &[]);
         check(&[&[10, 20], &[20, 10]], 9, &[]);
         check(&[&[10, 20, 20], &[20, 10, 20], &[20, 20, 10]], 9, &[]);
-        // Not the same in both directions; no nearer to itself; not known.
+        // Asymmetric; not smallest to itself; unknown.
         check(&[&[10, 12, 20], &[13, 10, 20], &[20, 20, 10]], 9, &[]);
         check(&[&[10, 10, 20], &[10, 10, 20], &[20, 20, 10]], 9, &[]);
         check(&[&[], &[], &[]], 9, &[]);
-        // A chain is one group of all, and a node without a neighbour is in none.
+        // A chain is one group of all nodes. A node without a neighbour is in no group.
         check(&[&[10, 12, 20], &[12, 10, 12], &[20, 12, 10]], 9, &[]);
         check(&[&[10, 12, 20], &[12, 10, 20], &[20, 20, 10]], 9, &["0-1"]);
     }

@@ -1,16 +1,16 @@
-//! Inventory kept in files, so that one process of a boot reads the node and the others read it there.
+//! Inventory stored in files: one process of a boot reads the node, and later processes read the files.
 //!
 //! ```text
-//! inventory-VIEW         one line of JSON: for which boot, which view, and the sums of both contents; then the inventory
-//! topology-SUM.xml       the node as hwloc reads it; ranks are given this file, so that it never changes under its name
+//! inventory-VIEW         one line of JSON: the boot, the view, and the sums of both contents; then the inventory
+//! topology-SUM.xml       the node in hwloc's format; ranks use this file, so a file of this name never changes
 //! ```
 //!
-//! Beside them are signs by which it is seen that they still count (see `unchanged`).
+//! The directory also has signs that show if these files are still valid (see `unchanged`).
 //!
-//! A view is the CPUs that are online and the network interfaces that can be seen. A network namespace with a `/sys` of its own shows its own
-//! interfaces only, so that processes of a boot can have several views of the node: each has a file.
+//! A view is the set of online CPUs and of visible network interfaces. A network namespace with its own `/sys` shows only its own interfaces.
+//! Processes of one boot can therefore have several views of the node, and each view has a file.
 //!
-//! What does not fit the running kernel is not used. What is broken is not used either, and told.
+//! Files of another boot or view are ignored. Damaged files are ignored with a warning.
 
 mod room;
 
@@ -31,27 +31,27 @@ use crate::plain_file::{self, PlainFileError, check_kind};
 use crate::root::{ReadError, Root};
 use crate::seen_file::SeenFile;
 
-/// Version of the files; others are replaced.
+/// Version of the files; files of another version are replaced.
 pub(crate) const VERSION: u32 = 3;
 
-/// Classes of devices of which a network namespace shows its own only.
+/// Device classes for which a network namespace shows only its own devices.
 const IN_NAMESPACES: [&str; 2] = ["net", "infiniband"];
 
-/// The most that is read of a file, in bytes.
+/// Limit on the bytes read from a file.
 const FILE_MAX: u64 = 16 * 1024 * 1024;
 
-/// Longest first line, in bytes.
+/// Limit on the length of the first line, in bytes.
 const HEADER_MAX: usize = 4096;
 
-/// Directory that keeps an inventory.
+/// Directory that stores an inventory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Keeping(PathBuf);
 
-/// Reason why kept files are of no use.
+/// Error for stored files that are not usable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum KeptError {
-    /// A file cannot be read or written.
+    /// A file could not be read or written.
     #[error("{}: {source}", path.display())]
     System {
         /// The file.
@@ -59,8 +59,8 @@ pub(crate) enum KeptError {
         /// Error of the system.
         source: io::Error,
     },
-    /// Somebody else could have written it.
-    #[error("{} belongs to user {owner} with mode {mode:o}; only root's and one's own, writable by nobody else, are read", path.display())]
+    /// Another user could have written the file.
+    #[error("{} belongs to user {owner} with mode {mode:o}; only files of root and of this user that no other user can write are read", path.display())]
     Foreign {
         /// The file or directory.
         path: PathBuf,
@@ -69,35 +69,35 @@ pub(crate) enum KeptError {
         /// Its permissions.
         mode: u32,
     },
-    /// Its content is not what was written.
+    /// The content differs from the written content.
     #[error("{} is damaged: {reason}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Observation, in words.
+        /// Reason, as text.
         reason: String,
     },
-    /// It is not plain, or too large.
+    /// The file is not a regular file, or is too large.
     #[error(transparent)]
     NotPlain(#[from] PlainFileError),
 }
 
-/// Identity of what an inventory was read from, as far as it can change without anybody's doing.
+/// Identity of the node state of an inventory, as far as it can change without intervention.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Validity {
-    /// Start of the kernel.
+    /// Boot of the kernel.
     boot_id: String,
     /// Hash of the view.
     view: String,
 }
 
 impl Validity {
-    /// The machine as this process sees it now: some small files are read.
+    /// The present state, as this process sees it; reads some small files.
     ///
     /// # Errors
-    /// Fails where the kernel does not tell which CPUs are online, or which devices there are.
+    /// Fails if the kernel does not list the online CPUs or the devices.
     pub(crate) fn now(root: &Root) -> Result<Self, ReadError> {
-        // Without those that the kernel made of nothing, such as bridges and tunnels.
+        // Skips virtual interfaces, such as bridges and tunnels.
         let mut interfaces = Vec::new();
         for class in IN_NAMESPACES {
             let directory = format!("sys/class/{class}");
@@ -110,7 +110,7 @@ impl Validity {
         Ok(Self { boot_id: root.word(BOOT_ID).unwrap_or_default(), view: Sum::of(view.as_bytes()).short().to_owned() })
     }
 
-    /// True if two starts of the kernel can be told apart.
+    /// True if the boot has an identity.
     fn can_be_kept(&self) -> bool {
         !self.boot_id.is_empty()
     }
@@ -121,25 +121,25 @@ impl Validity {
     }
 }
 
-/// CPUs that are online.
+/// Online CPUs.
 ///
 /// # Errors
-/// Fails where the kernel does not tell it.
+/// Fails if the kernel does not list them.
 pub(crate) fn online(root: &Root) -> Result<CpuSet, ReadError> {
     root.required_list("sys/devices/system/cpu/online")
 }
 
-/// First line of the file.
+/// First line of an inventory file.
 #[derive(Debug, Serialize, Deserialize)]
 struct Header {
     version: u32,
     of: Validity,
     inventory: Sum,
-    /// Content of the other file; `None` if the node can be told to nobody as hwloc reads it.
+    /// Sum of the topology file; `None` if the node has no topology for hwloc.
     xml: Option<Sum>,
 }
 
-/// Length and SHA-256 of a content.
+/// Length and SHA-256 of a file's content.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Sum {
     bytes: u64,
@@ -170,23 +170,23 @@ impl Sum {
     }
 }
 
-/// Files of an inventory that fits the running kernel.
+/// Stored files of an inventory of the present boot and view.
 #[derive(Debug)]
 pub(crate) struct Kept {
     directory: PathBuf,
     path: PathBuf,
     header: Header,
-    /// What was read of the file beyond its header.
+    /// The file after its header.
     body: File,
 }
 
 impl Keeping {
-    /// Directory of the machine, which root writes and everybody reads. (`/run/lattice` belongs to the API server's user.)
+    /// Directory of the machine. Root writes it, and all users read it. (`/run/lattice` belongs to the API server's user.)
     pub fn of_machine() -> Self {
         Self("/run/lattice-inventory".into())
     }
 
-    /// Directory of this process's user, who is the only one to write it.
+    /// Directory of this process's user. Only this user writes it.
     pub fn of_user() -> Self {
         let me = Uid::effective();
         match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
@@ -196,12 +196,12 @@ impl Keeping {
         }
     }
 
-    /// Another directory.
+    /// Store in another directory.
     pub fn at(directory: impl Into<PathBuf>) -> Self {
         Self(directory.into())
     }
 
-    /// Opens what is kept of this view; `None` if nothing is, or it is of another boot.
+    /// Opens the stored inventory of this view; `None` if there is none, or it belongs to another boot.
     pub(crate) fn open(&self, now: &Validity) -> Result<Option<Kept>, KeptError> {
         let path = self.0.join(now.file_name());
         match self.check_directory() {
@@ -219,17 +219,17 @@ impl Keeping {
         Ok(fits.then_some(Kept { directory: self.0.clone(), path, header, body: file }))
     }
 
-    /// A file in it.
+    /// Path of a file in the directory.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    /// Makes the directory, if it is not there, for writers.
+    /// Makes the directory for a writer, if it does not exist.
     pub(crate) fn create(&self) -> Result<(), KeptError> {
         self.create_with(if *self == Self::of_machine() { 0o755 } else { 0o700 })
     }
 
-    /// The same with this mode, which it has whatever the umask is or was.
+    /// Makes the directory with this mode, independent of the umask now and at its creation.
     fn create_with(&self, mode: u32) -> Result<(), KeptError> {
         let failed = |source| KeptError::System { path: self.0.clone(), source };
         DirBuilder::new().recursive(true).mode(mode).create(&self.0).map_err(failed)?;
@@ -241,7 +241,7 @@ impl Keeping {
         Ok(())
     }
 
-    /// Keeps an inventory, and returns the file that ranks can read.
+    /// Stores an inventory, and returns the topology file for ranks.
     pub(crate) fn store(
         &self,
         now: &Validity,
@@ -271,19 +271,19 @@ impl Keeping {
         file.map(seen).transpose()
     }
 
-    /// Removes files that were not used for longest, where there are many.
+    /// Removes the least recently used files if there are too many.
     pub(crate) fn make_room(&self) {
         room::make_room(&self.0);
     }
 
-    /// Writes a file beside the one of this name, and then in its place.
+    /// Writes a new file and moves it over `path`.
     pub(crate) fn replace(&self, path: &Path, parts: &[&[u8]]) -> Result<(), KeptError> {
         let beside = self.0.join(format!(".{}.{}", path.file_name().unwrap_or_default().to_string_lossy(), getpid()));
         let written = (|| {
-            // Left over from a process of the same number, perhaps.
+            // Possibly left by a process with the same number.
             let _ = fs::remove_file(&beside);
             let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&beside)?;
-            // Whatever the umask is.
+            // Independent of the umask.
             file.set_permissions(Permissions::from_mode(0o644))?;
             parts.iter().try_for_each(|part| file.write_all(part))?;
             fs::rename(&beside, path)
@@ -306,7 +306,7 @@ impl Keeping {
 }
 
 impl Kept {
-    /// The inventory.
+    /// Reads the inventory.
     pub(crate) fn inventory(&mut self) -> Result<Inventory, KeptError> {
         let path = &self.path;
         let mut body = Vec::new();
@@ -317,7 +317,7 @@ impl Kept {
             .map_err(|error| KeptError::Damaged { path: path.clone(), reason: error.to_string() })
     }
 
-    /// The file that ranks can read, and its content; `None` if there is none for this node.
+    /// Topology file for ranks, and its content; `None` if this node has none.
     pub(crate) fn xml(&self) -> Result<Option<(SeenFile, String)>, KeptError> {
         let Some(sum) = &self.header.xml else { return Ok(None) };
         let path = self.directory.join(sum.xml_name());
@@ -327,7 +327,7 @@ impl Kept {
     }
 }
 
-/// Reads a file that nobody else, root apart, may have written.
+/// Reads a file that only root and this user can have written.
 pub(crate) fn read_text(path: &Path) -> Result<(SeenFile, String), KeptError> {
     let file = open(path)?;
     let metadata = file.metadata().map_err(|source| KeptError::System { path: path.to_owned(), source })?;
@@ -336,7 +336,7 @@ pub(crate) fn read_text(path: &Path) -> Result<(SeenFile, String), KeptError> {
     Ok((SeenFile::of(path, &metadata), text))
 }
 
-/// Opens such a file.
+/// Opens a file that only root and this user can have written.
 pub(crate) fn open(path: &Path) -> Result<File, KeptError> {
     let failed = |source| KeptError::System { path: path.to_owned(), source };
     let file = OpenOptions::new().read(true).custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits()).open(path);
@@ -350,7 +350,7 @@ pub(crate) fn open(path: &Path) -> Result<File, KeptError> {
     Ok(file)
 }
 
-/// Refuses what another user, root apart, may have written.
+/// Fails if a user other than root and this one may have written the file.
 fn check_owner(path: &Path, metadata: &Metadata) -> Result<(), KeptError> {
     let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
     let is_ours = owner == 0 || owner == Uid::effective().as_raw();
@@ -360,7 +360,7 @@ fn check_owner(path: &Path, metadata: &Metadata) -> Result<(), KeptError> {
     Err(KeptError::Foreign { path: path.to_owned(), owner, mode })
 }
 
-/// The first line of a file, which is then read on after it.
+/// Reads the first line, and positions the file after it.
 fn first_line(file: &mut File) -> io::Result<Vec<u8>> {
     use std::io::{Seek, SeekFrom};
     let mut head = vec![0; HEADER_MAX];
@@ -387,7 +387,7 @@ mod tests {
 
     use super::*;
 
-    /// A file is named as what it is, whoever its owner is.
+    /// The error names the kind of the file, independent of its owner.
     #[test]
     fn what_is_not_read_is_told_with_the_reason() {
         let directory = tempfile::tempdir().unwrap();
@@ -418,7 +418,7 @@ mod tests {
         made.unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
         assert_eq!((mode(&keeping.0), mode(&keeping.path("file"))), (0o755, 0o644));
-        // One that an earlier version made.
+        // A directory that an earlier version made.
         fs::set_permissions(&keeping.0, Permissions::from_mode(0o700)).unwrap();
         keeping.create_with(0o755).unwrap();
         assert_eq!(mode(&keeping.0), 0o755);

@@ -1,13 +1,14 @@
-//! What a node is, read from `/sys` and `/proc`: CPUs, caches, NUMA nodes, NICs, GPUs; and its topology as hwloc reads it.
+//! Inventory of a node, read from `/sys` and `/proc`: CPUs, caches, NUMA nodes, NICs, GPUs; and its topology in hwloc's
+//! format.
 //!
 //! ```text
 //! Root ──sources──> Inventory { Template, addresses, trouble } ──Tree──> xml, Localities
 //!                       │  │                 └──UsableCores──> binding
 //!                       │  └── signature: one for each kind of node
-//!                       └── ThisNode: kept for as long as the kernel runs
+//!                       └── ThisNode: stored while the kernel runs
 //! ```
 //!
-//! Who binds ranks, and how libraries are told, is others' matter.
+//! Other crates bind ranks and pass the topology to libraries.
 
 mod allowed;
 mod cpus;

@@ -1,10 +1,11 @@
-//! Place of bound ranks, in the words by which libraries compare the places of two ranks.
+//! Locality strings of bound ranks, which libraries use to compare the places of two ranks.
 //!
 //! ```text
 //! SK0:L30:L20:L10:CR0:HT0:NM0        package, caches, core, hardware thread, NUMA node: logical numbers, or lists of them
 //! ```
 //!
-//! As PRRTE and `pmix_hwloc_generate_locality_string` write it (`pmix.locstr`); Open MPI 4.1 and 5 compare it part by part.
+//! The format of PRRTE and `pmix_hwloc_generate_locality_string` (`pmix.locstr`). Open MPI 4.1 and 5 compare it part by
+//! part.
 
 use std::fmt::Write;
 
@@ -12,17 +13,17 @@ use crate::cpus::CpuSet;
 use crate::template::{CacheType, Template};
 use crate::tree::{ObjectKind, Tree};
 
-/// Writer of localities on one node.
+/// Locality strings of one node.
 #[derive(Clone, Debug)]
 pub struct Localities {
     /// For each part of the text: its letters, and the CPUs of its objects by logical number.
     levels: Vec<(&'static str, Vec<CpuSet>)>,
-    /// CPUs that are of each NUMA node, by logical number.
+    /// CPUs of each NUMA node, by logical number.
     of_numa: Vec<CpuSet>,
 }
 
 impl Localities {
-    /// Numbers the objects of a node as hwloc does.
+    /// Numbers the objects of a node like hwloc.
     pub fn of(template: &Template) -> Self {
         let tree = Tree::of(template);
         let mut levels: Vec<(&'static str, Vec<CpuSet>)> =
@@ -51,17 +52,17 @@ impl Localities {
         Self { levels, of_numa: in_tree.into_iter().map(own).collect() }
     }
 
-    /// Logical number of the one NUMA node that some CPUs are of; `None` if they are of several, and where none is known.
+    /// Logical number of the only NUMA node that has all these CPUs; `None` if there is none, or several.
     pub fn numa(&self, cpus: &CpuSet) -> Option<u32> {
         only(&self.of_numa, cpus)
     }
 
-    /// Logical number of the one L3 cache that some CPUs share; `None` if they have several, and where none is known.
+    /// Logical number of the only L3 cache that all these CPUs share; `None` if there is none, or several.
     pub fn l3(&self, cpus: &CpuSet) -> Option<u32> {
         only(&self.levels.iter().find(|(letters, _)| *letters == "L3")?.1, cpus)
     }
 
-    /// Locality of a rank that is bound to some CPUs.
+    /// Locality of a rank that is bound to these CPUs.
     pub fn locality(&self, cpus: &CpuSet) -> String {
         let mut text = String::new();
         for (letters, objects) in &self.levels {
@@ -76,10 +77,10 @@ impl Localities {
     }
 }
 
-/// Number of the one object that has all of some CPUs.
+/// Number of the only object that has all these CPUs.
 fn only(objects: &[CpuSet], cpus: &CpuSet) -> Option<u32> {
     let mut having = (0..).zip(objects).filter(|(_, object)| !cpus.is_empty() && cpus.is_subset(object));
-    // Nodes of different memory may have the same CPUs.
+    // Nodes with different memory may have the same CPUs.
     let (number, _) = having.next()?;
     having.next().is_none().then_some(number)
 }

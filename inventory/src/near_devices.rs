@@ -1,16 +1,16 @@
-//! Devices that programs use, and the cores next to each of them.
+//! GPUs and network interfaces that programs use, and the cores next to each of them.
 
 use std::collections::BTreeMap;
 
 use crate::cpus::CpuSet;
 use crate::template::{OsKind, PciDevice, PciKind, Template};
 
-/// Makers of GPUs for programs, by their PCI vendor: NVIDIA, AMD and Intel.
+/// PCI vendors of GPUs for computation: NVIDIA, AMD and Intel.
 const MAKERS: [u16; 3] = [0x10de, 0x1002, 0x8086];
 
 impl Template {
-    /// The GPUs that programs compute on, in the order of their addresses: those of NVIDIA, else of AMD, else of Intel. The screen of a board
-    /// is none of them.
+    /// GPUs for computation, in the order of their addresses: GPUs of NVIDIA, otherwise of AMD, otherwise of Intel. The display adapter of a
+    /// board is not included.
     pub fn gpus(&self) -> Vec<&PciDevice> {
         let of = |maker: u16| -> Vec<&PciDevice> {
             self.pci.iter().filter(|device| device.kind == PciKind::Gpu && device.id[0] == maker).collect()
@@ -18,8 +18,8 @@ impl Template {
         MAKERS.into_iter().map(of).find(|gpus| !gpus.is_empty()).unwrap_or_default()
     }
 
-    /// The network interfaces that ranks send by, in the order of their addresses: those of InfiniBand, RDMA over Ethernet and Slingshot where
-    /// there are any, else all.
+    /// Network interfaces for MPI traffic, in the order of their addresses: InfiniBand, RDMA over Ethernet and Slingshot if there are any,
+    /// otherwise all.
     pub fn nics(&self) -> Vec<&PciDevice> {
         let all: Vec<&PciDevice> = self.pci.iter().filter(|device| device.kind == PciKind::Nic).collect();
         let is_of_fabric =
@@ -29,8 +29,8 @@ impl Template {
     }
 }
 
-/// For each core, given by its CPUs, the number from 1 of one of the devices next to it; 0 where there is none. Of devices next to the same
-/// cores each gets as many of these, neighbours side by side.
+/// For each core, given by its CPUs, the number from 1 of a device next to it; 0 for none. Devices next to the same cores divide these evenly,
+/// each with a run of neighbouring cores.
 pub(crate) fn shares(cores: &[&CpuSet], devices: &[&PciDevice]) -> Vec<u32> {
     let mut alike: BTreeMap<Vec<u32>, Vec<usize>> = BTreeMap::new();
     for (place, cpus) in cores.iter().enumerate() {
@@ -88,12 +88,12 @@ mod tests {
         check(&[], "0-7", &[0; 8]);
         // The first GPU is next to the second half.
         check(&["4-7", "0-1"], "0-7", &[2, 2, 0, 0, 1, 1, 1, 1]);
-        // Those next to the same cores have as many of them, also of a part of the node.
+        // Devices next to the same cores divide them evenly, also on a part of the node.
         check(&["0-3", "0-3", "4-7"], "0-7", &[1, 1, 2, 2, 3, 3, 3, 3]);
         check(&["0-3", "0-3", "4-7"], "0,3,7", &[1, 2, 3]);
         check(&["0-7", "0-7", "0-7"], "0-7", &[1, 1, 1, 2, 2, 2, 3, 3]);
         check(&["0-7"; 4], "2-3", &[1, 3]);
-        // One of them is near to more.
+        // One of the two devices is near to more cores.
         check(&["0-7", "4-7"], "0-7", &[1, 1, 1, 1, 1, 1, 2, 2]);
     }
 

@@ -1,4 +1,4 @@
-//! Inventory of one node: the kind of node that it is, and what differs from other nodes of the kind.
+//! Inventory of one node: its kind, and its differences from other nodes of the kind.
 
 use std::collections::BTreeMap;
 
@@ -6,37 +6,37 @@ use serde::{Deserialize, Serialize};
 
 use crate::template::Template;
 
-/// What a node is.
+/// Inventory of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Inventory {
     /// Kind of node.
     pub template: Template,
     /// Addresses of its devices.
     pub devices: Devices,
-    /// Exact size of the memory of each NUMA node in bytes, in the order of [`Template::numa`]; one of the whole machine where there
-    /// is no NUMA.
+    /// Exact size of the memory of each NUMA node in bytes, in the order of [`Template::numa`]; one entry for the whole machine
+    /// without NUMA.
     pub memory: Vec<u64>,
-    /// Start of the kernel that this was read from.
+    /// Identity of the boot in which this was read.
     pub boot_id: String,
-    /// Release of the kernel.
+    /// Kernel release.
     pub kernel: String,
-    /// Sources that failed, and why.
+    /// Failures of sources, with reasons.
     pub trouble: Vec<Trouble>,
 }
 
-/// Addresses of a node's devices, by the name that the kernel gives a device, or the PCI address of one without a name.
+/// Addresses of a node's devices, by the kernel's name of a device, or by PCI address for a device without a name.
 pub type Devices = BTreeMap<String, Vec<DeviceAddress>>;
 
-/// Failure of a source, or something odd that one has seen.
+/// Failure of a source, or an anomaly that it found.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Trouble {
     /// Name of the source.
     pub source: String,
-    /// Observation, in words.
+    /// Reason, as text.
     pub reason: String,
 }
 
-/// Address of a device, by which others or its driver know it.
+/// Address of a device, for other devices or for its driver.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct DeviceAddress {
     /// Kind of address.
@@ -53,7 +53,7 @@ pub enum AddressKind {
     Mac,
     /// GUID of an InfiniBand device.
     NodeGuid,
-    /// GUID of the InfiniBand adapter that has the device.
+    /// GUID of the InfiniBand adapter with the device.
     SystemGuid,
     /// Local identifier of the first InfiniBand port; the subnet manager can change it.
     Lid,
@@ -64,7 +64,7 @@ pub enum AddressKind {
 }
 
 impl AddressKind {
-    /// Word for people.
+    /// Name of the kind of address in messages.
     pub fn word(self) -> &'static str {
         match self {
             Self::Mac => "MAC address",
@@ -78,13 +78,13 @@ impl AddressKind {
 }
 
 impl Inventory {
-    /// Inventory of any node of a kind: without addresses, and with memory as it is rounded.
+    /// Inventory of any node of a kind: without addresses, and with rounded memory sizes.
     pub fn of_kind(template: Template) -> Self {
         let memory = template.numa.iter().map(|node| node.memory_gib.saturating_mul(1 << 30)).collect();
         Self { template, memory, ..Self::default() }
     }
 
-    /// Adds an address of a device, unless it is empty or known.
+    /// Adds an address of a device, unless it is empty or exists already.
     pub(crate) fn add_address(&mut self, device: &str, kind: AddressKind, value: Option<String>) {
         let Some(value) = value.filter(|value| !value.is_empty()) else { return };
         let addresses = self.devices.entry(device.to_owned()).or_default();
@@ -100,5 +100,5 @@ impl Inventory {
     }
 }
 
-/// File of the identity of the kernel's start.
+/// File with the identity of the boot.
 pub(crate) const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";

@@ -1,12 +1,12 @@
-//! A kind of node as people look at it: a line for each NUMA node, with its memory, caches, cores and devices.
+//! Text picture of a kind of node: one line for each NUMA node, with its memory, caches, cores and devices.
 //!
 //! ```text
 //! package 0 ┬ NUMA 0  64 GiB  L3 32 MiB x2  cores 0-15  ▪▪▪▪▪▪▪▪ ▪▪▪▪▪▪▪▪  nic hsn0
 //!           └ NUMA 1  64 GiB  L3 32 MiB x2  cores 16-31 ▪▪▪▪▪▪▪▪ ▪▪▪▪▪▪▪▪
 //! ```
 //!
-//! A picture of a launch has in the place of each core what stands in it, such as numbers of ranks. Cores that ranks may not use are marked,
-//! and lines below say which CPUs they may use, and which are offline.
+//! In a picture of a launch, each core shows its content, such as rank numbers. Cores that ranks may not use are marked. Lines below list
+//! the CPUs that ranks may use, and the offline CPUs.
 
 mod svg;
 
@@ -17,7 +17,7 @@ use crate::cpus::CpuSet;
 use crate::template::{CacheType, Group, NumaNode, PciDevice, PciKind, Template};
 use crate::tree::{Object, ObjectKind};
 
-/// Sum of a node in a few words: `2 packages, 8 NUMA nodes, 128 cores, 256 threads, 512 GiB`.
+/// Summary of a node: `2 packages, 8 NUMA nodes, 128 cores, 256 threads, 512 GiB`.
 pub fn summary(template: &Template) -> String {
     let count = |number: usize, word: &str| match number {
         0 => None,
@@ -35,8 +35,8 @@ pub fn summary(template: &Template) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// Names of the devices of a kind: of a GPU its model, such as `NVIDIA H100`, of others what the kernel calls them, such as `hsn0`; the
-/// PCI address of one that has neither.
+/// Names of the devices of a kind: for a GPU its model, such as `NVIDIA H100`, for other devices the kernel's name, such as `hsn0`. A device
+/// without either has its PCI address.
 pub fn devices(template: &Template, kind: PciKind) -> Vec<String> {
     template.pci.iter().filter(|device| device.kind == kind).map(device_name).collect()
 }
@@ -44,9 +44,9 @@ pub fn devices(template: &Template, kind: PciKind) -> Vec<String> {
 /// Contents of cores in a picture.
 #[derive(Clone, Copy)]
 pub enum Cores<'a> {
-    /// Nothing: the picture is of the node alone.
+    /// No content: the picture shows only the node.
     Plain,
-    /// Words for a core with these CPUs; none for a core in which nothing stands.
+    /// Text for a core with these CPUs; `None` for an empty core.
     With(&'a dyn Fn(&CpuSet) -> Option<String>),
 }
 
@@ -59,19 +59,19 @@ impl fmt::Debug for Cores<'_> {
     }
 }
 
-/// A node as it is drawn.
+/// Node to draw.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// Kind of the node.
     pub template: &'a Template,
-    /// CPUs that ranks may use; CPUs that the node does not have do not matter.
+    /// CPUs that ranks may use. CPUs that the node does not have are ignored.
     pub usable: &'a CpuSet,
-    /// Contents of its cores.
+    /// Contents of the cores.
     pub cores: Cores<'a>,
 }
 
 impl<'a> View<'a> {
-    /// A node of which ranks may use all CPUs.
+    /// View of a node with all CPUs usable by ranks.
     pub fn whole(template: &'a Template, cores: Cores<'a>) -> Self {
         Self { template, usable: &template.cpus, cores }
     }
@@ -81,7 +81,7 @@ impl<'a> View<'a> {
         cpus.is_disjoint(self.usable)
     }
 
-    /// Words about CPUs that ranks may not use, and such as are offline; `marks` are those of cores of which they may use none and a part.
+    /// Notes on CPUs that ranks may not use, and on offline CPUs. `none` marks cores without usable CPUs, `part` marks cores with both.
     fn words(&self, none: &str, part: &str) -> Vec<String> {
         let Template { cpus, offline, cores, .. } = self.template;
         let has = |is: &dyn Fn(&CpuSet) -> bool| cores.iter().any(|core| is(&core.cpus));
@@ -127,7 +127,7 @@ pub fn lines(view: View<'_>) -> Vec<String> {
         }
         drawn.add(&package.cpus);
     }
-    // Memory without CPUs, and CPUs that no package has.
+    // Memory without CPUs, and CPUs outside of all packages.
     for node in numa.iter().filter(|node| node.cpus.is_disjoint(&drawn)) {
         lines.push(numa_line(view, node, &node.cpus));
     }
@@ -136,7 +136,7 @@ pub fn lines(view: View<'_>) -> Vec<String> {
     lines
 }
 
-/// Marks of cores of which ranks may use no CPU, and a part of the CPUs.
+/// Marks of cores with no usable CPU, and with some unusable CPUs.
 const SHUT: &str = "×";
 const PART: &str = "▫";
 
@@ -205,7 +205,7 @@ fn object_title(object: &Object<'_>) -> String {
     format!("{name}{number}")
 }
 
-/// A square or the contents of each core, those that share a cache of the last level together.
+/// A square, or the content, of each core. Cores that share a last-level cache stand together.
 fn cells(view: View<'_>, cores: &[&Group]) -> String {
     let caches = view.template.caches.iter().max_by_key(|cache| cache.level).map_or(&[][..], |cache| &cache.instances);
     let cache_of = |core: &Group| caches.iter().position(|cache| core.cpus.is_subset(&cache.cpus));

@@ -1,5 +1,5 @@
-//! Files that somebody names, which are read only if they are plain and not too large: nobody waits for a FIFO that nobody writes, or
-//! reads a device for ever.
+//! Files that a user names. They are read only if they are regular and not too large. A read therefore never blocks on a FIFO without
+//! a writer, and never reads a device indefinitely.
 
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
 
-/// A file that is not read.
+/// Error for a file that is not read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlainFileError {
-    /// The system does not let it be read, or it is no text.
+    /// The file is not readable, or its content is not text.
     #[error("cannot read {}: {source}", path.display())]
     System {
         /// The file.
@@ -20,33 +20,33 @@ pub enum PlainFileError {
         /// Error of the system.
         source: io::Error,
     },
-    /// It is no file with a content of its own.
+    /// The file is not a regular file.
     #[error("{} is {kind}; only regular files are read", path.display())]
     Kind {
         /// The file.
         path: PathBuf,
-        /// What it is, in words.
+        /// Kind of the file, as text.
         kind: &'static str,
     },
-    /// There is more in it than is read.
+    /// The file is larger than the limit.
     #[error("{} has {bytes} bytes; at most {bytes_max} are read", path.display())]
     Large {
         /// The file.
         path: PathBuf,
-        /// Its length.
+        /// Length of the file, or of the part that was read.
         bytes: u64,
-        /// The most that is read.
+        /// The limit.
         bytes_max: u64,
     },
 }
 
-/// Reads the text of a regular file, or of one that a symbolic link names, with at most so many bytes.
+/// Reads the text of a regular file, or of the target of a symbolic link, of at most `bytes_max` bytes.
 ///
 /// # Errors
-/// Fails at once for what is no regular file, and for one that is larger.
+/// Fails at once for a file that is not regular or is too large.
 pub fn read_text(path: &Path, bytes_max: u64) -> Result<String, PlainFileError> {
     let failed = |source| PlainFileError::System { path: path.to_owned(), source };
-    // A device may do something when it is opened, and a socket cannot be.
+    // Checked before the open: opening a device may have an effect, and a socket cannot be opened.
     check_kind(path, &fs::metadata(path).map_err(failed)?)?;
     let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
@@ -55,27 +55,27 @@ pub fn read_text(path: &Path, bytes_max: u64) -> Result<String, PlainFileError> 
     String::from_utf8(content).map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))
 }
 
-/// Reads what is in an opened file, of at most so many bytes.
+/// Reads the content of an open file, of at most `bytes_max` bytes.
 pub(crate) fn read(path: &Path, file: File, metadata: &Metadata, bytes_max: u64) -> Result<Vec<u8>, PlainFileError> {
     let large = |bytes| PlainFileError::Large { path: path.to_owned(), bytes, bytes_max };
     if metadata.len() > bytes_max {
         return Err(large(metadata.len()));
     }
-    // One byte more, so that the end is seen without more room.
+    // The additional byte detects the end without a reallocation.
     let mut content = Vec::with_capacity(metadata.len() as usize + 1);
     let read = file.take(bytes_max + 1).read_to_end(&mut content);
     read.map_err(|source| PlainFileError::System { path: path.to_owned(), source })?;
-    // It may have grown, and a file of the kernel does not say how long it is.
+    // The file may have grown, and files of the kernel report no length.
     if content.len() as u64 > bytes_max { Err(large(content.len() as u64)) } else { Ok(content) }
 }
 
-/// Refuses what is no regular file.
+/// Fails for a file that is not regular.
 pub(crate) fn check_kind(path: &Path, metadata: &Metadata) -> Result<(), PlainFileError> {
     let kind = metadata.file_type();
     if kind.is_file() { Ok(()) } else { Err(PlainFileError::Kind { path: path.to_owned(), kind: words(kind) }) }
 }
 
-/// What a file is, as a sentence says it.
+/// Kind of a file, for a sentence.
 pub(crate) fn words(kind: FileType) -> &'static str {
     match kind {
         _ if kind.is_file() => "a regular file",
@@ -113,7 +113,7 @@ mod tests {
         says(Path::new("/dev/zero"), " is a device; ");
         File::create(at("large")).unwrap().set_len(1 << 31).unwrap();
         says(&at("large"), " has 2147483648 bytes; at most 16 are read");
-        // Its length is 0, as the kernel says.
+        // The kernel reports the length 0 for this file.
         says(Path::new("/proc/self/status"), " has 17 bytes; at most 16 are read");
         fs::write(at("bytes"), b"\xff").unwrap();
         let error = read_text(&at("bytes"), 16).unwrap_err().to_string();

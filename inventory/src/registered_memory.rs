@@ -1,17 +1,17 @@
-//! Devices for which communication libraries register memory: without one on a node, there is nothing there that a library's search for
-//! such devices, or its watch over memory that is unmapped, could be of use to.
+//! Devices for which communication libraries register memory. On a node without such a device, neither a library's search for devices
+//! nor its monitoring of unmapped memory is of use.
 
 use crate::root::Root;
 
 /// Directories with an entry for each device: InfiniBand, RoCE, iWARP, Omni-Path, EFA and usNIC; Slingshot; accelerators of the kernel's
-/// class, such as Gaudi.
+/// accel class, such as Gaudi.
 const CLASSES: [&str; 3] = ["sys/class/infiniband", "sys/class/cxi_user", "sys/class/accel"];
 
-/// Files of drivers and modules: Aries; GPUs of NVIDIA, of AMD, and of others that compute; GDRCopy; XPMEM; KNEM.
+/// Files of drivers and modules: Aries; GPUs for computation of NVIDIA, AMD and other vendors; GDRCopy; XPMEM; KNEM.
 const DEVICES: [&str; 7] =
     ["dev/kgni0", "dev/nvidiactl", "dev/kfd", "dev/dri/renderD128", "dev/gdrdrv", "dev/xpmem", "dev/knem"];
 
-/// True if a process below this root may find a device for which it registers memory, and where that cannot be told.
+/// True if a process below this root may find a device for which it registers memory, or if this cannot be determined.
 pub(crate) fn is_possible(root: &Root) -> bool {
     let has_entries = |class: &&str| root.names(class).map_or(true, |names| !names.is_empty());
     let is_there = |device: &&str| root.path(device).try_exists().unwrap_or(true);

@@ -1,6 +1,6 @@
-//! The root below which `/sys` and `/proc` are read: that of this machine, or a captured tree.
+//! Root directory of the `/sys` and `/proc` to read: of this machine, or of a captured tree.
 //!
-//! Files there are short lines of text. A file that is absent is an answer; any other failure is an error.
+//! The files are short lines of text. A missing file is a valid result; any other failure is an error.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -9,28 +9,28 @@ use std::str::FromStr;
 
 use crate::cpus::{CpuSet, CpuSetParseError};
 
-/// The most that is read of one file, in bytes.
+/// Limit on the bytes read from one file.
 const FILE_MAX: u64 = 64 * 1024;
 
-/// The most entries that are looked at in one directory.
+/// Limit on the entries read from one directory.
 const ENTRIES_MAX: usize = 65_536;
 
-/// The directory that holds `sys` and `proc`.
+/// Directory that contains `sys` and `proc`.
 #[derive(Clone, Debug)]
 pub struct Root(PathBuf);
 
 impl Default for Root {
-    /// This machine.
+    /// Root of this machine.
     fn default() -> Self {
         Self("/".into())
     }
 }
 
-/// Failure to read a file of the kernel.
+/// Error of reading a file of the kernel.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The file is there, or should be, and cannot be read.
+    /// The file exists, or must exist, and is not readable.
     #[error("cannot read {}: {source}", path.display())]
     Read {
         /// The file.
@@ -38,7 +38,7 @@ pub enum ReadError {
         /// Error of the system.
         source: io::Error,
     },
-    /// A file holds something else than a list of CPUs.
+    /// The file has no valid list of CPUs.
     #[error("cannot read {}: {source}", path.display())]
     List {
         /// The file.
@@ -49,26 +49,25 @@ pub enum ReadError {
 }
 
 impl Root {
-    /// The tree below another directory.
+    /// Root of a tree in another directory.
     pub fn at(directory: impl Into<PathBuf>) -> Self {
         Self(directory.into())
     }
 
-    /// True if this is the root of the machine that this process runs on.
+    /// True if this is the root of the machine on which this process runs.
     pub(crate) fn is_this_machine(&self) -> bool {
         self.0 == Path::new("/")
     }
 
-    /// The path of a file below the root.
+    /// Path of a file below the root.
     pub(crate) fn path(&self, file: &str) -> PathBuf {
         self.0.join(file)
     }
 
-    /// The text of a file without white space around it; `None` if there is no such file, or the device that it describes does not
-    /// answer.
+    /// Text of a file without surrounding white space; `None` if there is no such file, or its device does not respond.
     ///
     /// # Errors
-    /// Fails if the file cannot be read.
+    /// Fails if the file is not readable.
     pub(crate) fn text(&self, file: &str) -> Result<Option<String>, ReadError> {
         let path = self.path(file);
         let text = if file.starts_with("sys/") { read_at_once(&path) } else { read(&path, FILE_MAX) };
@@ -79,51 +78,51 @@ impl Root {
         }
     }
 
-    /// The text of a file that says nothing if it cannot be read.
+    /// Text of a file; `None` if the file is empty or not readable.
     pub(crate) fn word(&self, file: &str) -> Option<String> {
         self.text(file).ok().flatten().filter(|text| !text.is_empty())
     }
 
-    /// The first 4 KiB of a file, which the kernel writes as they are read; empty if they cannot be.
+    /// First 4 KiB of a file that the kernel generates on each read; empty if it is not readable.
     pub(crate) fn head(&self, file: &str) -> String {
         read(&self.path(file), 4096).unwrap_or_default()
     }
 
-    /// The number at the beginning of a file, such as 64 in `64K`; `None` if there is none.
+    /// Number at the start of a file, such as 64 in `64K`; `None` if there is none.
     pub(crate) fn number<T: FromStr>(&self, file: &str) -> Option<T> {
         let text = self.word(file)?;
         let end = text.char_indices().find(|&(at, c)| !(c.is_ascii_digit() || (at == 0 && c == '-')));
         text[..end.map_or(text.len(), |(at, _)| at)].parse().ok()
     }
 
-    /// The number of a file that is written as `0x10de`.
+    /// Number in a file with a text such as `0x10de`.
     pub(crate) fn hex(&self, file: &str) -> Option<u32> {
         let text = self.word(file)?;
         u32::from_str_radix(text.strip_prefix("0x").unwrap_or(&text), 16).ok()
     }
 
-    /// The list in a file; `None` if there is no such file.
+    /// List in a file; `None` if there is no such file.
     ///
     /// # Errors
-    /// Fails if the file cannot be read, or holds no list.
+    /// Fails if the file is not readable, or has no valid list.
     pub(crate) fn list(&self, file: &str) -> Result<Option<CpuSet>, ReadError> {
         let Some(text) = self.text(file)? else { return Ok(None) };
         text.parse().map(Some).map_err(|source| ReadError::List { path: self.path(file), source })
     }
 
-    /// The list in a file that every kernel offers.
+    /// List in a file that every kernel has.
     ///
     /// # Errors
-    /// Fails if there is no such file, it cannot be read, or holds no list.
+    /// Fails if there is no such file, or it is not readable, or it has no valid list.
     pub(crate) fn required_list(&self, file: &str) -> Result<CpuSet, ReadError> {
         let missing = || ReadError::Read { path: self.path(file), source: io::ErrorKind::NotFound.into() };
         self.list(file)?.ok_or_else(missing)
     }
 
-    /// The names in a directory, sorted; none if there is no such directory.
+    /// Names in a directory, sorted; empty if there is no such directory.
     ///
     /// # Errors
-    /// Fails if the directory cannot be read.
+    /// Fails if the directory is not readable.
     pub(crate) fn names(&self, directory: &str) -> Result<Vec<String>, ReadError> {
         let path = self.path(directory);
         let failed = |source| ReadError::Read { path: path.clone(), source };
@@ -140,10 +139,10 @@ impl Root {
         Ok(names)
     }
 
-    /// The numbers of the entries of a directory that are called `prefix` and a number, in ascending order.
+    /// Numbers of the directory entries with a name of `prefix` and a number, in ascending order.
     ///
     /// # Errors
-    /// Fails if the directory cannot be read.
+    /// Fails if the directory is not readable.
     pub(crate) fn numbered<T: FromStr + Ord>(&self, directory: &str, prefix: &str) -> Result<Vec<T>, ReadError> {
         let names = self.names(directory)?;
         let mut numbers: Vec<T> = names.iter().filter_map(|name| name.strip_prefix(prefix)?.parse().ok()).collect();
@@ -151,13 +150,13 @@ impl Root {
         Ok(numbers)
     }
 
-    /// The target of a symbolic link, as it is written; `None` if there is no such link.
+    /// Target of a symbolic link, unresolved; `None` if there is no such link.
     pub(crate) fn link(&self, file: &str) -> Option<String> {
         fs::read_link(self.path(file)).ok()?.into_os_string().into_string().ok()
     }
 }
 
-/// Room for a file, in bytes: more than a file of `/sys` has as a rule. Without, it would be read by 32 bytes, 32, 64, ...
+/// Buffer size in bytes, larger than most files of `/sys`. Otherwise the reads would have 32 bytes, 32, 64, ...
 const ROOM: usize = 4096;
 
 fn read(path: &Path, max: u64) -> io::Result<String> {
@@ -166,7 +165,7 @@ fn read(path: &Path, max: u64) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Reads a file of `/sys`, all of which comes with the first call if there is room for it (Linux, `fs/sysfs/file.c`).
+/// Reads a file of `/sys`. The first call returns the whole file if the buffer is large enough (Linux, `fs/sysfs/file.c`).
 fn read_at_once(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let mut bytes = vec![0; ROOM];
@@ -178,7 +177,7 @@ fn read_at_once(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// True for what drivers answer for a device that is absent, asleep or unplugged.
+/// True for errors of drivers for a device that is absent, asleep or unplugged.
 fn says_nothing(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidInput, NotADirectory, NotFound};
     const ENXIO: i32 = 6;

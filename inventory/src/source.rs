@@ -1,4 +1,4 @@
-//! Sources of an inventory. Each reads one part of the node; one that fails takes nothing from the others.
+//! Sources of an inventory. Each source reads one part of the node, and its failure does not affect other sources.
 
 mod amd;
 mod caches;
@@ -23,22 +23,22 @@ pub trait Source: Sync {
     /// Name in messages.
     fn name(&self) -> &'static str;
 
-    /// Noun for what is missing without it, to be read after "no".
+    /// Noun for the missing data if the source fails; it follows the word "no".
     fn gives(&self) -> &'static str;
 
-    /// Reads the source's part of a node, on the node.
+    /// Reads the source's part of a node. Runs on the node.
     ///
     /// # Errors
-    /// Fails if something that must be there is not, or makes no sense.
+    /// Fails if a required file is missing or not valid.
     fn collect(&self, root: &Root, into: &mut Inventory) -> Result<(), ReadError>;
 
-    /// Looks at the devices of all nodes, where they meet, and returns what no node sees alone.
+    /// Checks the devices of all nodes together. Returns problems that no single node can detect.
     fn deliver(&self, _nodes: &[NodeRecord<'_>]) -> Vec<Trouble> {
         Vec::new()
     }
 }
 
-/// All sources. The PCI devices come before those who say more about them.
+/// All sources. The PCI source precedes sources that add to its devices.
 pub const SOURCES: &[&dyn Source] = &[
     &cpu::Cpus,
     &memory::Memory,
@@ -49,7 +49,7 @@ pub const SOURCES: &[&dyn Source] = &[
     &amd::Amd,
 ];
 
-/// Addresses of a node's devices, with its name.
+/// Name of a node with the addresses of its devices.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeRecord<'a> {
     /// Name of the node.
@@ -59,12 +59,12 @@ pub struct NodeRecord<'a> {
 }
 
 impl Inventory {
-    /// Asks all sources about the node whose `/sys` and `/proc` are below `root`. A source that fails adds trouble.
+    /// Runs all sources for the node with `/sys` and `/proc` below `root`. A failed source adds an entry to `trouble`.
     pub fn read(root: &Root) -> Self {
         Self::read_from(root, SOURCES)
     }
 
-    /// Asks some sources, in their order: later ones add to the devices that earlier ones have found.
+    /// Runs these sources in order: later ones add to devices that earlier ones have found.
     pub fn read_from(root: &Root, sources: &[&dyn Source]) -> Self {
         let mut inventory = Self {
             boot_id: root.word(BOOT_ID).unwrap_or_default(),
@@ -81,12 +81,13 @@ impl Inventory {
     }
 }
 
-/// Asks all sources what they see in the devices of all nodes.
+/// Runs the check of each source on the devices of all nodes.
 pub fn deliver(nodes: &[NodeRecord<'_>]) -> Vec<Trouble> {
     SOURCES.iter().flat_map(|source| source.deliver(nodes)).collect()
 }
 
-/// Trouble for each address of a kind that devices of two nodes have: one of them answers to messages for the other.
+/// Problem entry for each address of this kind that devices on two nodes have: one of them answers messages for the
+/// other.
 fn shared_addresses(source: &dyn Source, kind: AddressKind, nodes: &[NodeRecord<'_>]) -> Vec<Trouble> {
     let mut seen: HashMap<&str, (&str, &str)> = HashMap::new();
     let mut trouble = Vec::new();

@@ -1,6 +1,6 @@
-//! Description of a kind of node: all that is equal on nodes that were bought together, in a canonical form with a signature.
+//! Description of a kind of node: all properties that are equal on nodes of one purchase, in a canonical form with a signature.
 //!
-//! Names and numbers are those of the kernel. Lists are sorted, so that equal nodes have equal bytes.
+//! Names and numbers are the kernel's. Lists are sorted, so that equal nodes have equal bytes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,44 +13,44 @@ use crate::cpus::CpuSet;
 /// Kind of node.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Template {
-    /// Machine as `uname -m` has it.
+    /// Machine, as in `uname -m`.
     pub arch: String,
-    /// Processor, in its maker's words; empty where the kernel does not tell it.
+    /// Processor model from its vendor; empty if the kernel does not report it.
     pub model: String,
-    /// CPUs that are online.
+    /// Online CPUs.
     pub cpus: CpuSet,
-    /// CPUs that the kernel knows and that are offline.
+    /// CPUs that the kernel lists as offline.
     pub offline: CpuSet,
-    /// Drawers of books, of machines that have them (IBM Z), by their lowest CPU.
+    /// Drawers of books, on machines that have them (IBM Z), by lowest CPU.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drawers: Vec<Group>,
-    /// Books of packages, of machines that have them (IBM Z), by their lowest CPU.
+    /// Books of packages, on machines that have them (IBM Z), by lowest CPU.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub books: Vec<Group>,
-    /// Processor packages, usually sockets, by their lowest CPU.
+    /// Processor packages, usually sockets, by lowest CPU.
     pub packages: Vec<Group>,
-    /// Dies of packages that have several, by their lowest CPU.
+    /// Dies of packages with several dies, by lowest CPU.
     pub dies: Vec<Group>,
-    /// Clusters of cores within a die that have several, by their lowest CPU.
+    /// Clusters of cores in a die with several clusters, by lowest CPU.
     pub clusters: Vec<Group>,
-    /// Cores, by their lowest CPU. A CPU of which the kernel tells nothing is in none.
+    /// Cores, by lowest CPU. A CPU for which the kernel reports no location is in no core.
     pub cores: Vec<Group>,
     /// Caches of each kind, by level and type.
     pub caches: Vec<CacheKind>,
-    /// NUMA nodes, by number; none where the kernel has no NUMA.
+    /// NUMA nodes, by number; empty if the kernel has no NUMA.
     pub numa: Vec<NumaNode>,
-    /// Kinds of cores, of processors that have several; the slowest first.
+    /// Kinds of cores of a processor with several kinds, the slowest first.
     pub core_kinds: Vec<CoreKind>,
-    /// PCI devices that matter to parallel programs, by address.
+    /// PCI devices that parallel programs use, by address.
     pub pci: Vec<PciDevice>,
 }
 
-/// CPUs that belong together, under the number that the kernel gives them.
+/// CPUs of one object, with the kernel's number of the object.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Group {
     /// CPUs; never empty.
     pub cpus: CpuSet,
-    /// Number of the package, die, cluster, core or cache; `None` where the kernel gives none.
+    /// Number of the package, die, cluster, core or cache; `None` if the kernel gives none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u32>,
 }
@@ -64,11 +64,11 @@ pub struct CacheKind {
     pub kind: CacheType,
     /// Size in bytes.
     pub size: u64,
-    /// Length of a line in bytes; 0 where it is not known.
+    /// Size of a line in bytes; 0 if unknown.
     pub line: u32,
-    /// Number of ways; 0 where it is not known.
+    /// Number of ways; 0 if unknown.
     pub ways: u32,
-    /// The caches, by their lowest CPU.
+    /// The caches, by lowest CPU.
     pub instances: Vec<Group>,
 }
 
@@ -89,28 +89,29 @@ pub enum CacheType {
 pub struct NumaNode {
     /// Number.
     pub id: u16,
-    /// CPUs that are of it; empty for memory without CPUs.
+    /// CPUs of the node; empty for memory without CPUs.
     pub cpus: CpuSet,
-    /// CPUs nearest to its memory, where those are not the CPUs that are of it: memory on a device or a slower bus. Else empty.
+    /// CPUs nearest to the memory, if they differ from the CPUs of the node: memory on a device or a slower bus. Otherwise
+    /// empty.
     #[serde(default, skip_serializing_if = "CpuSet::is_empty")]
     pub near: CpuSet,
-    /// Size of its memory, rounded to GiB. The exact one differs from node to node by what firmware keeps.
+    /// Size of the memory, rounded to GiB. The exact size depends on the amount that firmware reserves on each node.
     pub memory_gib: u64,
-    /// Distances to all nodes, in the order of their numbers, as the kernel has them; empty where they are not known.
+    /// Distances from the kernel to all nodes, in the order of their numbers; empty if unknown.
     pub distances: Vec<u32>,
 }
 
 impl NumaNode {
-    /// CPUs nearest to its memory; empty where none are nearer than others.
+    /// CPUs nearest to the memory; empty if no CPUs are nearer than the rest.
     pub fn nearest(&self) -> &CpuSet {
         if self.near.is_empty() { &self.cpus } else { &self.near }
     }
 }
 
-/// Cores of one kind, of a processor that has several.
+/// Cores of one kind, on a processor with several kinds.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct CoreKind {
-    /// Speed compared with the other kinds, in the kernel's units.
+    /// Speed relative to the other kinds, in the kernel's units.
     pub capacity: u32,
     /// Name of the kind, if it has one.
     pub name: String,
@@ -123,7 +124,7 @@ pub struct CoreKind {
 pub struct PciDevice {
     /// Address.
     pub address: PciAddress,
-    /// Use.
+    /// Use of the device.
     pub kind: PciKind,
     /// Class and subclass.
     pub class: u16,
@@ -133,15 +134,15 @@ pub struct PciDevice {
     pub board: [u16; 2],
     /// Revision.
     pub revision: u8,
-    /// NUMA node next to it; `None` where the kernel does not tell it.
+    /// NUMA node next to the device; `None` if the kernel does not report it.
     pub numa: Option<u16>,
-    /// CPUs next to it.
+    /// CPUs next to the device.
     pub cpus: CpuSet,
-    /// Speed of its link, in MB/s of each direction; 0 where it is not known.
+    /// Speed of the link, in MB/s per direction; 0 if unknown.
     pub link_mb: u32,
-    /// Model, in its maker's words; empty where the driver does not tell it.
+    /// Model name from the vendor; empty if the driver does not report it.
     pub model: String,
-    /// What the kernel calls it.
+    /// Kernel devices of the PCI device.
     pub names: Vec<OsDevice>,
 }
 
@@ -157,7 +158,7 @@ pub enum PciKind {
     Nvme,
 }
 
-/// Device of the kernel that a driver made of a PCI device.
+/// Kernel device that a driver made for a PCI device.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct OsDevice {
     /// Kind.
@@ -166,7 +167,7 @@ pub struct OsDevice {
     pub name: String,
 }
 
-/// Kind of a kernel's device.
+/// Kind of a kernel device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OsKind {
@@ -196,7 +197,7 @@ pub struct PciAddress {
     pub function: u8,
 }
 
-/// Error for a text that is no PCI address.
+/// Error for a text that is not a PCI address.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{text:?} is not a PCI address such as 0000:3b:00.0")]
 pub struct PciAddressError {
@@ -243,7 +244,7 @@ impl From<PciAddress> for String {
     }
 }
 
-/// Signature of a template: equal templates have equal ones, and no others have.
+/// Signature of a template: equal for equal templates only.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Signature(pub [u8; Self::LEN]);
 
@@ -259,7 +260,7 @@ impl fmt::Display for Signature {
 }
 
 impl Template {
-    /// The template in its canonical form.
+    /// Template in its canonical form.
     pub fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("a template has no map with keys that are not text")
     }
@@ -272,12 +273,12 @@ impl Template {
         Signature(signature)
     }
 
-    /// Memory of all NUMA nodes together, as far as that is a number: a template may come from anywhere.
+    /// Memory of all NUMA nodes together. The sum saturates: a template may come from an untrusted file.
     pub fn memory_gib(&self) -> u64 {
         self.numa.iter().fold(0, |all, node| all.saturating_add(node.memory_gib))
     }
 
-    /// Brings all lists into their order.
+    /// Sorts all lists.
     pub(crate) fn sort(&mut self) {
         let groups = [&mut self.drawers, &mut self.books, &mut self.packages, &mut self.dies, &mut self.clusters];
         for groups in groups.into_iter().chain([&mut self.cores]) {
@@ -296,7 +297,7 @@ impl Template {
         }
     }
 
-    /// The PCI device of an address.
+    /// PCI device with this address.
     pub(crate) fn pci_mut(&mut self, address: PciAddress) -> Option<&mut PciDevice> {
         self.pci.iter_mut().find(|device| device.address == address)
     }

@@ -1,4 +1,4 @@
-//! This node, as the processes of one boot share it: read once, kept, and told to ranks.
+//! This node, shared by the processes of one boot: read once, stored, and passed to ranks.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -18,42 +18,42 @@ use crate::seen_file::SeenFile;
 use crate::unchanged::Signs;
 use crate::xml;
 
-/// Variable that names a file with the topology of this node, as PMIx calls it.
+/// Variable with the path of a topology file of this node; the name comes from PMIx.
 const CACHE: &str = "PMIX_TOPOLOGY_CACHE";
 
-/// The path from any working directory: ranks may have another one.
+/// Path that is independent of the working directory: ranks may have another one.
 fn absolute(path: OsString) -> PathBuf {
     std::path::absolute(&path).unwrap_or_else(|_| path.into())
 }
 
-/// This node. Nothing is read before it is asked for.
+/// This node. Each part is read on first use.
 #[derive(Debug)]
 pub struct ThisNode {
     root: Root,
-    /// Directories that are looked in, in this order; what is in none is kept in the last one.
+    /// Directories to search, in this order. An inventory that is in none is stored in the last one.
     keepings: Vec<Keeping>,
-    /// File of somebody else's with the topology, which counts before what is read here.
+    /// Topology file of another program; it overrides the topology of this crate.
     cache: Option<PathBuf>,
     found: OnceLock<Found>,
 }
 
-/// Knowledge of the node.
+/// State of the node.
 #[derive(Debug, Default)]
 struct Found {
-    /// What was kept and is not read yet.
+    /// Stored inventory that is not read yet.
     kept: Mutex<Option<Kept>>,
     inventory: OnceLock<Inventory>,
-    /// The topology for those who may use the whole node.
+    /// Topology for processes that may use the whole node.
     whole: Option<SharedTopology>,
-    /// True if it is in files.
+    /// True if the inventory is stored in files.
     is_kept: bool,
-    /// True if there were signs that this process may use all of it.
+    /// True if signs showed that this process may use the whole node.
     is_all_allowed: bool,
-    /// Signs that there were when it was last looked at; `None` where the kernel gives none.
+    /// Signs at the last check; `None` if the kernel provides none.
     signs: Mutex<Option<Signs>>,
 }
 
-/// Topology of this node, as hwloc reads it.
+/// Topology of this node in hwloc's format.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SharedTopology {
     text: Option<String>,
@@ -61,15 +61,15 @@ pub struct SharedTopology {
 }
 
 impl SharedTopology {
-    /// File that has it, and is there until nobody has used it for a month; `None` if there is none.
+    /// File with the topology, which stays until it has been unused for a month; `None` if there is none.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_ref().map(SeenFile::path)
     }
 
-    /// The XML, which is read now if it was not before.
+    /// The XML text. Reads the file if the text is not in memory.
     ///
     /// # Errors
-    /// Fails if somebody has removed or changed the file since it was found.
+    /// Fails if the file has been removed or changed since it was found.
     pub fn text(&self) -> io::Result<Cow<'_, str>> {
         match (&self.text, &self.file) {
             (Some(text), _) => Ok(text.into()),
@@ -80,7 +80,7 @@ impl SharedTopology {
 }
 
 impl Default for ThisNode {
-    /// This node, from what root or this user has kept since the kernel was started; else it is read, and kept.
+    /// This node, from the files that root or this user has stored in the present boot. Otherwise it is read and stored.
     fn default() -> Self {
         let (machine, user) = (Keeping::of_machine(), Keeping::of_user());
         let keepings = if user == machine { vec![machine] } else { vec![machine, user] };
@@ -90,36 +90,36 @@ impl Default for ThisNode {
 }
 
 impl ThisNode {
-    /// The node below `root`, from the first directory that has it; else it is read, and kept in the last one.
+    /// Node below `root`, from the first directory that has it. Otherwise it is read, and stored in the last directory.
     pub fn below(root: Root, keepings: Vec<Keeping>) -> Self {
         Self { root, keepings, cache: None, found: OnceLock::new() }
     }
 
-    /// The same, of which a file has the topology for ranks, in XML of hwloc 2.
+    /// The node with a file, in XML of hwloc 2, as topology for ranks.
     #[must_use]
     pub fn with_cache(self, file: impl Into<PathBuf>) -> Self {
         Self { cache: Some(file.into()), ..self }
     }
 
-    /// Reads this node whatever was kept of it, and keeps that, for a daemon that starts: devices may have come and gone.
+    /// Reads this node independently of stored files, and stores the result. For a daemon that starts: devices may have come and gone.
     pub fn read_anew(&self) {
         let signs = Signs::now(&self.root);
         let found = Found { signs: Mutex::new(signs.clone()), ..self.read() };
         self.keep_signs(signs, &found);
-        // Whoever has asked before keeps the answer.
+        // An earlier result stays in use.
         let _ = self.found.set(found);
     }
 
-    /// False if nothing of this node has changed since it was read, or [`changed`](Self::changed) has looked: there are the same signs, which takes
-    /// some microseconds. Also where the kernel gives none.
+    /// Returns false if the node has not changed since it was read, or since [`changed`](Self::changed) checked it: its signs are equal. This
+    /// takes some microseconds. Also returns false if the kernel provides no signs.
     pub fn may_have_changed(&self) -> bool {
         let signs = Signs::now(&self.root);
         signs.is_some() && *self.found().signs.lock() != signs
     }
 
-    /// This node as it is now, read anew and kept, if it is not what was found; `None` if it is.
+    /// The present node, newly read and stored, if it differs from the known state; otherwise `None`.
     pub fn changed(&self) -> Option<Self> {
-        // Before anything else, for it may change meanwhile.
+        // Read first, because the node may change meanwhile.
         let signs = Signs::now(&self.root);
         if Inventory::read(&self.root) == *self.inventory() {
             *self.found().signs.lock() = signs;
@@ -131,7 +131,7 @@ impl ThisNode {
         Some(anew)
     }
 
-    /// The inventory of this node.
+    /// Inventory of this node.
     pub fn inventory(&self) -> &Inventory {
         let found = self.found();
         found.inventory.get_or_init(|| {
@@ -144,8 +144,8 @@ impl ThisNode {
         })
     }
 
-    /// The topology for ranks that this process starts, which may use what its control groups leave it; `None` if it is better that they
-    /// look for themselves.
+    /// Topology for ranks that this process starts, with the CPUs and NUMA nodes that its control groups allow. `None` if ranks should read the
+    /// node themselves.
     pub fn topology(&self) -> Option<SharedTopology> {
         if self.cache.is_none() && self.found().is_all_allowed {
             return self.found().whole.clone();
@@ -157,13 +157,13 @@ impl ThisNode {
         }
     }
 
-    /// True if this node may have a device for which communication libraries register memory: one of a fabric with remote direct memory
-    /// access, a GPU, XPMEM or KNEM. It is looked for at each call, in some ten files of the kernel.
+    /// True if this node may have a device for which communication libraries register memory: a device of an RDMA fabric, a GPU, XPMEM or KNEM.
+    /// Each call checks about ten files of the kernel.
     pub fn registers_memory(&self) -> bool {
         registered_memory::is_possible(&self.root)
     }
 
-    /// NUMA nodes with memory that this process may use: the kernel refuses to bind memory to any other.
+    /// NUMA nodes with memory that this process may use. The kernel rejects a memory binding to any other node.
     pub fn memory_nodes(&self) -> NodeSet {
         let Inventory { template, memory, .. } = self.inventory();
         let with_memory = template.numa.iter().zip(memory).filter(|(_, bytes)| **bytes > 0);
@@ -172,7 +172,7 @@ impl ThisNode {
         allowed.map_or(nodes.clone(), |allowed| nodes.intersection(&allowed.nodes))
     }
 
-    /// The topology in the file that [`CACHE`] names, if it is of this node; if not, that is told.
+    /// Topology in the file of [`CACHE`], if it belongs to this node; otherwise logs a warning.
     fn cached(&self, online: &CpuSet) -> Option<SharedTopology> {
         let path = self.cache.as_deref()?;
         let wrong = |reason: String| KeptError::Damaged { path: path.to_owned(), reason };
@@ -185,13 +185,15 @@ impl ThisNode {
             }
         };
         read()
-            .inspect_err(|error| tracing::warn!("{CACHE} is of no use, and ranks are told what was read here: {error}"))
+            .inspect_err(|error| {
+                tracing::warn!("{CACHE} cannot be used, and ranks receive the data that was read here: {error}")
+            })
             .ok()
     }
 
     fn found(&self) -> &Found {
         self.found.get_or_init(|| {
-            // Before anything else, for it may change meanwhile.
+            // Read first, because the node may change meanwhile.
             let signs = Signs::now(&self.root);
             let unchanged = signs.as_ref().and_then(|signs| self.unchanged(signs));
             let found = unchanged.unwrap_or_else(|| {
@@ -203,21 +205,21 @@ impl ThisNode {
         })
     }
 
-    /// What is kept of this node, if there are the signs of that.
+    /// Stored state of this node, if its signs are equal to the present ones.
     fn unchanged(&self, signs: &Signs) -> Option<Found> {
         let file = self.keepings.iter().find_map(|keeping| keeping.unchanged(signs))?;
         let whole = file.map(|file| SharedTopology { text: None, file: Some(file) });
         Some(Found { whole, is_all_allowed: true, ..Found::default() })
     }
 
-    /// What is kept of this node, held against all that it depends on.
+    /// Stored state of this node, after a check against all its dependencies.
     fn kept(&self) -> Option<Found> {
         let (xml, kept) = self.open(|kept| Ok((kept.xml()?, kept)))?;
         let whole = xml.map(|(file, text)| SharedTopology { text: Some(text), file: Some(file) });
         Some(Found { kept: Mutex::new(Some(kept)), whole, is_kept: true, ..Found::default() })
     }
 
-    /// Part of what is kept of this node; of directories whose content is of no use for more reasons than its age, that is told.
+    /// Part of the stored state of this node. Logs a warning for a directory that is unusable for a reason other than its age.
     fn open<T>(&self, part: impl Fn(Kept) -> Result<T, KeptError>) -> Option<T> {
         let now = Validity::now(&self.root).ok()?;
         self.keepings.iter().find_map(|keeping| {
@@ -230,7 +232,7 @@ impl ThisNode {
         let before = Validity::now(&self.root).ok();
         let inventory = Inventory::read(&self.root);
         let text = xml::write(&inventory, &Allowed::all(&inventory.template));
-        // What could not be read this time may be read next time, and CPUs may have come or gone meanwhile.
+        // An incomplete inventory is not stored: the missing part may be readable next time. CPUs may have come or gone meanwhile.
         let is_whole = inventory.trouble.is_empty() && before.is_some() && before == Validity::now(&self.root).ok();
         let stored = self.keepings.last().zip(before.filter(|_| is_whole)).and_then(|(keeping, now)| {
             let stored = keeping.store(&now, &inventory, text.as_deref());
@@ -241,7 +243,7 @@ impl ThisNode {
         Found { inventory: inventory.into(), whole, is_kept, ..Found::default() }
     }
 
-    /// Keeps the signs that there were before everything was looked at, if this process may use the whole node.
+    /// Stores the signs that were read before the check, if this process may use the whole node.
     fn keep_signs(&self, signs: Option<Signs>, found: &Found) {
         let Some((signs, keeping)) = signs.zip(self.keepings.last()).filter(|_| found.is_kept) else { return };
         let Ok(online) = online(&self.root) else { return };

@@ -1,7 +1,7 @@
-//! A template as a tree of objects, each within the one that contains its CPUs: the form that hwloc has, and that people look at.
+//! Tree of objects of a template, each within the object that contains its CPUs, as in hwloc and in pictures.
 //!
 //! ```text
-//! Machine > Package > Die > Cluster > L3 > L2 > L1 > Core > CPU        NUMA nodes hang beside, at the object of their nearest CPUs
+//! Machine > Package > Die > Cluster > L3 > L2 > L1 > Core > CPU        NUMA nodes are attached to the object of their nearest CPUs
 //! ```
 
 use std::cmp::Reverse;
@@ -10,7 +10,7 @@ use crate::cpus::{CpuSet, NodeSet};
 use crate::distances;
 use crate::template::{CacheKind, CacheType, Group, NumaNode, PciDevice, Template};
 
-/// Most objects within each other. No machine comes near it, and nothing that somebody made up takes more of the stack.
+/// Limit on the depth of the tree. No machine comes near it, and it bounds the stack for generated input.
 const DEPTH_MAX: usize = 64;
 
 /// Object with CPUs.
@@ -18,17 +18,17 @@ const DEPTH_MAX: usize = 64;
 pub struct Object<'a> {
     /// Kind.
     pub kind: ObjectKind<'a>,
-    /// Number that the kernel gives it.
+    /// Number from the kernel.
     pub id: Option<u32>,
     /// CPUs.
     pub cpus: CpuSet,
-    /// NUMA nodes whose CPUs these are, as indexes into [`Tree::numa`].
+    /// NUMA nodes with exactly these CPUs, as indexes into [`Tree::numa`].
     pub numa: Vec<usize>,
-    /// NUMA nodes of it, of what it contains and of what contains it.
+    /// NUMA nodes of the object, of its descendants and of its ancestors.
     pub nodes: NodeSet,
-    /// PCI devices that have these CPUs next to them.
+    /// PCI devices next to these CPUs.
     pub pci: Vec<&'a PciDevice>,
-    /// Objects within, by their lowest CPU.
+    /// Child objects, by lowest CPU.
     pub children: Vec<Self>,
 }
 
@@ -47,18 +47,18 @@ pub enum ObjectKind<'a> {
     Die,
     /// Cluster of cores.
     Cluster,
-    /// CPUs of a NUMA node, or of several that are near to each other, that no other object has; none, for memory that is near to none.
+    /// CPUs of a NUMA node, or of several near ones, that no other object has. Without CPUs for memory that is near to none.
     NumaGroup,
     /// Cache.
     Cache(&'a CacheKind),
     /// Core.
     Core,
-    /// CPU, which is a hardware thread.
+    /// CPU, that is, hardware thread.
     Cpu,
 }
 
 impl ObjectKind<'_> {
-    /// True for sets of CPUs that stand for no part of the hardware which libraries know by a name of its own.
+    /// True for sets of CPUs without a type of their own in libraries.
     fn is_group(self) -> bool {
         matches!(self, Self::Drawer | Self::Book | Self::Cluster | Self::NumaGroup)
     }
@@ -71,7 +71,7 @@ pub struct TreeNode {
     pub id: u16,
     /// CPUs nearest to its memory.
     pub cpus: CpuSet,
-    /// Size of its memory in GiB; 0 where the kernel has no NUMA.
+    /// Size of its memory in GiB; 0 if the kernel has no NUMA.
     pub memory_gib: u64,
 }
 
@@ -80,12 +80,12 @@ pub struct TreeNode {
 pub struct Tree<'a> {
     /// The machine.
     pub root: Object<'a>,
-    /// NUMA nodes; node 0 with all CPUs where the kernel has no NUMA.
+    /// NUMA nodes; node 0 with all CPUs if the kernel has no NUMA.
     pub numa: Vec<TreeNode>,
 }
 
 impl<'a> Tree<'a> {
-    /// The tree of a template. Objects that share some CPUs with others and contain neither are left out, as hwloc does.
+    /// Tree of a template. Like hwloc, it omits objects that partly overlap another object.
     pub fn of(template: &'a Template) -> Self {
         let node =
             |node: &NumaNode| TreeNode { id: node.id, cpus: node.nearest().clone(), memory_gib: node.memory_gib };
@@ -97,7 +97,7 @@ impl<'a> Tree<'a> {
         for object in objects(template) {
             root.insert(object, DEPTH_MAX);
         }
-        // What contains others first, so that none gets deeper by one that comes later.
+        // Larger groups first, so that a later group does not move earlier ones deeper.
         let mut groups: Vec<&CpuSet> = numa.iter().map(|node| &node.cpus).filter(|cpus| !cpus.is_empty()).collect();
         groups.sort_by_key(|cpus| Reverse(cpus.len()));
         for cpus in groups {
@@ -122,7 +122,7 @@ impl<'a> Tree<'a> {
         Self { root, numa }
     }
 
-    /// All objects with CPUs, each before what it contains.
+    /// All objects with CPUs, each before its descendants.
     pub fn objects(&self) -> Vec<&Object<'a>> {
         let mut all = Vec::new();
         self.root.walk(&mut all);
@@ -130,13 +130,13 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Everything but the machine, what contains more CPUs first; of objects with the same CPUs the outer kind first.
+/// All objects except the machine, larger sets of CPUs first. For the same CPUs the outer kind comes first.
 fn objects(template: &Template) -> Vec<Object<'_>> {
     let groups = |kind, groups: &[Group]| -> Vec<Object<'_>> {
         groups.iter().map(|group| Object::new(kind, group.id, group.cpus.clone())).collect()
     };
     let mut caches: Vec<&CacheKind> = template.caches.iter().collect();
-    // Caches of instructions alone are within those of their level.
+    // Instruction caches are within the other caches of their level.
     caches.sort_by_key(|cache| (Reverse(cache.level), cache.kind == CacheType::Instruction));
     let mut all = groups(ObjectKind::Drawer, &template.drawers);
     all.extend(groups(ObjectKind::Book, &template.books));
@@ -158,7 +158,7 @@ impl<'a> Object<'a> {
         Self { kind, id, cpus, numa: Vec::new(), nodes: NodeSet::default(), pci: Vec::new(), children: Vec::new() }
     }
 
-    /// Takes in an object that contains no more CPUs than any that is here, unless it would be more than `depth` levels below this one.
+    /// Inserts an object that is not larger than any existing one, unless it would be more than `depth` levels below this one.
     fn insert(&mut self, object: Self, depth: usize) {
         if !object.cpus.is_subset(&self.cpus) || object.cpus.is_empty() || depth == 0 {
             return;
@@ -176,8 +176,8 @@ impl<'a> Object<'a> {
         self.children.insert(at, object);
     }
 
-    /// Makes a group of some CPUs, unless an object has the same. Returns false if they are parts of several objects, or if it would be more
-    /// than `depth` levels below this one.
+    /// Makes a group of these CPUs, unless an object has the same CPUs. Returns false if they are parts of several objects, or if the group
+    /// would be more than `depth` levels below this one.
     fn insert_group(&mut self, cpus: &CpuSet, depth: usize) -> bool {
         if self.cpus == *cpus {
             return true;
@@ -188,7 +188,7 @@ impl<'a> Object<'a> {
         if let Some(child) = self.children.iter_mut().find(|child| child.may_have_numa(cpus)) {
             return child.insert_group(cpus, depth - 1);
         }
-        // A NUMA node that holds a part of an object only cannot be drawn as a tree: it hangs at what contains it.
+        // A NUMA node with only a part of an object does not fit a tree: it is attached to the object that contains its CPUs.
         if self.children.iter().any(|child| !child.cpus.is_disjoint(cpus) && !child.cpus.is_subset(cpus)) {
             return false;
         }
@@ -200,12 +200,12 @@ impl<'a> Object<'a> {
         true
     }
 
-    /// True if a NUMA node of some CPUs hangs here or below: never at a CPU.
+    /// True if a NUMA node with these CPUs is attached here or below; never at a CPU.
     fn may_have_numa(&self, cpus: &CpuSet) -> bool {
         self.kind != ObjectKind::Cpu && cpus.is_subset(&self.cpus)
     }
 
-    /// Hangs a NUMA node at the outermost object of its CPUs within this one; at what contains them if there is none.
+    /// Attaches a NUMA node to the outermost object below this one with exactly its CPUs, otherwise to the smallest one that contains them.
     fn attach(&mut self, index: usize, cpus: &CpuSet) {
         match self.children.iter_mut().find(|child| child.may_have_numa(cpus)) {
             Some(child) if child.cpus == *cpus => child.numa.push(index),
@@ -214,7 +214,8 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Hangs a device at the outermost of the smallest objects that contain the CPUs next to it; one without CPUs at the machine.
+    /// Attaches a device to the smallest object that contains the CPUs next to it, and of several with the same CPUs to the outermost. A
+    /// device without CPUs is attached to the machine.
     fn attach_device(&mut self, device: &'a PciDevice, cpus: &CpuSet) {
         let has_them = |child: &&mut Self| cpus.is_subset(&child.cpus);
         match self.children.iter_mut().find(has_them).filter(|_| self.cpus != *cpus && !cpus.is_empty()) {
@@ -223,7 +224,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Gives each object its NUMA nodes; `above` are those of what contains it. Returns those of it and what it contains.
+    /// Sets the NUMA nodes of each object; `above` are the nodes of its ancestors. Returns the nodes of the object and its descendants.
     fn spread_nodes(&mut self, numa: &[TreeNode], above: &NodeSet) -> NodeSet {
         let mut within: NodeSet = self.numa.iter().map(|&index| numa[index].id).collect();
         let mut passed = above.clone();
@@ -261,7 +262,7 @@ mod tests {
         NumaNode { id, cpus: set(cpus), memory_gib: 1, ..NumaNode::default() }
     }
 
-    /// Objects in words, such as `Package 0-3`.
+    /// Objects as text, such as `Package 0-3`.
     fn words(template: &Template) -> Vec<String> {
         let tree = Tree::of(template);
         let word = |object: &&Object<'_>| {

@@ -1,12 +1,12 @@
-//! Signs by which a process knows that what is kept of a node is still true, without a look at all that it was held against.
+//! Signs that show that the stored state of a node is still valid, without a complete check.
 //!
 //! ```text
-//! unchanged-SYS    one line of JSON: the signs as they were when everything had been looked at, and the file with the topology
+//! unchanged-SYS    one line of JSON: the signs at the time of the complete check, and the file with the topology
 //! ```
 //!
-//! The kernel counts what it tells of devices that come, go and change, CPUs that go offline and network interfaces among them
-//! (`kobject_uevent`). While that number and the mounted `/sys` are the same, so are the lists in it. CPUs and NUMA nodes of control groups, of
-//! which it tells nothing, are the limits of the process. Who sees other signs looks at everything, as if there were none.
+//! The kernel counts its events on devices that appear, disappear and change, including offline CPUs and network interfaces (`kobject_uevent`).
+//! While this number and the mounted `/sys` are the same, the lists in `/sys` are the same. Control groups cause no events, so the signs
+//! include the limits of the process. If the signs differ, the process makes the complete check.
 
 use std::fs;
 use std::io::Read;
@@ -20,25 +20,25 @@ use crate::kept::{self, Keeping, KeptError};
 use crate::root::Root;
 use crate::seen_file::SeenFile;
 
-/// Longest file of signs, in bytes.
+/// Limit on the length of a file of signs, in bytes.
 const FILE_MAX: usize = 4096;
 
-/// What is other than before if anything of the node is, or what this process may use of it.
+/// Values of which at least one changes when the node changes, or the part of it that this process may use.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Signs {
-    /// The mounted `/sys`: its device, and when it was made, in seconds and nanoseconds. Each start of the kernel makes one, and each
-    /// network namespace that mounts it.
+    /// The mounted `/sys`: its device and creation time, in seconds and nanoseconds. Each boot makes a new one, and so does each network
+    /// namespace that mounts it.
     sys: (u64, i64, i64),
-    /// Number of messages of the kernel on devices.
+    /// Number of device events of the kernel.
     events: u64,
     /// CPUs that this process may run on.
     cpus: CpuSet,
-    /// NUMA nodes of which it may have memory.
+    /// NUMA nodes that can provide its memory.
     nodes: NodeSet,
 }
 
 impl Signs {
-    /// Those that this process sees; `None` where the kernel does not count its messages.
+    /// Present signs; `None` if the kernel does not count events.
     pub(crate) fn now(root: &Root) -> Option<Self> {
         let sys = fs::metadata(root.path("sys")).ok()?;
         let events = root.number("sys/kernel/uevent_seqnum")?;
@@ -46,7 +46,7 @@ impl Signs {
         Some(Self { sys: (sys.dev(), sys.ctime(), sys.ctime_nsec()), events, cpus, nodes })
     }
 
-    /// True if this process may run on these CPUs, and on no others.
+    /// True if this process may run on exactly these CPUs.
     pub(crate) fn are_of_cpus(&self, cpus: &CpuSet) -> bool {
         self.cpus == *cpus
     }
@@ -56,17 +56,17 @@ impl Signs {
     }
 }
 
-/// Content of the file of signs.
+/// Content of a file of signs.
 #[derive(Debug, Serialize, Deserialize)]
 struct Unchanged {
     version: u32,
     signs: Signs,
-    /// Topology of the whole node, of which this process may use everything; `None` if nobody can be told it.
+    /// Topology of the whole node, for a process that may use all of it; `None` if the node has no topology file.
     topology: Option<SeenFile>,
 }
 
 impl Keeping {
-    /// The topology that was kept when there were these signs; `None` if nothing is known of them.
+    /// Topology stored with these signs; `None` if no such signs are stored.
     pub(crate) fn unchanged(&self, signs: &Signs) -> Option<Option<SeenFile>> {
         self.check_directory().ok()?;
         let mut file = kept::open(&self.path(&signs.file_name())).ok()?;
@@ -77,10 +77,10 @@ impl Keeping {
         (holds && known.topology.as_ref().is_none_or(SeenFile::is_as_seen)).then_some(known.topology)
     }
 
-    /// Keeps the signs of a node of which everything was looked at after they were seen, by a process that may use all of it.
+    /// Stores signs that were read before a complete check of the node. The process must be allowed to use the whole node.
     ///
     /// # Errors
-    /// Fails if the directory cannot be written, or others could write in it.
+    /// Fails if the directory is not writable, or is writable for another user.
     pub(crate) fn keep_signs(&self, signs: &Signs, topology: Option<&SeenFile>) -> Result<(), KeptError> {
         let known = Unchanged { version: kept::VERSION, signs: signs.clone(), topology: topology.cloned() };
         let path = self.path(&signs.file_name());

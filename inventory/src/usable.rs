@@ -1,4 +1,4 @@
-//! Cores that a process may use, which are what ranks are bound to.
+//! Cores that a process may use. Ranks are bound to them.
 
 use std::num::NonZeroU32;
 
@@ -6,32 +6,32 @@ use crate::cpus::CpuSet;
 use crate::near_devices;
 use crate::template::{CacheKind, CacheType, Template};
 
-/// The usable cores of a node, those of one package, NUMA node and level-3 cache next to each other.
+/// Usable cores of a node. Cores of one package, NUMA node and level-3 cache are next to each other.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UsableCores {
     cores: Vec<UsableCore>,
 }
 
-/// A core, as far as a process may use it.
+/// Usable part of a core.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct UsableCore {
-    /// The processor package, usually a socket; 0 where the kernel does not tell it.
+    /// Processor package, usually a socket; 0 if the kernel does not report it.
     pub package: u32,
-    /// The NUMA node; 0 where there is no NUMA.
+    /// NUMA node; 0 without NUMA.
     pub numa_node: u16,
-    /// The level-3 cache, counted from 1 on the whole node; 0 where there is none.
+    /// Level-3 cache, counted from 1 on the whole node; 0 without one.
     pub l3_cache: u32,
-    /// Hardware threads that are online and allowed; never empty.
+    /// Online and allowed hardware threads; never empty.
     pub cpus: CpuSet,
-    /// The GPU to which the core belongs, counted from 1 in the order of [`Template::gpus`]; 0 where it is next to none. Cores that are next to
-    /// several are shared out evenly among these.
+    /// GPU of the core, counted from 1 in the order of [`Template::gpus`]; 0 if the core is next to none. Several GPUs next to the same cores
+    /// divide them evenly.
     pub gpu: u32,
-    /// The network interface to which the core belongs, in the same way, of [`Template::nics`].
+    /// Network interface of the core, counted in the same way in [`Template::nics`].
     pub nic: u32,
 }
 
 impl UsableCores {
-    /// The cores of a node, without CPUs that are not in `allowed`. A CPU of which the kernel tells nothing is a core of its own.
+    /// Cores of a node, limited to the CPUs in `allowed`. A CPU for which the kernel reports no location is a core of its own.
     pub fn of(template: &Template, allowed: &CpuSet) -> Self {
         let usable = template.cpus.intersection(allowed);
         let mut alone = usable.clone();
@@ -64,12 +64,12 @@ impl UsableCores {
         Self { cores }
     }
 
-    /// The cores by package, NUMA node, level-3 cache and lowest CPU number.
+    /// Cores by package, NUMA node, level-3 cache and lowest CPU number.
     pub fn cores(&self) -> &[UsableCore] {
         &self.cores
     }
 
-    /// The first hardware threads of each core, and the first cores of each package; `None` for all of them.
+    /// First hardware threads of each core, and first cores of each package; `None` for all of them.
     #[must_use]
     pub fn first(&self, threads_of_core: Option<NonZeroU32>, cores_of_package: Option<NonZeroU32>) -> Self {
         let most = |number: Option<NonZeroU32>| number.map_or(usize::MAX, |number| number.get() as usize);
@@ -103,7 +103,7 @@ mod tests {
     use crate::node::Inventory;
     use crate::root::Root;
 
-    /// A made-up machine: `cores` are (package, list of hardware threads), `nodes` are lists of CPUs.
+    /// Generated machine: `cores` are (package, list of hardware threads), `nodes` are lists of CPUs.
     fn machine(online: &str, cores: &[(u32, &str)], nodes: &[&str]) -> Template {
         let root = tempfile::tempdir().unwrap();
         let write = |path: String, text: String| {
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn hardware_threads_make_one_core() {
-        // Numbered as Intel does: the second threads follow all the first ones.
+        // Numbered as by Intel: the second threads follow all the first ones.
         let machine = machine("0-7", &[(0, "0,4"), (0, "1,5"), (1, "2,6"), (1, "3,7")], &["0-1,4-5", "2-3,6-7"]);
         check(&machine, "0-7", &[(0, 0, "0,4"), (0, 0, "1,5"), (1, 1, "2,6"), (1, 1, "3,7")]);
     }
@@ -149,7 +149,7 @@ mod tests {
     fn offline_and_forbidden_cpus_do_not_exist() {
         let machine = machine("0-4,6-7", &[(0, "0,4"), (0, "1,5"), (0, "2,6"), (0, "3,7")], &["0-7"]);
         check(&machine, "0-7", &[(0, 0, "0,4"), (0, 0, "1"), (0, 0, "2,6"), (0, 0, "3,7")]);
-        // A cpuset may hold only the second thread of a core.
+        // A cpuset may have only the second thread of a core.
         check(&machine, "5-7", &[(0, 0, "6"), (0, 0, "7")]);
         check(&machine, "100", &[]);
     }

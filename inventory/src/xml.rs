@@ -1,7 +1,8 @@
-//! The inventory as XML of hwloc 2, which hwloc 2.0 and later load instead of looking at the machine.
+//! Inventory as XML of hwloc 2. hwloc 2.0 and later load it instead of reading the machine.
 //!
-//! hwloc has two readers. Its own small one wants the three header lines apart, no entities but five, and content of the announced length;
-//! what is written here suits both. Objects, sets and sizes are those that hwloc finds by itself (`tests/hwloc.rs` compares them).
+//! hwloc has two parsers. Its own small one needs the three header lines on separate lines, only five entities, and content of the
+//! announced length; this output suits both. Objects, sets and sizes are equal to the results of hwloc itself (`tests/hwloc.rs` compares
+//! them).
 
 mod read;
 
@@ -18,16 +19,16 @@ use crate::node::{AddressKind, Inventory};
 use crate::template::{CacheKind, CacheType, OsDevice, OsKind, PciDevice};
 use crate::tree::{Object, ObjectKind, Tree};
 
-/// Kinds of groups, as `private/misc.h` of hwloc numbers them.
+/// Kinds of groups, with the numbers of hwloc's `private/misc.h`.
 const GROUP_BOOK: &str = "110";
 const GROUP_CLUSTER: &str = "222";
 const GROUP_MEMORY: &str = "1001";
 
-/// Kind of a distance matrix: told by the system, a latency.
+/// Kind of a distance matrix: reported by the system, a latency.
 const DISTANCES_FROM_SYSTEM: &str = "5";
 
-/// Returns the XML of an inventory, for processes that may use what is allowed; `None` if the PCI bus could not be read, for what chooses
-/// its network interface by this would take any.
+/// Returns the XML of an inventory for processes with these allowed CPUs and NUMA nodes. `None` if CPUs, memory or the PCI bus could not
+/// be read: a library that selects its network interface from incomplete XML would select any.
 pub fn write(inventory: &Inventory, allowed: &Allowed) -> Option<String> {
     let is_whole = inventory.trouble.iter().all(|trouble| !["cpu", "memory", "pci"].contains(&trouble.source.as_str()));
     if !is_whole || inventory.template.cpus.is_empty() {
@@ -48,10 +49,10 @@ pub fn write(inventory: &Inventory, allowed: &Allowed) -> Option<String> {
     String::from_utf8(out.xml.into_inner()).ok()
 }
 
-/// Elements on their way into the text.
+/// XML writer with its state.
 struct Output {
     xml: Writer<Vec<u8>>,
-    /// Number of objects so far; each has its own as `gp_index`.
+    /// Number of objects so far; the `gp_index` of each object.
     objects: u64,
 }
 
@@ -65,7 +66,7 @@ impl Output {
     fn element(name: &'static str, attributes: &[(&str, impl AsRef<str>)]) -> BytesStart<'static> {
         let mut start = BytesStart::new(name);
         for (key, value) in attributes {
-            // What hwloc itself writes; a quotation mark would need an entity that only one of its readers knows.
+            // The characters that hwloc itself writes. A quotation mark would need an entity that only one of its parsers supports.
             let plain = |c: &char| matches!(c, ' '..='~') && *c != '"';
             let value: String = value.as_ref().chars().filter(plain).collect();
             start.push_attribute(Attribute { key: QName(key), value: partial_escape(&value) });
@@ -91,7 +92,7 @@ impl Output {
         }
     }
 
-    /// Opens an object; `gp_index` is added.
+    /// Opens an object, and adds its `gp_index`.
     fn object(&mut self, kind: &str, attributes: Attributes<'_>) {
         self.objects += 1;
         let mut all = vec![("type", kind.to_owned())];
@@ -123,7 +124,7 @@ impl Output {
         self.close("object");
     }
 
-    /// What an object has within: NUMA nodes, objects with CPUs, devices.
+    /// Writes the content of an object: NUMA nodes, objects with CPUs, devices.
     fn within(&mut self, object: &Object<'_>, inventory: &Inventory, tree: &Tree<'_>) {
         for &index in &object.numa {
             self.numa_node(index, object, inventory, tree);
@@ -140,7 +141,7 @@ impl Output {
             self.within(child, inventory, tree);
             self.close("object");
         }
-        // hwloc wants a bridge between CPUs and devices. These are sorted by address.
+        // hwloc needs a bridge between CPUs and devices. The devices are sorted by address.
         for devices in object.pci.chunk_by(|one, next| one.address.domain == next.address.domain) {
             self.host_bridge(devices, inventory);
         }
@@ -149,7 +150,7 @@ impl Output {
     fn numa_node(&mut self, index: usize, at: &Object<'_>, inventory: &Inventory, tree: &Tree<'_>) {
         let node = &tree.numa[index];
         let mut attributes = vec![("os_index", node.id.to_string())];
-        // hwloc gives memory the CPUs of the object that it hangs at.
+        // hwloc gives memory the CPUs of the object to which it is attached.
         attributes.extend(sets(&at.cpus, &[node.id].into_iter().collect()));
         attributes.extend(inventory.memory.get(index).map(|bytes| ("local_memory", bytes.to_string())));
         self.object("NUMANode", attributes);
@@ -193,7 +194,7 @@ impl Output {
             OsKind::Gpu => "1",
             OsKind::Net => "2",
             OsKind::Fabric => "3",
-            // hwloc knows no such class: the network interface stands for the device.
+            // hwloc has no such class: the network interface represents the device.
             OsKind::Cxi => return,
         };
         self.object("OSDev", vec![("name", os.name.clone()), ("osdev_type", number.to_owned())]);
@@ -249,13 +250,13 @@ impl Output {
     }
 }
 
-/// Sets of an object. hwloc 2.9 crashes where the complete ones are not written, though they are the same below the machine.
+/// Sets of an object. hwloc 2.9 crashes without the complete sets, though they equal the other sets below the machine.
 fn sets(cpus: &CpuSet, nodes: &NodeSet) -> [(&'static str, String); 4] {
     let (cpus, nodes) = (bitmap(cpus), bitmap(nodes));
     [("cpuset", cpus.clone()), ("complete_cpuset", cpus), ("nodeset", nodes.clone()), ("complete_nodeset", nodes)]
 }
 
-/// Name of an object's type; attributes of the type are added.
+/// Name of an object's type; adds the attributes of the type.
 fn type_name(kind: ObjectKind<'_>, attributes: &mut Attributes<'_>) -> String {
     match kind {
         ObjectKind::Machine => "Machine".to_owned(),
@@ -298,7 +299,7 @@ fn cache_attributes(cache: &CacheKind) -> [(&'static str, String); 5] {
     ]
 }
 
-/// A set as hwloc writes it: words of 32 bits in hexadecimal, the highest first.
+/// Set in hwloc's format: words of 32 bits in hexadecimal, the highest first.
 fn bitmap(set: &CpuSet) -> String {
     let words = set.words();
     if words.is_empty() {

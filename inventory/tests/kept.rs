@@ -1,4 +1,4 @@
-//! An inventory that is kept for as long as the kernel runs: when it counts, and what becomes of one that is damaged.
+//! An inventory that is stored while the kernel runs: its validity, and damaged files.
 
 use std::fs::{self, File, FileTimes};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use lattice_inventory::{Keeping, Root, ThisNode};
 use tempfile::TempDir;
 
-/// A node of two CPUs, and a directory that keeps what it is.
+/// A node of two CPUs, and the directory that stores its inventory.
 struct Node {
     directory: TempDir,
 }
@@ -36,7 +36,7 @@ impl Node {
         self.directory.path().join("kept")
     }
 
-    /// The one file of the inventory.
+    /// The only inventory file.
     fn file(&self) -> PathBuf {
         let names = names(&self.kept());
         let mut inventories = names.iter().filter(|name| name.starts_with("inventory-"));
@@ -49,7 +49,7 @@ impl Node {
         ThisNode::below(Root::at(self.directory.path()), vec![Keeping::at(self.kept())])
     }
 
-    /// Number of cores as a process that starts now knows it.
+    /// Number of cores that a newly started process finds.
     fn cores(&self) -> usize {
         let node = self.look();
         let topology = node.topology().expect("a node without a PCI bus can be told");
@@ -57,17 +57,17 @@ impl Node {
         node.inventory().template.cores.len()
     }
 
-    /// Number of cores in the topology that ranks of a process that starts now are told.
+    /// Number of cores in the topology for ranks of a newly started process.
     fn cores_told(&self) -> usize {
         self.look().topology().unwrap().text().unwrap().matches("type=\"Core\"").count()
     }
 
-    /// Lets the kernel have sent so many messages on devices.
+    /// Sets the number of device events that the kernel has sent.
     fn messages(&self, number: u32) {
         self.write("sys/kernel/uevent_seqnum", &number.to_string());
     }
 
-    /// Lets the node change in a way that nobody looks for.
+    /// Changes the node in a way that no check detects.
     fn change(&self) {
         fs::remove_dir_all(self.directory.path().join("sys/devices/system/cpu/cpu1/topology")).unwrap();
     }
@@ -95,7 +95,7 @@ fn a_node_is_read_once_for_each_boot_and_set_of_cpus() {
     assert!(names(&node.kept()).iter().all(|name| !name.starts_with('.')), "{:?}", names(&node.kept()));
 }
 
-/// Interfaces of another network namespace are another view, and both are kept.
+/// Interfaces of another network namespace are another view, and both views are stored.
 #[test]
 fn processes_with_other_network_interfaces_have_a_file_of_their_own() {
     let node = Node::new();
@@ -126,7 +126,7 @@ fn ranks_are_given_a_file_that_stays() {
     assert_eq!(fs::read_to_string(file).unwrap(), topology.text().unwrap());
     assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o644);
     assert_eq!(node.look().topology().unwrap().file(), Some(file));
-    // What a control group leaves of the node is nobody else's.
+    // The limits of a control group apply to no other process.
     node.write("proc/self/status", "Cpus_allowed_list:\t1\nMems_allowed_list:\t0");
     node.write("proc/self/cgroup", "0::/job");
     node.write("proc/mounts", "none /sys/fs/cgroup cgroup2 rw 0 0");
@@ -157,7 +157,7 @@ fn what_is_damaged_is_read_anew_and_replaced() {
         flipped[at] ^= 1;
         check(&flipped);
     }
-    // The other file belongs to it.
+    // The topology file belongs to it.
     fs::write(&file, &whole).unwrap();
     fs::write(xml, "<topology/>").unwrap();
     assert_eq!(node.cores(), 1);
@@ -190,7 +190,8 @@ fn a_node_that_nothing_can_be_kept_on_is_read_each_time() {
     assert_eq!(node.cores(), 1);
 }
 
-/// A file of another program's is told to ranks as it is, if it is of this node and nobody else can have written it.
+/// A file of another program is passed to ranks unchanged, if it belongs to this node and no other user can have
+/// written it.
 #[test]
 fn a_cached_topology_is_told_if_it_can_be() {
     let node = Node::new();
@@ -211,7 +212,7 @@ fn a_cached_topology_is_told_if_it_can_be() {
     }
 }
 
-/// What could have changed is not looked at as long as the signs of that are the same, and each of them counts.
+/// No check is made while the signs are equal, and each sign matters.
 #[test]
 fn nothing_is_looked_at_while_the_signs_are_the_same() {
     let node = Node::new();
@@ -225,7 +226,7 @@ fn nothing_is_looked_at_while_the_signs_are_the_same() {
     online("0-1");
     node.messages(9);
     assert_eq!((node.cores_told(), node.cores()), (2, 2));
-    // Another start of the kernel, by chance with as many messages.
+    // Another boot, by chance with the same number of events.
     let (sys, aside) = (node.directory.path().join("sys"), node.directory.path().join("aside"));
     node.change();
     node.write("proc/sys/kernel/random/boot_id", "second");
@@ -257,7 +258,7 @@ fn what_control_groups_leave_is_seen_without_a_message() {
     assert!(is_whole("0-1", "0"));
 }
 
-/// Signs say that nobody has written the file since it was held against its sum.
+/// Signs show that the file has not been written since its sum was checked.
 #[test]
 fn a_file_that_was_written_since_is_read_anew() {
     let node = Node::new();
@@ -294,7 +295,7 @@ fn users_keep_signs_of_what_root_has_kept() {
     assert_eq!(look().file(), Some(&*file), "nobody has looked");
 }
 
-/// Ranks of a launch that runs may open their file at any time, however many other views of the node come.
+/// Ranks of a running launch may open their file at any time, even if many other views of the node are added.
 #[test]
 fn a_file_that_ranks_are_told_stays_until_nobody_has_used_it_for_long() {
     let node = Node::new();

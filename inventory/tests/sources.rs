@@ -1,4 +1,4 @@
-//! Sources of an inventory: what each finds, and what is left when one fails.
+//! Sources of an inventory: the results of each, and the results that remain when one fails.
 
 #[allow(dead_code, reason = "benches and tests use a part of it each")]
 mod made_up;
@@ -8,7 +8,7 @@ use std::fs;
 use lattice_inventory::{AddressKind, Inventory, NodeRecord, PciKind, deliver};
 use made_up::Machine;
 
-/// A node with a network interface, an InfiniBand device of this GUID, a Slingshot device, and GPUs of two makers.
+/// A node with a network interface, an InfiniBand device with this GUID, a Slingshot device, and GPUs of two vendors.
 fn node(guid: &str) -> Machine {
     let machine = Machine::new("0-3", "0-3");
     machine
@@ -63,7 +63,7 @@ fn equal_nodes_have_one_signature_whatever_their_addresses_are() {
     assert_ne!(Inventory::read(&third.root()).template.signature(), one.template.signature());
 }
 
-/// An idle GPU of some makers has a slower link, and a kind of node is none of a moment.
+/// Idle GPUs of some vendors have a slower link, and the kind of a node must not change with time.
 #[test]
 fn nodes_whose_gpus_are_idle_are_of_the_same_kind() {
     let template = |speed: &str, width: &str| {

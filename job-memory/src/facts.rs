@@ -1,5 +1,5 @@
-//! The part of a job's memory that never changes: header, map of the ranks, nodes, attributes. It is written before the first rank
-//! starts, and at once.
+//! Constant part of a job's memory: header, map of the ranks, nodes, attributes. The writer writes all of it before the first rank
+//! starts.
 
 use alloc::string::String;
 use alloc::vec;
@@ -10,12 +10,12 @@ use crate::layout::{
     join, words,
 };
 
-/// Facts about a job that its memory begins with.
+/// Facts about a job, at the start of its memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobFacts {
-    /// The job's id, which is also the name of its key-value space.
+    /// Id of the job, also the name of its key-value space.
     pub job_id: String,
-    /// Index of the node whose ranks read this.
+    /// Index of the node of the ranks that read this memory.
     pub node: u32,
     /// Number of programs.
     pub programs: u32,
@@ -25,14 +25,14 @@ pub struct JobFacts {
     pub ranks: Vec<RankFacts>,
     /// All nodes of the launch, by index.
     pub nodes: Vec<NodeFacts>,
-    /// Facts that PMI clients ask for by name, with their values.
+    /// Names and values of facts that PMI clients can query.
     pub attributes: Vec<(String, String)>,
 }
 
-/// Place of a rank.
+/// Location of a rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankFacts {
-    /// Index of its node.
+    /// Index of the rank's node.
     pub node: u32,
     /// Position among the job's ranks on the node.
     pub local_rank: u32,
@@ -40,21 +40,21 @@ pub struct RankFacts {
     pub node_rank: u32,
     /// Value of `MPI_APPNUM`; -1 without one.
     pub appnum: i32,
-    /// CPUs that it is bound to, as a list such as `0-3,8`; `None` for a rank that is not bound, and for one of another node.
+    /// CPUs that the rank is bound to, as a list such as `0-3,8`; `None` for an unbound rank, and for a rank of another node.
     pub cpus: Option<String>,
 }
 
-/// A node of the launch.
+/// Node of the launch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFacts {
-    /// Its name.
+    /// Name of the node.
     pub name: String,
-    /// Address by which its session is reached, as `host:port`; `None` where no other node is there to reach it.
+    /// Address of the node's session, as `host:port`; `None` if no other node needs it.
     pub address: Option<String>,
 }
 
 impl JobFacts {
-    /// The bytes that the memory begins with; pairs are appended behind them.
+    /// Initial bytes of the memory; the writer appends pairs after them.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut image = Image::default();
         image.set(at::MAGIC, u64::from_ne_bytes(MAGIC));
@@ -112,14 +112,14 @@ impl JobFacts {
     }
 }
 
-/// The second word of every memory of this version.
+/// Second word of every memory of this version.
 fn version() -> u64 {
     let [a, b] = MAJOR.to_ne_bytes();
     let [c, d] = MINOR.to_ne_bytes();
     join(u32::from_ne_bytes([a, b, c, d]), ORDER_MARK)
 }
 
-/// The memory's first bytes in the making.
+/// Initial bytes of the memory under construction.
 struct Image {
     bytes: Vec<u8>,
 }
@@ -135,7 +135,7 @@ impl Image {
         self.bytes[at * WORD..(at + 1) * WORD].copy_from_slice(&word.to_ne_bytes());
     }
 
-    /// Appends an empty table, names it in the header, and returns its first word.
+    /// Appends an empty table, writes its place into the header, and returns its first word.
     fn table(&mut self, header: usize, entry: u32, count: usize) -> usize {
         let first = self.bytes.len();
         self.bytes.resize(first + entry as usize * count, 0);
@@ -144,7 +144,7 @@ impl Image {
         first / WORD
     }
 
-    /// Appends a text and returns its offset. One that no reader would take is cut.
+    /// Appends a text and returns its offset. Cuts a text that is too long for readers.
     fn text(&mut self, text: &str) -> u64 {
         let text = &text.as_bytes()[..text.len().min(TEXT_MAX)];
         let first = self.bytes.len();

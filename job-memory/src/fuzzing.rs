@@ -1,4 +1,4 @@
-//! Entry point of the fuzz target in `fuzz/`, as a plain function: it takes any bytes, and panics when a promise is broken.
+//! Entry point of the fuzz target in `fuzz/`, as a plain function. It accepts any bytes, and panics if a guarantee is broken.
 
 use std::sync::atomic::AtomicU64;
 
@@ -6,10 +6,10 @@ use crate::layout::{KEY_MAX, KeyWords, TEXT_MAX, VALUE_MAX, WORD, word_of};
 use crate::reader::{Lookup, View, check};
 use crate::words::Words;
 
-/// Keys that the seeds hold.
+/// Keys in the seeds.
 const KEYS: [&[u8]; 3] = [b"k", b"key-0", b"pmi-exchange-0-1"];
 
-/// Memory of any content is read within its bounds, in bounded time and with bounded memory, whether or not its header is accepted.
+/// Memory with any content is read within its bounds, in bounded time and with bounded memory, with or without a valid header.
 pub fn memory(data: &[u8]) {
     let words: Vec<AtomicU64> = data.chunks(WORD).map(|chunk| AtomicU64::new(word_of(chunk))).collect();
     let view = View(Words::new(&words));

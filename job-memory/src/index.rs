@@ -1,32 +1,32 @@
-//! Search for a key, the same for the writer and for readers: open addressing with linear probing.
+//! Search for a key, shared by the writer and readers: open addressing with linear probing.
 //!
-//! A slot never becomes free again, and a record never changes. So a search that runs while the writer appends finds what was there
-//! when it began, or what came since.
+//! A slot never becomes free again, and a record never changes. A search that runs while the writer appends therefore finds the
+//! state at its start, or a later one.
 
 use crate::layout::{IndexPlace, KeyWords, PROBES_MAX, RecordHead, record_of};
 use crate::words::Words;
 
-/// A pair in the memory.
+/// Pair in the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Record {
-    /// Word of the slot that names it.
+    /// Word of the slot that points to it.
     pub(crate) slot: usize,
-    /// Word of its value.
+    /// First word of its value.
     pub(crate) value: usize,
-    /// Bytes of its value.
+    /// Length of its value in bytes.
     pub(crate) len: usize,
 }
 
 /// Result of a search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Search {
-    /// The key is there.
+    /// The key exists.
     Found(Record),
-    /// The key is not there; the slot at this word would name it.
+    /// The key does not exist; the slot at this word is free for it.
     Absent(usize),
-    /// More slots in a row are taken than keys that nobody chose for it would take.
+    /// More consecutive slots are taken than can happen with keys that were not chosen to collide.
     Crowded,
-    /// The way leads beyond the words that were given, or to something that is no record.
+    /// The search leads outside of the given words, or to an invalid record.
     Outside,
 }
 
@@ -50,19 +50,19 @@ pub(crate) fn search_hashed(words: Words<'_>, index: IndexPlace, key: &KeyWords,
     Search::Crowded
 }
 
-/// The first free slot of a hash; `None` if there is none near.
+/// First free slot for a hash; `None` if there is none within the search limit.
 pub(crate) fn free_slot(words: Words<'_>, index: IndexPlace, hash: u64) -> Option<usize> {
     probes(index, hash).find(|&at| words.load(at) == Some(0))
 }
 
-/// Words of the slots in which a hash may be, in order.
+/// Words of the slots in which a hash may be, in search order.
 fn probes(index: IndexPlace, hash: u64) -> impl Iterator<Item = usize> {
     let IndexPlace { first, slots } = index;
     let begin = hash as u32 as usize;
     (0..slots.min(PROBES_MAX)).map(move |probe| first + (begin.wrapping_add(probe) & (slots - 1)))
 }
 
-/// The record that a slot names, if it is of this key; `None` if there is no record.
+/// Record of a slot, if it has this key; outer `None` if there is no valid record.
 fn record(words: Words<'_>, at: usize, slot: u64, key: &KeyWords) -> Option<Option<Record>> {
     let record = record_of(slot);
     let head = RecordHead::from_word(words.load(record)?)?;

@@ -1,28 +1,29 @@
-//! Positions in a job's memory, counted in words of eight bytes; `docs/shared-memory.md` says the same for readers in other languages.
+//! Positions in a job's memory, in words of eight bytes. `docs/embed/shared-memory.md` has the same description for readers in other
+//! languages.
 //!
 //! ```text
-//! header, 32 words: what never changes | state, fences, bytes in use, index, keys
+//! header, 32 words: constant part | state, fences, bytes in use, index, keys
 //! tables of ranks, nodes and attributes, and their texts          never change
 //! indexes and records                                             only ever appended
 //! ```
-//! All numbers are in the byte order of the machine: nobody else can read the memory.
+//! All numbers are in the byte order of the machine: no other machine can access the memory.
 
-/// The first eight bytes.
+/// First eight bytes.
 pub(crate) const MAGIC: [u8; 8] = *b"LATTJOB1";
 
-/// Readers of another major version cannot read this one.
+/// Readers of another major version cannot read this layout.
 pub(crate) const MAJOR: u16 = 1;
 
-/// Raised when something is added that readers of this major version may pass over.
+/// Increased for an addition that readers of this major version may ignore.
 pub(crate) const MINOR: u16 = 0;
 
 /// Shows the byte order.
 pub(crate) const ORDER_MARK: u32 = 0x0102_0304;
 
-/// Bytes of a word.
+/// Length of a word in bytes.
 pub(crate) const WORD: usize = 8;
 
-/// Words of the header.
+/// Length of the header in words.
 pub(crate) const HEADER_WORDS: usize = 32;
 
 /// Positions of the header's words.
@@ -30,7 +31,7 @@ pub(crate) mod at {
     pub(crate) const MAGIC: usize = 0;
     /// Major and minor version in two bytes each, then the order mark.
     pub(crate) const VERSION: usize = 1;
-    /// Bytes of the header.
+    /// Length of the header in bytes.
     pub(crate) const HEADER: usize = 2;
     /// Text: the job's id.
     pub(crate) const JOB_ID: usize = 3;
@@ -40,20 +41,20 @@ pub(crate) mod at {
     pub(crate) const NODE_LOCALS: usize = 5;
     /// Number of programs, universe size or 0.
     pub(crate) const PROGRAMS_UNIVERSE: usize = 6;
-    /// Two words for each table: its offset; bytes and number of its entries.
+    /// Two words for each table: its offset; the length of an entry in bytes, and the number of entries.
     pub(crate) const RANK_TABLE: usize = 8;
     pub(crate) const NODE_TABLE: usize = 10;
     pub(crate) const ATTRIBUTE_TABLE: usize = 12;
     pub(crate) const STATE: usize = 24;
     pub(crate) const FENCES: usize = 25;
-    /// Bytes from the beginning that may be looked at.
+    /// Number of bytes from the start that readers may read.
     pub(crate) const USED: usize = 26;
     /// See [`super::IndexPlace`].
     pub(crate) const INDEX: usize = 27;
     pub(crate) const KEYS: usize = 28;
 }
 
-/// Bytes of an entry in the table of ranks, of nodes, of attributes.
+/// Length in bytes of an entry in the table of ranks, of nodes, of attributes.
 pub(crate) const RANK_BYTES: u32 = 32;
 pub(crate) const NODE_BYTES: u32 = 32;
 pub(crate) const ATTRIBUTE_BYTES: u32 = 16;
@@ -62,38 +63,38 @@ pub(crate) const ATTRIBUTE_BYTES: u32 = 16;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub(crate) enum State {
-    /// No reader has asked for pairs, and there are none.
+    /// No reader has requested pairs, and there are none.
     Unasked = 0,
-    /// Every fence that a rank of this node has left is here.
+    /// The memory has every fence that a rank of this node has left.
     Live = 1,
-    /// Fences are not published any more.
+    /// The writer no longer publishes fences.
     AskServer = 2,
-    /// The job is over on this node.
+    /// The job has ended on this node.
     Over = 3,
 }
 
-/// Place and size of the index, in one word so that both change at once: the offset in bytes, a multiple of 64, and in its lowest six
-/// bits the binary logarithm of the number of slots. 0 without an index.
+/// Place and size of the index, in one word so that both change at once. The upper bits are the offset in bytes, a multiple of 64. The
+/// lowest six bits are the binary logarithm of the number of slots. 0 without an index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct IndexPlace {
     /// First word of the slots.
     pub(crate) first: usize,
-    /// A power of two.
+    /// Number of slots, a power of two.
     pub(crate) slots: usize,
 }
 
 impl IndexPlace {
-    /// Alignment of an index in words.
+    /// Alignment of an index, in words.
     pub(crate) const ALIGNMENT: usize = 8;
     const SIZE_BITS: u64 = 63;
-    /// Slots are found by 32 bits of the hash.
+    /// 32 bits of the hash select a slot.
     const MOST_SLOTS_LOG2: u64 = 32;
 
     pub(crate) fn to_word(self) -> u64 {
         (self.first * WORD) as u64 | u64::from(self.slots.trailing_zeros())
     }
 
-    /// `None` without an index, and for a word that is none.
+    /// Decodes a word; `None` without an index, or for an invalid word.
     pub(crate) fn from_word(word: u64) -> Option<Self> {
         let size = word & Self::SIZE_BITS;
         let first = usize::try_from((word & !Self::SIZE_BITS) / WORD as u64).ok()?;
@@ -103,7 +104,7 @@ impl IndexPlace {
     }
 }
 
-/// A slot of the index: the upper half of a key's hash, and the word of its record in 32 bits. 0 is a free slot.
+/// Slot of the index: the upper half of a key's hash, and the word of its record in 32 bits. 0 is a free slot.
 pub(crate) fn slot(hash: u64, record: usize) -> Option<u64> {
     let record = u32::try_from(record).ok()?;
     Some(hash & !u64::from(u32::MAX) | u64::from(record))
@@ -114,20 +115,20 @@ pub(crate) fn record_of(slot: u64) -> usize {
     slot as u32 as usize
 }
 
-/// Bytes of the longest key.
+/// Limit on the length of a key, in bytes.
 pub(crate) const KEY_MAX: usize = 128;
 
-/// Bytes of the longest value.
+/// Limit on the length of a value, in bytes.
 pub(crate) const VALUE_MAX: usize = 1 << 20;
 
-/// Bytes of the longest text: a list of CPUs, a name, the value of an attribute.
+/// Limit on the length of a text (list of CPUs, name, value of an attribute), in bytes.
 pub(crate) const TEXT_MAX: usize = 64 * 1024;
 
-/// Slots that a search looks at before it gives up. Half of all slots are free, so only keys that were chosen for it come so far.
+/// Number of slots after which a search stops. Half of all slots are free, so only keys that were chosen to collide reach this limit.
 pub(crate) const PROBES_MAX: usize = 1024;
 
-/// First word of a record: the length of its value and the length of its key, in four bytes each. The key follows, then the value, each
-/// from a word boundary on; behind the value is at least one zero byte.
+/// First word of a record: the length of its value and the length of its key, in four bytes each. Then come the key and the value, each
+/// from a word boundary on. At least one zero byte follows the value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RecordHead {
     pub(crate) key: usize,
@@ -139,30 +140,30 @@ impl RecordHead {
         join(self.value as u32, self.key as u32)
     }
 
-    /// `None` for lengths that no record has.
+    /// Decodes a word; `None` for invalid lengths.
     pub(crate) fn from_word(word: u64) -> Option<Self> {
         let (value, key) = split(word);
         let head = Self { key: key as usize, value: value as usize };
         ((1..=KEY_MAX).contains(&head.key) && head.value <= VALUE_MAX).then_some(head)
     }
 
-    /// Words from the record's first to its value.
+    /// Number of words from the start of the record to its value.
     pub(crate) fn value_at(self) -> usize {
         1 + words(self.key)
     }
 
-    /// Words of the whole record.
+    /// Length of the record in words.
     pub(crate) fn words(self) -> usize {
         self.value_at() + words(self.value + 1)
     }
 }
 
-/// Number of words that so many bytes take.
+/// Number of words for this number of bytes.
 pub(crate) fn words(bytes: usize) -> usize {
     bytes.div_ceil(WORD)
 }
 
-/// A word of two numbers in four bytes each.
+/// Word of two numbers, in four bytes each.
 pub(crate) fn join(first: u32, second: u32) -> u64 {
     let mut bytes = [0; WORD];
     bytes[..4].copy_from_slice(&first.to_ne_bytes());
@@ -170,13 +171,13 @@ pub(crate) fn join(first: u32, second: u32) -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-/// The two numbers of a word.
+/// Splits a word into its two numbers.
 pub(crate) fn split(word: u64) -> (u32, u32) {
     let [a, b, c, d, e, f, g, h] = word.to_ne_bytes();
     (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]))
 }
 
-/// A key as the words that it takes, the last one filled up with zero bytes.
+/// Key in words, padded with zero bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct KeyWords {
     words: [u64; KEY_MAX / WORD],
@@ -184,7 +185,7 @@ pub(crate) struct KeyWords {
 }
 
 impl KeyWords {
-    /// `None` for a key that no record has.
+    /// Converts a key; `None` for a length that no record can have.
     pub(crate) fn new(key: &[u8]) -> Option<Self> {
         if key.is_empty() || key.len() > KEY_MAX {
             return None;
@@ -210,14 +211,15 @@ impl KeyWords {
     }
 }
 
-/// A word of up to eight bytes, the others zero.
+/// Word of up to eight bytes, padded with zeros.
 pub(crate) fn word_of(chunk: &[u8]) -> u64 {
     let mut bytes = [0; WORD];
     bytes[..chunk.len()].copy_from_slice(chunk);
     u64::from_ne_bytes(bytes)
 }
 
-/// Hash of a key of so many bytes. It is no secret: who chooses keys that collide makes searches give up, and slows nobody down.
+/// Hash of a key with this length in bytes. It is not secret: with keys that were chosen to collide, searches stop at their limit and
+/// slow down no reader.
 pub(crate) fn hash(bytes: usize, words: impl Iterator<Item = u64>) -> u64 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |hash: u64| {
@@ -253,7 +255,7 @@ mod tests {
         }
     }
 
-    /// Keys as MPI libraries and launchers choose them, of which the last bytes differ.
+    /// Typical keys of MPI libraries and launchers; they differ in the last bytes.
     #[test]
     fn keys_that_look_alike_fall_into_different_slots() {
         for name in ["k", "rank000", "P-businesscard-", "pmi-exchange-0-", "0123456701234567-"] {
@@ -261,7 +263,7 @@ mod tests {
                 (0..4096).map(|rank| KeyWords::new(format!("{name}{rank}").as_bytes()).unwrap().hash()).collect();
             let slots = |bits: u64| hashes.iter().map(|hash| hash & bits).collect::<HashSet<_>>().len();
             let prints: HashSet<u64> = hashes.iter().map(|hash| hash >> 32).collect();
-            // Of 4,096 keys thrown at 8,192 slots 3,223 are hit if chance throws.
+            // Of 8,192 slots, 4,096 random keys take 3,223 on average.
             assert!(slots(8191) > 3050 && prints.len() > 4090, "{name}: {} {}", slots(8191), prints.len());
         }
     }

@@ -1,7 +1,6 @@
-//! Memory that all ranks of a job on a node share from the start, made before the first of them: `lattice launch --node-memory`.
+//! Memory that all ranks of a job on a node share from the start, made before the first rank: `lattice launch --node-memory`.
 //!
-//! The session makes it and never looks at it. Ranks map it for reading and writing; nobody makes it larger or smaller, so no page
-//! that is mapped goes away.
+//! The session makes it and does not access it. Ranks map it for reading and writing. Its size is fixed, so no mapped page disappears.
 
 use core::fmt;
 use core::num::NonZeroU64;
@@ -14,50 +13,51 @@ use crate::mapping::{self, SharedMapping, making};
 use crate::reader::{NotReadable, check_name};
 use crate::system_error::SystemError;
 
-/// Name of the file, which is of no directory.
+/// Name of the file, which is in no directory.
 const NAME: &str = "lattice-node-memory";
 
-/// Reason why a session cannot make memory for its ranks.
+/// Error of a session that cannot make memory for its ranks.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotMade {
-    /// More than the node has.
+    /// The request exceeds the memory of the node.
     #[error("--node-memory asks for {asked} bytes, and this node has {has} bytes of memory\ntry: less")]
     MoreThanTheNode {
-        /// Bytes asked for.
+        /// Requested bytes.
         asked: u64,
-        /// Bytes of memory of the node.
+        /// Memory of the node, in bytes.
         has: u64,
     },
-    /// More than a file may have.
+    /// The request exceeds the limit on file sizes.
     #[error("--node-memory asks for {asked} bytes, and files may have {limit} here\ntry: ulimit -f unlimited")]
     MoreThanAFile {
-        /// Bytes asked for.
+        /// Requested bytes.
         asked: u64,
-        /// Bytes of the longest file.
+        /// Limit on the size of a file, in bytes.
         limit: usize,
     },
-    /// An error of the system.
+    /// A system call failed.
     #[error("cannot make {asked} bytes of memory for the ranks of this node (--node-memory): {source}")]
     System {
-        /// Bytes asked for.
+        /// Requested bytes.
         asked: u64,
-        /// The error.
+        /// Error of the system.
         source: SystemError,
     },
 }
 
-/// Memory that this rank shares with the other ranks of its job on its node. All of it was zero at the start.
+/// Memory that this rank shares with the other ranks of its job on its node. Initially all zero.
 pub struct NodeMemory(SharedMapping);
 
 impl NodeMemory {
-    /// Name of the variable that tells a rank the number of the descriptor.
+    /// Environment variable with the number of the descriptor in a rank.
     pub const VARIABLE: &str = "LATTICE_NODE_MEMORY";
 
-    /// Makes memory of a size, which takes pages of the node as ranks write to it; they count for the control group of the rank that does.
+    /// Makes memory of this size. It uses pages of the node as ranks write to it; a page counts for the control group of the rank that
+    /// first writes it.
     ///
     /// # Errors
-    /// Refuses more than the node has, and than `ulimit -f` allows; fails where the system has no memory file left.
+    /// Fails for a size above the node's memory or the limit of `ulimit -f`, and if the system cannot make another memory file.
     pub fn make(bytes: NonZeroU64) -> Result<OwnedFd, NotMade> {
         let asked = bytes.get();
         let node = rustix::system::sysinfo();
@@ -72,11 +72,11 @@ impl NodeMemory {
         making::create_shared(NAME, asked).map_err(|error| NotMade::System { asked, source: error.into() })
     }
 
-    /// Maps the memory behind the descriptor `fd`, which stays open and is not taken over. Anything may be behind the number, as the
-    /// launcher's descriptor may have been closed and another one opened since.
+    /// Maps the memory of descriptor `fd`. The descriptor stays open, and the caller keeps it. The number may belong to any file: the
+    /// launcher's descriptor may have been closed and another file opened.
     ///
     /// # Errors
-    /// Refuses a descriptor that is no such memory; fails where the system has no room for the map.
+    /// Fails for a descriptor of anything else, and if the system has no space for the map.
     pub fn inherited(fd: RawFd) -> Result<Self, NotReadable> {
         check_name(fd, NAME, "node memory")?;
         let file = mapping::open_anew(fd, OFlags::RDWR).map_err(NotReadable::system)?;
@@ -86,12 +86,12 @@ impl NodeMemory {
         SharedMapping::of(&file).map(Self).map_err(NotReadable::system)
     }
 
-    /// The bytes, which other ranks read and write at the same time.
+    /// Bytes of the memory. Other ranks read and write them at the same time.
     pub fn bytes(&self) -> &[AtomicU8] {
         self.0.bytes()
     }
 
-    /// The first byte, for those who lay out the memory by themselves.
+    /// Address of the first byte, for programs with their own layout of the memory.
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.as_ptr()
     }

@@ -1,7 +1,7 @@
-//! A reader's end: a rank, or whatever a rank started.
+//! Reader of a job's memory: a rank, or a process that a rank started.
 //!
-//! Nothing that the memory holds is believed: each offset and length is checked before it is used, and a reader that finds nonsense asks
-//! the PMI server. It maps as much of the memory as is in use, and more when it meets something beyond.
+//! The reader does not trust the content of the memory. It checks each offset and length before use, and queries the PMI server if it finds
+//! invalid data. It maps the part of the memory that is in use, and more when it needs data beyond.
 
 use alloc::borrow::ToOwned;
 use alloc::format;
@@ -22,46 +22,46 @@ use crate::mapping::{self, NAME, ReaderMapping};
 use crate::system_error::SystemError;
 use crate::words::Words;
 
-/// A reader of the memory of its job.
+/// Reader of the memory of its job.
 pub struct JobReader {
     file: OwnedFd,
     mapping: ReaderMapping,
-    /// Bytes that the file can hold.
+    /// Size of the file in bytes.
     capacity: usize,
 }
 
-/// Reason why a job's memory cannot be read.
+/// Error for a job's memory that cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotReadable {
-    /// A descriptor that is not open, or is something else.
+    /// The descriptor is not open, or belongs to another kind of file.
     #[error("descriptor {fd} is no {wanted}: {seen}")]
     Descriptor {
         /// Number of the descriptor.
         fd: RawFd,
-        /// Kind of memory that was looked for.
+        /// Expected kind of memory.
         wanted: &'static str,
-        /// Observation, in words.
+        /// Actual file, as text.
         seen: String,
     },
-    /// Memory that others than the session may write to or cut short.
+    /// Processes other than the session may write to the memory or cut it.
     #[error("the memory is not sealed")]
     NotSealed,
-    /// Memory with another layout.
+    /// The memory has another layout.
     #[error("the job memory has a layout of version {seen}; this reader knows version {MAJOR}")]
     Version {
         /// Major version of the layout.
         seen: u32,
     },
-    /// Memory of another job.
+    /// The memory belongs to another job.
     #[error("the job memory is of job {seen}, not of {expected}")]
     OtherJob {
-        /// Job whose memory it is.
+        /// Job of the memory.
         seen: String,
         /// Job of this rank.
         expected: String,
     },
-    /// An error of the system.
+    /// A system call failed.
     #[error("the memory cannot be opened or mapped")]
     System(#[source] SystemError),
 }
@@ -72,21 +72,21 @@ impl NotReadable {
     }
 }
 
-/// Result of a look for a key.
+/// Result of a search for a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lookup {
-    /// Value of the key, as of the last fence or newer.
+    /// Value of the key, as of the last fence or later.
     Found(Vec<u8>),
-    /// No fence that this rank has left brought the key. The server may know more: a pair put on this node, a fact about the job.
+    /// No fence that this rank has left has the key. The server may have it: a pair put on this node, or a fact about the job.
     Absent,
-    /// The memory cannot tell: no fence was published yet, or none is any more.
+    /// The memory has no answer: no fence has been published yet, or publishing has stopped.
     AskServer,
 }
 
-/// Place of a rank of the job.
+/// Location of a rank of the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rank {
-    /// Index of its node.
+    /// Index of the rank's node.
     pub node: u32,
     /// Position among the job's ranks on the node.
     pub local_rank: u32,
@@ -94,39 +94,39 @@ pub struct Rank {
     pub node_rank: u32,
     /// Value of `MPI_APPNUM`; -1 without one.
     pub appnum: i32,
-    /// CPUs that it is bound to; `None` for a rank that is not bound, and for one of another node.
+    /// CPUs that the rank is bound to; `None` for an unbound rank, and for a rank of another node.
     pub cpus: Option<String>,
 }
 
-/// A node of the launch.
+/// Node of the launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its name.
+    /// Name of the node.
     pub name: String,
-    /// Address by which its session is reached; `None` where no other node is there to reach it.
+    /// Address of the node's session; `None` if no other node needs it.
     pub address: Option<String>,
-    /// Number of the job's ranks on it.
+    /// Number of the job's ranks on the node.
     pub ranks: u32,
 }
 
 impl JobReader {
-    /// Bytes that are mapped at first, unless the memory is smaller.
+    /// Number of bytes to map first, unless the memory is smaller.
     const FIRST_MAP: usize = 1 << 20;
 
-    /// The memory behind the descriptor `fd`, which stays open and is not taken over. Anything may be behind the number, as the
-    /// launcher's descriptor may have been closed and another one opened since.
+    /// Opens the memory of descriptor `fd`. The descriptor stays open, and the caller keeps it. The number may belong to any file: the
+    /// launcher's descriptor may have been closed and another file opened.
     ///
     /// # Errors
-    /// Refuses a descriptor that is no job memory, one that others may write to, another version and another job.
+    /// Fails for a descriptor that is not job memory, for memory that another process may write to, for another version and for another job.
     pub fn inherited(fd: RawFd, job_id: &str) -> Result<Self, NotReadable> {
         check_name(fd, NAME, "job memory")?;
         Self::of(mapping::open_anew(fd, OFlags::RDONLY).map_err(NotReadable::system)?, job_id)
     }
 
-    /// The memory of an open file.
+    /// Opens the memory of an open file.
     ///
     /// # Errors
-    /// As [`JobReader::inherited`].
+    /// See [`JobReader::inherited`].
     pub fn of(file: impl Into<OwnedFd>, job_id: &str) -> Result<Self, NotReadable> {
         let file = file.into();
         if !mapping::is_sealed(&file) {
@@ -136,7 +136,7 @@ impl JobReader {
         let mapping = ReaderMapping::of(&file, capacity.min(Self::FIRST_MAP)).map_err(NotReadable::system)?;
         let mut reader = Self { file, mapping, capacity };
         check(reader.view())?;
-        // The facts of a large job are more than was mapped.
+        // The facts of a large job may exceed the first map.
         reader.map_more();
         let seen = reader.job_id().unwrap_or_default();
         if seen != job_id {
@@ -145,15 +145,15 @@ impl JobReader {
         Ok(reader)
     }
 
-    /// Has pairs published from the next fence on. Without it there are none, unless another rank of the node asks.
+    /// Requests pairs. The writer publishes them from the next fence on. Without a request by a rank of the node it publishes none.
     ///
     /// # Errors
-    /// Fails when the system has no lock left.
+    /// Fails if the system has no lock left.
     pub fn ask_for_pairs(&self) -> Result<(), NotReadable> {
         mapping::ask_for_pairs(&self.file).map_err(NotReadable::system)
     }
 
-    /// The value of a key, as of the last fence that this rank has left.
+    /// Value of a key, as of the last fence that this rank has left.
     pub fn get(&mut self, key: &[u8]) -> Lookup {
         let Some(key) = KeyWords::new(key) else { return Lookup::Absent };
         match self.view().get(&key) {
@@ -162,7 +162,7 @@ impl JobReader {
         }
     }
 
-    /// Number of fences that are published; `None` if no pairs are.
+    /// Number of published fences; `None` if no pairs are published.
     pub fn fences(&self) -> Option<u64> {
         self.view().is_live().then(|| self.view().0.load(at::FENCES)).flatten()
     }
@@ -202,22 +202,23 @@ impl JobReader {
         Some(self.view().pair(at::PROGRAMS_UNIVERSE).1).filter(|&size| size > 0)
     }
 
-    /// Place of a rank; `None` if the job has no such rank.
+    /// Location of a rank; `None` if the job has no such rank.
     pub fn rank(&self, rank: u32) -> Option<Rank> {
         self.view().rank(rank)
     }
 
-    /// Value of `MPI_APPNUM` of a rank, -1 without one; `None` if the job has no such rank. As [`rank`](Self::rank) tells it, without the rest.
+    /// Value of `MPI_APPNUM` of a rank, -1 without one; `None` if the job has no such rank. Equal to the field of [`rank`](Self::rank), without
+    /// the cost of the other fields.
     pub fn appnum(&self, rank: u32) -> Option<i32> {
         self.view().appnum(rank)
     }
 
-    /// A node of the launch; `None` if there is no such node.
+    /// Node of the launch; `None` if there is no such node.
     pub fn node(&self, node: u32) -> Option<Node> {
         self.view().node(node)
     }
 
-    /// A fact about the job that PMI clients ask for by name.
+    /// Value of a fact that PMI clients query by name.
     pub fn attribute(&self, name: &str) -> Option<Vec<u8>> {
         self.view().attribute(name)
     }
@@ -226,12 +227,12 @@ impl JobReader {
         View(self.mapping.words())
     }
 
-    /// Maps what has come into use; false if that is mapped already, or cannot be.
+    /// Maps the part of the memory that is now in use; false if it is mapped already, or the map fails.
     fn map_more(&mut self) -> bool {
         let mapped = self.view().0.len() * WORD;
         let used = self.view().0.load_acquire(at::USED).and_then(|used| usize::try_from(used).ok());
         let Some(used) = used.filter(|&used| used > mapped && used <= self.capacity) else { return false };
-        // As much again, so that few maps are made while the memory grows.
+        // Maps twice that size, to need few maps while the memory grows.
         match ReaderMapping::of(&self.file, used.saturating_mul(2).min(self.capacity)) {
             Ok(mapping) => self.mapping = mapping,
             Err(_) => return false,
@@ -246,7 +247,7 @@ impl fmt::Debug for JobReader {
     }
 }
 
-/// Refuses a descriptor that is not of a memory file of this name: opening one of another kind may block, or do something.
+/// Fails for a descriptor that is not a memory file of this name: opening another kind of file may block or have an effect.
 pub(crate) fn check_name(fd: RawFd, name: &str, wanted: &'static str) -> Result<(), NotReadable> {
     let seen = |seen| NotReadable::Descriptor { fd, wanted, seen };
     let target = fs::readlink(format!("/proc/self/fd/{fd}"), Vec::new()).map_err(|error| seen(error.to_string()))?;
@@ -254,15 +255,15 @@ pub(crate) fn check_name(fd: RawFd, name: &str, wanted: &'static str) -> Result<
     if is_named { Ok(()) } else { Err(seen(String::from_utf8_lossy(target.to_bytes()).into_owned())) }
 }
 
-/// Something lies beyond the words that are mapped, or is nonsense.
+/// The data is beyond the mapped words, or is invalid.
 #[derive(Debug)]
 pub(crate) struct Beyond;
 
-/// The memory as far as it is mapped.
+/// Mapped part of the memory.
 #[derive(Clone, Copy)]
 pub(crate) struct View<'m>(pub(crate) Words<'m>);
 
-/// Refuses memory whose header this reader cannot read.
+/// Fails for memory with an unsupported header.
 pub(crate) fn check(view: View<'_>) -> Result<(), NotReadable> {
     let expected = u64::from_ne_bytes(MAGIC);
     let known = view.0.load(at::MAGIC) == Some(expected) && view.0.len() >= HEADER_WORDS;
@@ -292,7 +293,7 @@ impl View<'_> {
         }
     }
 
-    /// The two numbers of a word of the header.
+    /// The two numbers of a header word.
     pub(crate) fn pair(self, at: usize) -> (u32, u32) {
         split(self.0.load(at).unwrap_or_default())
     }
@@ -327,14 +328,14 @@ impl View<'_> {
         self.0.text(self.0.load(named.next()? + 1)?)
     }
 
-    /// First word of an entry of a table, whose entries have at least so many bytes.
+    /// First word of an entry of a table with entries of at least `least` bytes.
     fn entry(self, table: usize, least: u32, number: u32) -> Option<usize> {
         let first = usize::try_from(self.0.load(table)?).ok()?;
         let (bytes, count) = split(self.0.load(table + 1)?);
         let is_table = first.is_multiple_of(WORD) && (bytes as usize).is_multiple_of(WORD) && bytes >= least;
         let offset = (number < count && is_table).then(|| (number as usize).checked_mul(bytes as usize))??;
         let entry = first.checked_add(offset)?.checked_div(WORD)?;
-        // The whole entry is there.
+        // The whole entry must be mapped.
         self.0.load(entry.checked_add(least as usize / WORD - 1)?).map(|_| entry)
     }
 }

@@ -1,6 +1,6 @@
-//! Errors of the system, with `std` and without.
+//! Errors of the system, with and without `std`.
 
-/// An error of the system: `std`'s, or a number of its own kind where there is no `std`.
+/// Error of the system: the type of `std`, or a number if there is no `std`.
 #[cfg(feature = "std")]
 pub type SystemError = std::io::Error;
 
@@ -11,7 +11,7 @@ pub use without_std::SystemError;
 mod without_std {
     use rustix::io::Errno;
 
-    /// An error of the system, by its number.
+    /// Error of the system, by its number.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
     #[error("{0}")]
     pub struct SystemError(Errno);

@@ -1,12 +1,12 @@
-//! The writer's end: the session of a node, which alone appends to the memory.
+//! Writer of a job's memory: the session of a node, the only process that appends to the memory.
 //!
 //! ```text
-//! Unasked ──the first fence after a reader asked: all pairs──> Live ──no room──> AskServer
-//!    └───────────────────────────────────────────────────────────┴──dropped──> Over
+//! Unasked ──the first fence after a request: all pairs──> Live ──no room──> AskServer
+//!    └──────────────────────────────────────────────────────┴──dropped──> Over
 //! ```
-//! A pair is written in three steps, each of which readers see after the one before: the record, the bytes in use, the slot of the
-//! index. A newer value is another record, to which the slot is switched. An index that is half full is written anew, twice as large,
-//! and one word of the header switches to it. So a reader needs no lock, and a writer that is killed leaves nothing half-done.
+//! The writer writes a pair in three steps, which readers see in this order: the record, the bytes in use, the slot of the index. A
+//! newer value is another record, and the slot is switched to it. When an index is half full, the writer writes a new one of twice the
+//! size, and one word of the header switches to it. Readers therefore need no lock, and a killed writer leaves nothing incomplete.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -24,37 +24,37 @@ use crate::mapping::{self, WriterMapping, making};
 use crate::system_error::SystemError;
 use crate::words::WritableWords;
 
-/// The writer of a job's memory on one node. When it is dropped, readers ask the PMI server from then on.
+/// Writer of a job's memory on one node. After it is dropped, readers query the PMI server.
 pub struct JobWriter {
     file: OwnedFd,
     mapping: WriterMapping,
     capacity: usize,
-    /// Words in use.
+    /// Number of words in use.
     used: usize,
-    /// Bytes that the system has set aside.
+    /// Number of bytes that the system has allocated.
     set_aside: usize,
     index: Option<IndexPlace>,
     keys: usize,
     is_over: bool,
 }
 
-/// Reason why pairs are not published any more. Readers ask the PMI server from then on.
+/// Error after which no pairs are published. Readers then query the PMI server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotPublished {
     /// The memory is full.
     #[error("the job's memory is full: it holds {capacity} bytes at most")]
     Full {
-        /// Largest size of the memory in bytes.
+        /// Maximum size of the memory in bytes.
         capacity: usize,
     },
     /// The system has no memory left.
     #[error("the system gives the job's memory no more room")]
     NoMemory(#[source] SystemError),
-    /// Keys were chosen so that searches for them collide.
+    /// Too many keys collide; they were chosen to do so.
     #[error("too many keys of the job have the same hash")]
     Crowded,
-    /// A key or value is longer than any that a server takes.
+    /// The key or value is longer than any that a server accepts.
     #[error("a pair has a key of {key} and a value of {value} bytes; a record holds {key_max} and {value_max} at most",
             key_max = crate::layout::KEY_MAX, value_max = VALUE_MAX)]
     TooLong {
@@ -66,28 +66,28 @@ pub enum NotPublished {
 }
 
 impl JobWriter {
-    /// Largest size of a job's memory in bytes, unless a smaller one is asked for. Only what is written takes memory.
+    /// Maximum size of a job's memory in bytes, unless the caller requests less. Only written bytes use memory.
     pub const CAPACITY: usize = if cfg!(target_pointer_width = "64") { 4 << 30 } else { 64 << 20 };
 
-    /// Slots of the first index.
+    /// Number of slots of the first index.
     const FEWEST_SLOTS: usize = 64;
 
-    /// Bytes that are set aside at once, at least.
+    /// Minimum number of bytes to allocate at once.
     const STEP: usize = 64 * 1024;
 
-    /// Makes a job's memory, and a descriptor for its ranks, by which it can be read and not be written.
+    /// Makes a job's memory, and a read-only descriptor of it for the ranks.
     ///
     /// # Errors
-    /// Fails where the system has no such memory (Linux before 5.1, or `/proc` is not mounted), without memory or descriptors, and where
-    /// the limit on the size of files is less than the facts take.
+    /// Fails if the system does not support such memory (Linux before 5.1, or no `/proc`), or has no memory or descriptor left. Also
+    /// fails if the limit on file sizes is less than the facts need.
     pub fn create(facts: &JobFacts) -> Result<(Self, OwnedFd), SystemError> {
         Self::with_capacity(facts, Self::CAPACITY)
     }
 
-    /// The same with another size in bytes, which is raised to what the facts take, and lowered to what a file may have.
+    /// Makes the memory with another size in bytes. The size is at least that of the facts, and at most the limit on file sizes.
     ///
     /// # Errors
-    /// As [`JobWriter::create`].
+    /// See [`JobWriter::create`].
     pub fn with_capacity(facts: &JobFacts, capacity: usize) -> Result<(Self, OwnedFd), SystemError> {
         let image = facts.encode();
         let capacity = capacity.max(image.len()).next_multiple_of(Self::STEP).min(making::file_size_limit());
@@ -100,15 +100,15 @@ impl JobWriter {
         Ok((Self { file, mapping, capacity, used, set_aside, index: None, keys: 0, is_over: false }, for_ranks))
     }
 
-    /// Returns true if a reader has asked for pairs. Then every fence is to be published, the first one with all pairs of the job.
+    /// Returns true if a reader has requested pairs. Then the caller must publish every fence, the first one with all pairs of the job.
     pub fn is_wanted(&self) -> bool {
         !self.is_over && making::are_pairs_wanted(&self.file)
     }
 
-    /// Makes room for so many keys in all, at once.
+    /// Makes room for this total number of keys at once.
     ///
     /// # Errors
-    /// Fails as [`JobWriter::publish`] does.
+    /// See [`JobWriter::publish`].
     pub fn reserve(&mut self, keys: usize) -> Result<(), NotPublished> {
         let wanted = (2 * keys).next_power_of_two().max(Self::FEWEST_SLOTS);
         match self.index {
@@ -117,11 +117,11 @@ impl JobWriter {
         }
     }
 
-    /// Writes a pair, which replaces an older one of its key. Readers may see it at once, and look for it after
+    /// Writes a pair, which replaces an older pair with the same key. Readers may see it at once, and expect it after
     /// [`JobWriter::complete`].
     ///
     /// # Errors
-    /// Fails when there is no room, and for good: the memory would go on to show older values.
+    /// Fails if there is no room. Then all later calls have no effect: the memory would otherwise continue to show older values.
     pub fn publish(&mut self, key: &[u8], value: &[u8]) -> Result<(), NotPublished> {
         if self.is_over {
             return Ok(());
@@ -129,7 +129,7 @@ impl JobWriter {
         self.write(key, value).or_else(|error| self.give_up(error))
     }
 
-    /// All pairs of so many fences have been published. To be called before a rank leaves the last of them.
+    /// Marks all pairs of the first `fences` fences as published. Call it before a rank leaves the last of these fences.
     pub fn complete(&mut self, fences: u64) {
         if !self.is_over {
             let memory = self.mapping.words();
@@ -142,7 +142,7 @@ impl JobWriter {
         let too_long = || NotPublished::TooLong { key: key.len(), value: value.len() };
         let key_words = KeyWords::new(key).filter(|_| value.len() <= VALUE_MAX).ok_or_else(too_long)?;
         self.reserve_one()?;
-        // Present since the line above.
+        // Always present after the previous line.
         let Some(index) = self.index else { return Ok(()) };
         let hash = key_words.hash();
         let at = match search_hashed(self.mapping.words().reading(), index, &key_words, hash) {
@@ -163,7 +163,7 @@ impl JobWriter {
         Ok(())
     }
 
-    /// True if a record has this value already.
+    /// True if a record already has this value.
     fn holds(&self, record: Record, value: &[u8]) -> bool {
         let memory = self.mapping.words().reading();
         let mut chunks = value.chunks(WORD).zip(record.value..);
@@ -179,7 +179,7 @@ impl JobWriter {
         for (at, word) in (record + 1..).zip(key.words()) {
             memory.store(at, *word);
         }
-        // What was taken is zero, the word behind the value included.
+        // New words are zero, including the word after the value.
         for (at, chunk) in (record + head.value_at()..).zip(value.chunks(WORD)) {
             memory.store(at, word_of(chunk));
         }
@@ -193,7 +193,7 @@ impl JobWriter {
         }
     }
 
-    /// Writes the index anew with so many slots.
+    /// Writes a new index with this number of slots.
     fn grow(&mut self, slots: usize) -> Result<(), NotPublished> {
         let first = self.take(slots, IndexPlace::ALIGNMENT)?;
         let grown = IndexPlace { first, slots };
@@ -210,7 +210,7 @@ impl JobWriter {
         Ok(())
     }
 
-    /// Takes so many zero words from a multiple of `alignment` on, and returns the first.
+    /// Takes `len` zero words, aligned to `alignment`, and returns the first.
     fn take(&mut self, len: usize, alignment: usize) -> Result<usize, NotPublished> {
         let first = self.used.next_multiple_of(alignment);
         let end = (first + len) * WORD;
@@ -218,7 +218,7 @@ impl JobWriter {
             return Err(NotPublished::Full { capacity: self.capacity });
         }
         if end > self.set_aside {
-            // An eighth of what there is keeps the number of calls small.
+            // A further eighth keeps the number of calls small.
             let wanted = (end + Self::STEP.max(self.set_aside / 8)).next_multiple_of(Self::STEP).min(self.capacity);
             let aside = making::set_aside(&self.file, self.set_aside, wanted - self.set_aside);
             aside.map_err(|error| NotPublished::NoMemory(error.into()))?;

@@ -1,4 +1,4 @@
-//! The fuzz target as an ordinary test: seeds, and changes to them, go through the very function that the target in `fuzz/` calls.
+//! The fuzz target as an ordinary test: seeds and mutations of them go through the same function that the target in `fuzz/` calls.
 //!
 //! `cargo test -p job-memory --test fuzz_seeds -- --ignored` writes the seeds to `fuzz/corpus/`.
 
@@ -10,7 +10,7 @@ use lattice_fuzz_seeds::{Target, mutations};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// The bytes in use of the memory of a job of two ranks, after so many pairs.
+/// Bytes in use of the memory of a job of two ranks, with this number of pairs.
 fn memory(pairs: u32) -> Vec<u8> {
     let rank = |rank| RankFacts { local_rank: rank, node_rank: rank, cpus: Some("0-3".into()), ..RankFacts::default() };
     let facts = JobFacts {
@@ -27,7 +27,7 @@ fn memory(pairs: u32) -> Vec<u8> {
     writer.complete(1);
     let mut bytes = Vec::new();
     File::from(descriptor).read_to_end(&mut bytes).unwrap();
-    // Behind the last byte that is not zero there is nothing.
+    // The memory is unused after its last nonzero byte.
     let used = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
     bytes.truncate(used.next_multiple_of(8));
     bytes

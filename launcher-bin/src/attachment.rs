@@ -1,4 +1,4 @@
-//! Messages of an attachment, the stream between a client and a launch, as plain types. [`crate::wire`] reads and writes them.
+//! Messages of an attachment, the stream between a client and a launch, as plain types. [`crate::wire`] encodes and decodes them.
 
 use bytes::Bytes;
 use lattice_session::event::{Event, Report};
@@ -10,35 +10,35 @@ use crate::updates::StartProgress;
 /// Relation of a client to a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// The launch is the client's: its output waits for the client, and it ends when the client ends it, or vanishes.
+    /// The client owns the launch: output waits for the client, and the launch ends when the client ends it or disconnects.
     Owner,
-    /// The client looks on; the launch goes on as if it did not.
+    /// The client observes the launch, and does not affect it.
     Viewer,
 }
 
-/// A message of a client to its launch. Numbers of signals are those of this machine.
+/// A message from a client to its launch. Signal numbers are those of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ToLaunch {
-    /// Everything up to the event of this number is dealt with.
+    /// All events up to this number are processed.
     Acknowledge(u64),
     /// A piece of standard input.
     Stdin(Bytes),
     /// The end of standard input.
     StdinEnd,
-    /// The ranks are to get this signal.
+    /// Send this signal to the ranks.
     Signal(i32),
-    /// The client's terminal has this size now.
+    /// The client's terminal has a new size.
     ResizeTerminal(TerminalSize),
-    /// The launch is to end in order, because of this signal.
+    /// End the launch in order, because of this signal.
     End(i32),
-    /// The launch is to end at once, because of this signal.
+    /// End the launch at once, because of this signal.
     Kill(i32),
 }
 
-/// An answer of a launch to a client.
+/// An answer from a launch to a client.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
-    /// Number of the event in the launch, from 1 up; `None` for what concerns one connection only.
+    /// Number of the event in the launch, from 1 up; `None` if the answer concerns one connection only.
     pub(crate) sequence: Option<u64>,
     /// Content of the answer.
     pub(crate) what: FromLaunch,
@@ -49,18 +49,18 @@ pub(crate) struct Answer {
 pub(crate) enum FromLaunch {
     /// An event of the session on a node.
     Event(NodeIndex, Event),
-    /// Lines of the PMI trace, from a node.
+    /// Lines of the PMI trace of a node.
     Trace(NodeIndex, Bytes),
-    /// Bytes of standard input that may be sent beyond those before.
+    /// Number of further bytes of standard input that may be sent.
     StdinCredit(u64),
     /// Progress of the start.
     Starting(StartProgress),
-    /// Bytes of output that were dropped right before the next event; `None` if their number is not known.
+    /// Bytes of output that were dropped directly before the next event; `None` if their number is unknown.
     Dropped(Option<u64>),
-    /// Nodes, as a hostlist, that have not said that their part of the launch has ended.
+    /// Nodes, as a hostlist, that have not reported the end of their part of the launch.
     Unended(String),
     /// End of the launch.
     Complete(Report),
-    /// Something that clients have no use for, or that only a later version knows.
+    /// A message that clients do not need, or that only a later version supports.
     Other,
 }

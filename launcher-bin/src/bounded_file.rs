@@ -1,4 +1,4 @@
-//! Files that a user names on the command line, read whole and never beyond a bound: a device has no end.
+//! Files that a user names on the command line. They are read completely, up to a size limit, because a device has no end.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -11,8 +11,8 @@ use nix::unistd::geteuid;
 /// Reads the text of a file of at most `max` bytes.
 ///
 /// # Errors
-/// Returns the system's error; one of [`io::ErrorKind::FileTooLarge`] for a longer file, and of [`io::ErrorKind::InvalidData`] for bytes
-/// that are no text.
+/// Returns the error of the system, [`io::ErrorKind::FileTooLarge`] for a longer file, or [`io::ErrorKind::InvalidData`] for bytes that are no
+/// text.
 pub(crate) fn text(path: &Path, max: u64) -> io::Result<String> {
     let bytes = bytes(path, max)?;
     String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
@@ -35,10 +35,11 @@ fn bounded(file: File, max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads the text of a file of settings, whose commands and addresses this process obeys: root's or this user's, and written by nobody else.
+/// Reads the text of a settings file with commands and addresses for this process. It must belong to root or this user, and must not be
+/// world-writable.
 ///
 /// # Errors
-/// As [`text`]; and fails with [`io::ErrorKind::PermissionDenied`] for a file of another user, and one that other users may write to.
+/// As [`text`]. Also fails with [`io::ErrorKind::PermissionDenied`] for a file of another user, and for a world-writable file.
 pub(crate) fn trusted_text(path: &Path, max: u64) -> io::Result<String> {
     let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     let (status, me) = (file.metadata()?, geteuid());

@@ -1,4 +1,4 @@
-//! `libpmi.so.0` and `libpmi2.so.0` of this Lattice: where they are, what is in them, and the variables by which programs find them.
+//! `libpmi.so.0` and `libpmi2.so.0` of this Lattice: their paths, their contents, and the variables by which programs find them.
 
 use std::env;
 use std::ffi::OsString;
@@ -15,12 +15,12 @@ const LIBPMI: Name = Name { installed: "libpmi.so.0", built: "liblattice_pmi.so"
 /// PMI-2 as a C library.
 const LIBPMI2: Name = Name { installed: "libpmi2.so.0", built: "liblattice_pmi2.so" };
 
-/// Names of a client library's file.
+/// File names of a client library.
 #[derive(Clone, Copy, Debug)]
 struct Name {
-    /// Name by which programs look for it, below `lib/lattice` beside the directory of this program.
+    /// Name for programs, in `lib/lattice` next to the directory of this program.
     installed: &'static str,
-    /// Name in the directory where it is built together with this program.
+    /// Name in the build directory of this program.
     built: &'static str,
 }
 
@@ -28,14 +28,14 @@ struct Name {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientLibraryError {
-    /// It is not where it belongs.
+    /// The library is not installed.
     #[error("there is no {}\ntry: cargo xtask client-libraries PREFIX in a clone of the source, which installs it", installed.display())]
     Missing {
-        /// Where it would be.
+        /// Path of the missing library.
         installed: PathBuf,
     },
-    /// This program does not know where it is itself.
-    #[error("cannot tell where this program is")]
+    /// The path of this program cannot be determined.
+    #[error("cannot find the path of this program")]
     OwnPlace(#[source] io::Error),
     /// The file cannot be read.
     #[error("cannot read {}", path.display())]
@@ -45,17 +45,17 @@ pub enum ClientLibraryError {
         /// Error of the system.
         source: io::Error,
     },
-    /// The file is something else.
+    /// The file is not a client library of Lattice.
     #[error("{} is no library of Lattice: {reason}", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
-        /// Observation, in words.
+        /// Reason, as text.
         reason: String,
     },
 }
 
-/// A client library as it is on this machine.
+/// A client library on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClientLibrary {
     pub(crate) path: PathBuf,
@@ -67,17 +67,17 @@ pub(crate) struct ClientLibrary {
 /// Both client libraries.
 ///
 /// # Errors
-/// Fails when one is missing, or is no library of ours.
+/// Fails if a library is missing, or is not a library of Lattice.
 pub(crate) fn both() -> Result<[ClientLibrary; 2], ClientLibraryError> {
     let executable = env::current_exe().map_err(ClientLibraryError::OwnPlace)?;
     Ok([read(find(LIBPMI, &executable)?)?, read(find(LIBPMI2, &executable)?)?])
 }
 
-/// Variables by which programs find the client libraries: whatever asks for `libpmi.so.0` or `libpmi2.so.0` gets what is loaded already
-/// under that name, and some MPI libraries take a path. `preloaded` is what is loaded first by now.
+/// Variables by which programs find the client libraries. A preloaded library satisfies all later requests for `libpmi.so.0` or `libpmi2.so.0`.
+/// Some MPI libraries take a path. `preloaded` is the current list of preloaded libraries.
 ///
 /// # Errors
-/// Fails when one is missing.
+/// Fails if a library is missing.
 pub(crate) fn variables(preloaded: Option<OsString>) -> Result<Vec<(OsString, OsString)>, ClientLibraryError> {
     let executable = env::current_exe().map_err(ClientLibraryError::OwnPlace)?;
     let (pmi, pmi2) = (find(LIBPMI, &executable)?, find(LIBPMI2, &executable)?);

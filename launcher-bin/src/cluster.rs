@@ -1,8 +1,8 @@
-//! The cluster, as a command sees it: which API server it asks, over which channel, and in which words a refusal is told.
+//! The cluster as a command uses it: choice of the API server, the channel to it, and error messages.
 //!
 //! ```text
 //! allocation   --alloc   else LATTICE_ALLOC_ID   else none: this machine
-//!              an empty name in its place is an error
+//!              an empty name is an error
 //! API server   --api     else LATTICE_API_URL    else `api` in the config file   else the socket of an API server on this machine
 //! ```
 
@@ -49,16 +49,16 @@ pub(crate) const NO_ALLOCATION: &str = "local";
 /// Time limit for an answer of the API server.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// The variable that names the allocation where no flag does.
+/// Variable that names the allocation if no flag does.
 pub(crate) const ALLOCATION: &str = "LATTICE_ALLOC_ID";
-/// The variable that names the API server where no flag does.
+/// Variable that names the API server if no flag does.
 pub(crate) const API_URL: &str = "LATTICE_API_URL";
 
-/// The allocation that a command is about: that of its flag, else that of the environment. `local` is none.
+/// Allocation of a command: its flag, else the environment. `local` means no allocation.
 ///
 /// # Errors
-/// Fails for an empty name: `export LATTICE_ALLOC_ID=$(lattice alloc create)` makes one when it fails, and what was meant for many
-/// nodes shall not start here.
+/// Fails for an empty name. `export LATTICE_ALLOC_ID=$(lattice alloc create)` sets one if the command fails. A launch for many nodes must
+/// not start on this machine then.
 pub(crate) fn allocation(flag: Option<&str>, environment: &Environment) -> Result<Option<String>, ClusterError> {
     let (place, named) = match flag {
         Some(flag) => ("the id on the command line", Some(flag.to_owned())),
@@ -70,34 +70,34 @@ pub(crate) fn allocation(flag: Option<&str>, environment: &Environment) -> Resul
     }
 }
 
-/// A variable that is set to text, which may be empty.
+/// Value of a variable that is set to UTF-8 text, possibly empty.
 fn set(name: &str, environment: &Environment) -> Option<String> {
     Some(environment::value(environment, name)?.to_str()?.to_owned())
 }
 
-/// A variable that is set to text, and not to nothing.
+/// Value of a variable that is set to UTF-8 text and not empty.
 fn variable(name: &str, environment: &Environment) -> Option<String> {
     set(name, environment).filter(|value| !value.is_empty())
 }
 
-/// An API server, and how we prove to it who we are.
+/// An API server, and the identity of this user towards it.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiServer {
     url: ApiUrl,
     security: Security,
-    /// Time that it may be away: jobs of an allocation go on without it.
+    /// Time for which it may be away: jobs of an allocation continue without it.
     patience: Duration,
 }
 
 impl ApiServer {
-    /// Finds out which one is meant: by `flag`, the environment, the config file, or nothing.
+    /// Selects the API server: by `flag`, the environment, the config file, or the default.
     ///
     /// # Errors
-    /// Fails for a URL or a config file that makes no sense, and for certificates that cannot be used.
+    /// Fails for an invalid URL or config file, and for certificates that cannot be used.
     pub(crate) fn find(flag: Option<&str>, environment: &Environment) -> Result<Self, ClusterError> {
         let named = flag.map(str::to_owned).or_else(|| variable(API_URL, environment));
         let named = named.map(|url| url.parse::<ApiUrl>()).transpose()?;
-        // A config file that is not needed cannot be in the way.
+        // A config file that is not needed must not cause a failure.
         let config = match &named {
             Some(url) if !url.is_secured() => Config::default(),
             _ => Config::find(environment)?,
@@ -115,17 +115,17 @@ impl ApiServer {
         Ok(Self { url, security, patience: if is_allocated { AWAY } else { Duration::ZERO } })
     }
 
-    /// A channel to it, which connects when it is used. Must be called within a tokio runtime.
+    /// Creates a channel to it, which connects at first use. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// Fails for an address that nobody may be talked to at without certificates.
+    /// Fails for an address to which connections without certificates are not allowed.
     pub(crate) fn connect(&self) -> Result<Cluster, ClusterError> {
         let channel = connect::channel(self.url.address(), &Caller::Api, &self.security)?;
         Ok(Cluster { url: self.url.clone(), channel, patience: self.patience })
     }
 }
 
-/// A cluster, by its API server.
+/// A cluster, represented by its API server.
 #[derive(Clone, Debug)]
 pub(crate) struct Cluster {
     url: ApiUrl,
@@ -154,10 +154,10 @@ impl Cluster {
         FabricServiceClient::new(self.channel.clone())
     }
 
-    /// Waits for an answer of the API server, but not for ever.
+    /// Waits for an answer of the API server, with a time limit.
     ///
     /// # Errors
-    /// Fails if it refuses, cannot be reached, or gives no answer within [`ANSWER`].
+    /// Fails if the API server refuses the call, is unreachable, or does not answer within [`ANSWER`].
     pub(crate) async fn ask<T>(
         &self,
         question: impl Future<Output = Result<Response<T>, Status>>,
@@ -165,7 +165,7 @@ impl Cluster {
         self.ask_within(ANSWER, question).await
     }
 
-    /// The same with another timeout.
+    /// As [`Cluster::ask`], with another time limit.
     pub(crate) async fn ask_within<T>(
         &self,
         limit: Duration,
@@ -178,12 +178,12 @@ impl Cluster {
         }
     }
 
-    /// The same, which waits for an API server that is away also outside of allocations.
+    /// The same cluster, which waits for an API server that is away even outside of allocations.
     pub(crate) fn waiting(self) -> Self {
         Self { patience: AWAY, ..self }
     }
 
-    /// Asks what may be asked twice; in an allocation for as long as the API server may be away.
+    /// As [`Cluster::ask`], for an idempotent question. In an allocation, repeats it for as long as the API server may be away.
     ///
     /// # Errors
     /// As [`Cluster::ask`].
@@ -194,10 +194,10 @@ impl Cluster {
         self.patiently(ClusterError::is_passing, async || self.ask(question()).await).await
     }
 
-    /// Repeats a call whose failure may pass, in an allocation, and tells once why it takes so long.
+    /// Repeats a call in an allocation if its failure may pass. Reports the delay once.
     ///
     /// # Errors
-    /// As the call, at the end of the time.
+    /// Returns the error of the call after the time limit.
     pub(crate) async fn patiently<T>(
         &self,
         may_pass: fn(&ClusterError) -> bool,
@@ -219,12 +219,12 @@ impl Cluster {
         }
     }
 
-    /// An answer of the API server that means nothing.
+    /// Error for an invalid answer of the API server.
     pub(crate) fn nonsense(&self, reason: impl ToString) -> ClusterError {
         ClusterError::Nonsense { url: self.url.to_string(), reason: reason.to_string() }
     }
 
-    /// A conversation that the API server ended without a word.
+    /// Error for a stream that the API server ended without a status.
     pub(crate) fn broken(&self, reason: &str) -> ClusterError {
         ClusterError::Unreachable { url: self.url.to_string(), reason: reason.to_owned(), is_unheard: false }
     }

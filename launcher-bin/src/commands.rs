@@ -1,5 +1,4 @@
-//! The commands that ask the API server something, or launches on this machine, and print the answer: as a table, or as JSON with the same
-//! facts for programs.
+//! Commands that query the API server, or launches on this machine, and print the answer: as a table, or as JSON with the same facts.
 
 mod alloc;
 mod batch;
@@ -53,14 +52,14 @@ use crate::machine::MachineError;
 use crate::request::RequestError;
 use crate::runtime;
 
-/// Failure of a question.
+/// Failure of a command.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum CommandError {
-    /// The cluster refused it, or cannot be reached.
+    /// The cluster refused the request, or is unreachable.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    /// The id is of no launch of this machine, and there is nobody to ask about others.
+    /// The id matches no launch on this machine, and no API server can be queried for it.
     #[error(
         "no launch of yours on this machine has the id {id}, and there is no API server that could know it: {error}\n\
          try: lattice launches, which shows those that run; --api or LATTICE_API_URL, if it is on a cluster"
@@ -68,10 +67,10 @@ pub(crate) enum CommandError {
     NotHere {
         /// The id.
         id: String,
-        /// Words about the API server.
+        /// First line of the error about the API server.
         error: String,
     },
-    /// Nobody said which allocation.
+    /// No allocation is named.
     #[error("no allocation is named\ntry: its id, or LATTICE_ALLOC_ID; lattice alloc list shows them")]
     NoAllocation,
     /// The allocation has ended.
@@ -87,40 +86,40 @@ pub(crate) enum CommandError {
     /// A command in an allocation cannot be started.
     #[error("cannot run {}: {error}\ntry: the path of a program, such as ./NAME", command.display())]
     Shell {
-        /// Its program.
+        /// Program of the command.
         command: OsString,
-        /// Error of the system.
+        /// System error.
         error: io::Error,
     },
     /// The script of a batch job cannot be used.
     #[error(transparent)]
     Script(#[from] ScriptError),
-    /// The launch of its script cannot be asked for.
+    /// The launch request for its script is invalid.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// Nobody knows where we are.
+    /// The facts about this machine cannot be read.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// A script has ended, or was never started, and has no exit code.
+    /// A script has no exit code: it ended without one, or never started.
     #[error("job {id} has no exit code: {}", if cause.is_empty() { "it was cancelled before it began" } else { cause })]
     BatchWithoutEnd {
         /// Id of the job.
         id: String,
-        /// Words of the API server.
+        /// Cause, as reported by the API server.
         cause: String,
     },
-    /// The API server did not start us.
+    /// `LATTICE_BATCH_SCRIPT` is not set: the API server did not start this process.
     #[error("there is no script in LATTICE_BATCH_SCRIPT: `lattice batch` has the API server run this command")]
     NoScript,
-    /// A file for the output of a script cannot be opened.
+    /// An output file of a script cannot be opened.
     #[error("cannot write the output of the script to {}: {error}", path.display())]
     BatchOutput {
         /// The file.
         path: PathBuf,
-        /// Error of the system.
+        /// System error.
         error: io::Error,
     },
-    /// An allocation that was waited for has ended.
+    /// A queued allocation ended before it ran.
     #[error("allocation {id} is {state}, and has never run")]
     EndedInQueue {
         /// Id of the allocation.
@@ -128,7 +127,7 @@ pub(crate) enum CommandError {
         /// Its state.
         state: &'static str,
     },
-    /// Somebody ended the command before it had a use for its allocation.
+    /// A signal ended the command before it used its allocation.
     #[error("{signal} before anything was started in allocation {id}")]
     Interrupted {
         /// Id of the allocation.
@@ -136,24 +135,24 @@ pub(crate) enum CommandError {
         /// The signal.
         signal: Signal,
     },
-    /// Nobody said which nodes.
+    /// No nodes are named.
     #[error(
         "no nodes are named, and SLURM_JOB_NODELIST, SLURM_NODELIST and LATTICE_NODELIST are not set\ntry: a list such as node[0-3,7]"
     )]
     NoNodeList,
-    /// A text is no list of nodes.
+    /// A text is not a valid list of nodes.
     #[error("{0}\ntry: a list such as node[0-3,7]")]
     NodeList(#[from] HostlistError),
-    /// A name is of no node that has told something of itself, and of no launch.
+    /// A name matches no launch, and no node that has reported its inventory.
     #[error(
-        "{node} is no launch that is known, and no node that has told what it is\n\
-         try: lattice nodes, or lattice launches; a node tells it when its agent registers"
+        "{node} is no known launch, and no node with an inventory\n\
+         try: lattice nodes, or lattice launches; the agent of a node sends it when it registers"
     )]
     NoInventory {
         /// The node.
         node: String,
     },
-    /// A form that shows one kind of node was asked for, and there are several.
+    /// The format shows one kind of node, and there are several.
     #[error(
         "there are {number} kinds of nodes, and this form shows one\ntry: --topology with a node of one kind, such as of {one} or {other}"
     )]
@@ -165,22 +164,22 @@ pub(crate) enum CommandError {
         /// Nodes of another one.
         other: String,
     },
-    /// A form that shows one node was asked for, and the launch has several.
+    /// The format shows one node, and the launch has several.
     #[error("the launch runs on {number} nodes, and this form shows one\ntry: --format text or json")]
     SeveralNodes {
         /// Number of nodes.
         number: usize,
     },
-    /// A picture of a launch was asked for, and nothing of it runs.
+    /// The format shows the ranks of a launch, and none of them runs.
     #[error("no rank of launch {launch} runs")]
     NoRanks {
         /// The launch.
         launch: String,
     },
-    /// Nobody has told the kind of node that was asked for.
-    #[error("the kind of node is not known, or not as a whole\ntry: lattice nodes -v, which says why")]
+    /// The requested kind of node is unknown, or its description is incomplete.
+    #[error("the kind of node is not known, or not as a whole\ntry: lattice nodes -v, which has the reason")]
     NoTemplate,
-    /// This command cannot be a set, or does not find the others.
+    /// This command cannot become a set, or cannot find other sets.
     #[error(transparent)]
     Set(#[from] SetError),
     /// A call to a process of a set failed.
@@ -191,25 +190,25 @@ pub(crate) enum CommandError {
         /// Reason.
         error: CallError,
     },
-    /// Nobody said which launch, and there is none.
+    /// No launch is named, and none runs.
     #[error(
         "no launch of yours runs on this machine or on a cluster that it knows\n\
          try: lattice launches --all, which also shows those of a cluster that have ended"
     )]
     NoLaunch,
-    /// Nobody said which launch, and there are several.
+    /// No launch is named, and several run.
     #[error("several launches run: {ids}\ntry: the id of one; lattice launches shows what they are")]
     SeveralLaunches {
         /// Their ids.
         ids: String,
     },
     /// All ranks have ended.
-    #[error("no rank of launch {launch} runs\ntry: lattice status {launch}, which says how they ended")]
+    #[error("no rank of launch {launch} runs\ntry: lattice status {launch}, which has their ends")]
     NothingRuns {
         /// Id of the launch.
         launch: String,
     },
-    /// A rank that the launch does not have is named.
+    /// The command names a rank that the launch does not have.
     #[error(
         "launch {launch} has no rank {rank}; it has ranks 0 to {last}\ntry: --ranks with some of them; lattice status {launch} shows all"
     )]
@@ -221,13 +220,13 @@ pub(crate) enum CommandError {
         /// Its last rank.
         last: u32,
     },
-    /// The launch has no such ranks.
+    /// The launch has none of the named ranks.
     #[error("launch {launch} has none of these ranks\ntry: lattice status {launch}")]
     NoSuchRanks {
         /// Id of the launch.
         launch: String,
     },
-    /// Ranks that are to be debugged have ended, or have not started.
+    /// Ranks to debug have ended, or have not started.
     #[error("of launch {launch} these ranks do not run: {ranks}\ntry: lattice status {launch}")]
     RanksDoNotRun {
         /// Id of the launch.
@@ -235,7 +234,7 @@ pub(crate) enum CommandError {
         /// The ranks.
         ranks: String,
     },
-    /// More ranks than a debugger can reasonably hold.
+    /// More ranks than one debugger can reasonably handle.
     #[error(
         "{count} ranks are too many for one gdb, which holds up to {max} here\ntry: lattice stacks for a look at all of them"
     )]
@@ -245,18 +244,18 @@ pub(crate) enum CommandError {
         /// Limit.
         max: usize,
     },
-    /// There is no debugger here.
+    /// gdb cannot be executed.
     #[error(
         "cannot run gdb: {error}\ntry: install it, with a package named gdb; lattice stacks also takes eu-stack of elfutils"
     )]
     NoDebugger {
-        /// Error of the system.
+        /// System error.
         error: io::Error,
     },
-    /// A launch on this machine does not do what it is asked.
+    /// A launch on this machine does not answer, has ended, or refuses the request.
     #[error(transparent)]
     Local(#[from] LocalError),
-    /// Standard output cannot be written to.
+    /// Writing to standard output failed.
     #[error(transparent)]
     Output(#[from] OutputError),
     /// The runtime or a file of the command cannot be used.
@@ -264,7 +263,7 @@ pub(crate) enum CommandError {
     Io(#[from] io::Error),
 }
 
-/// Asks the cluster that `args` names.
+/// Connects to the cluster that `args` names, and runs `question` there.
 fn ask<T>(
     args: &ServerArgs,
     question: impl AsyncFnOnce(Cluster) -> Result<T, CommandError>,
@@ -273,7 +272,7 @@ fn ask<T>(
     runtime::block_on(async { question(server.connect()?).await })?
 }
 
-/// The same about one launch, which is none of this machine's.
+/// Like `ask`, for a question about one launch that does not run on this machine.
 fn ask_about<T>(
     id: &str,
     args: &ServerArgs,
@@ -285,15 +284,15 @@ fn ask_about<T>(
     })
 }
 
-/// The refusal of an id that is of no launch of this machine, where no API server can be asked.
+/// Returns the error for an id that matches no launch on this machine, when no API server can be queried.
 pub(crate) fn not_here(id: &str, error: &ClusterError) -> CommandError {
     let text = error.to_string();
-    // What to do about the API server is said in other words.
+    // // The first line is the reason. `NotHere` has its own advice about the API server.
     let error = text.lines().next().unwrap_or_default().to_owned();
     CommandError::NotHere { id: id.to_owned(), error }
 }
 
-/// The launch of this id on this machine, unless an API server is named that must have it.
+/// Returns the launch with this id on this machine; `None` if `args` names an API server.
 fn here(id: &str, args: &ServerArgs) -> Option<LocalLaunch> {
     if args.api.is_some() { None } else { local_launches::find(id, &environment()) }
 }
@@ -302,7 +301,7 @@ fn environment() -> Vec<(OsString, OsString)> {
     std::env::vars_os().collect()
 }
 
-/// The nodes that the API server folded into a list; what cannot be read is shown as it came.
+/// Expands a hostlist of the API server. A list that cannot be parsed is returned unchanged.
 fn node_names(list: &str) -> Vec<String> {
     hostlist::expand(list).unwrap_or_else(|_| vec![list.to_owned()])
 }

@@ -1,7 +1,7 @@
-//! Lines of a file of programs: a line that ends with a backslash goes on in the next one, and empty lines and comments are left out (MPI
-//! 4.1, 11.5, form B; srun(1), "multiple program configuration"; Hydra 5.0.2).
+//! Lines of a file of programs. A line that ends with a backslash continues on the next line. Empty lines and comments are omitted (MPI 4.1,
+//! 11.5, form B; srun(1), "multiple program configuration"; Hydra 5.0.2).
 
-/// The lines with the number of their first line in the text, counted from 1, and without blanks at their ends.
+/// Lines without blanks at both ends, each with the number of its first line in the text, counted from 1.
 pub(crate) fn config_lines(text: &str) -> Vec<(usize, String)> {
     let mut lines = Vec::new();
     let mut begun: Option<(usize, String)> = None;

@@ -1,5 +1,5 @@
-//! The standard streams of this program: the one place that prints what is not the output of ranks, and the prefix under which
-//! this launcher speaks. The output of ranks is written by `output`, which uses the same prefix.
+//! Standard streams of this program. This module prints everything except the output of ranks, and defines the prefix of messages. The module
+//! `output` writes the output of ranks, and uses the same prefix.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::exit;
 
-/// Amount of what Lattice itself says.
+/// Amount of messages from Lattice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Verbosity {
     /// Errors only.
@@ -19,28 +19,28 @@ pub enum Verbosity {
     /// Warnings too.
     #[default]
     Normal,
-    /// Also settings, starts and ends.
+    /// Also settings, starts and ends of ranks.
     Verbose,
 }
 
-/// `text` as lines of ours: each starts with `lattice: `, none is empty, and what a terminal would obey is shown in letters. On a terminal
-/// the words that say what a line is have a colour.
+/// Converts `text` to message lines. Each line starts with `lattice: `, no line is empty, and control characters are shown in letters. On a
+/// terminal, the word for the kind of a line has a colour.
 pub(crate) fn message(text: &str) -> Bytes {
     static HAS_COLOURS: OnceLock<bool> = OnceLock::new();
     lines_of_ours(text, *HAS_COLOURS.get_or_init(has_colours)).into()
 }
 
-/// True if standard error is a terminal that shows colours, and the user has not switched them off (no-color.org).
+/// True if standard error is a terminal with colours, and the user has not disabled them (no-color.org).
 fn has_colours() -> bool {
     obeys_escapes() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// True if standard error is a terminal that knows more than text.
+/// True if standard error is a terminal with escape sequences.
 pub(crate) fn obeys_escapes() -> bool {
     io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|kind| kind != "dumb")
 }
 
-/// Words at the begin of a line that say what it is, with the numbers of their colours (ECMA-48, SGR).
+/// Words at the start of a line for its kind, with the numbers of their colours (ECMA-48, SGR).
 const COLOURED: [(&str, u8); 4] = [("warning:", 33), ("note:", 36), ("try:", 32), ("tip:", 32)];
 
 fn lines_of_ours(text: &str, has_colours: bool) -> String {
@@ -59,22 +59,22 @@ fn lines_of_ours(text: &str, has_colours: bool) -> String {
     text.lines().filter(|line| !line.is_empty()).map(line).collect()
 }
 
-/// Writes `text` to standard error, as a message of ours.
+/// Writes `text` to standard error as a message of Lattice.
 pub(crate) fn report(text: &str) {
     write_stderr(&message(text));
 }
 
-/// Writes to standard error without a prefix. An error has no place to be reported, and is ignored.
+/// Writes to standard error without a prefix. Ignores an error, because there is no place to report it.
 pub(crate) fn write_stderr(bytes: &[u8]) {
     let _ = io::stderr().write_all(bytes);
 }
 
-/// Standard output cannot be written to: the device is full, for example.
+/// Standard output cannot be written to. For example, the device is full.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write to standard output: {0}")]
 pub struct OutputError(#[from] io::Error);
 
-/// Writes to standard output, and returns the exit code: 0, or that of SIGPIPE when the reader has gone, as with `head`.
+/// Writes to standard output. Returns the exit code: 0, or that of SIGPIPE if the reader is gone, as with `head`.
 ///
 /// # Errors
 /// Returns every other error of the stream.
@@ -87,17 +87,17 @@ pub(crate) fn print(bytes: &[u8]) -> Result<u8, OutputError> {
     }
 }
 
-/// Writes lines to standard output, in which what a terminal would obey is shown in letters; see [`print`].
+/// Writes lines to standard output, with control characters shown in letters; see [`print`].
 pub(crate) fn print_lines(lines: &[String]) -> Result<u8, OutputError> {
     print(shown(lines).as_bytes())
 }
 
-/// True if a person has another program read standard output, as a shell does for `$(...)`.
+/// True if a program reads standard output for an interactive user, as a shell does for `$(...)`.
 pub(crate) fn is_captured() -> bool {
     io::stderr().is_terminal() && !io::stdout().is_terminal()
 }
 
-/// Lines as they are printed.
+/// Lines in their printed form.
 pub(crate) fn shown(lines: &[String]) -> String {
     lines.iter().map(|line| format!("{}\n", printable(line))).collect()
 }
@@ -107,7 +107,7 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<u8, OutputError> {
     print(json(value).as_bytes())
 }
 
-/// JSON on lines of its own. `value` is made of numbers, texts and maps with text keys only.
+/// JSON on separate lines. `value` contains only numbers, texts and maps with text keys.
 pub(crate) fn json(value: &impl Serialize) -> String {
     let mut text =
         serde_json::to_string_pretty(value).expect("numbers, texts and maps with text keys always become JSON");

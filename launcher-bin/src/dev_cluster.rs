@@ -1,11 +1,11 @@
-//! `lattice dev-cluster`: a whole cluster on this machine, for as long as one command runs.
+//! `lattice dev-cluster`: a whole cluster on this machine, while one command runs.
 //!
 //! ```text
 //! plan ──> private cluster's directory ──> network ──> certificates, configurations ──> daemons ──> allocation ──> command
 //! ```
 //!
-//! What it shares with other clusters of that kind is [`private_cluster`](crate::private_cluster)'s. Networks end with the last process
-//! in them.
+//! [`private_cluster`](crate::private_cluster) has the parts that it shares with similar clusters. Networks end with the last process in
+//! them.
 
 mod certificates;
 mod config;
@@ -46,29 +46,29 @@ const FABRIC: &str = "fabric";
 /// Time limit for the start and registration of all daemons, on a loaded machine.
 const UP_WITHIN: Duration = Duration::from_secs(60);
 
-/// Failure to make a cluster, or to run the command in it.
+/// Failure to create a cluster, or to run the command in it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DevClusterError {
-    /// The loopback interface has no room.
+    /// The daemons cannot listen on the loopback interface.
     #[error("cannot listen on loopback addresses for the daemons: {0}")]
     Addresses(#[source] io::Error),
-    /// There is no fabric manager to run.
+    /// The program of the fabric manager is not found.
     #[error(
         "there is no fake-fabric-manager beside {}, nor in PATH; build it with `cargo build -p fake-fabric-manager`",
         beside.display()
     )]
     NoFabricManager {
-        /// This program.
+        /// Path of this program.
         beside: PathBuf,
     },
-    /// The nodes' network cannot be made.
+    /// The network of the nodes cannot be created.
     #[error(transparent)]
     Network(#[from] NetworkError),
-    /// The daemons cannot be given certificates.
+    /// Certificates for the daemons cannot be created.
     #[error("cannot make certificates: {0}")]
     Certificates(#[from] PkiError),
-    /// What all such clusters have cannot be had.
+    /// A part that all private clusters share cannot be set up.
     #[error(transparent)]
     Cluster(#[from] PrivateClusterError),
 }
@@ -85,22 +85,22 @@ impl From<AllocationError> for DevClusterError {
     }
 }
 
-/// Makes a cluster, runs the command in it, and takes the cluster away again; returns the command's exit code.
+/// Creates a cluster, runs the command in it, and removes the cluster; returns the command's exit code.
 ///
 /// Must be called while this process has one thread.
 ///
 /// # Errors
-/// Fails if the cluster cannot be made, or the command not be started. Then, too, nothing is left.
+/// Fails if the cluster cannot be created, or the command cannot be started. Nothing is left then.
 pub fn run(args: &DevClusterArgs, verbosity: Verbosity) -> Result<u8, DevClusterError> {
     let kind = if geteuid().is_root() && !args.loopback { Kind::Namespaces } else { Kind::Loopback };
     let plan = Plan::new(kind, args.nodes).map_err(DevClusterError::Addresses)?;
     let programs = Programs::find(Fabric::of(args))?;
-    // Agents of a user without root serve no other user.
+    // Agents of a user other than root serve no other user.
     let access = if geteuid().is_root() { Access::Everybody } else { Access::Owner };
     Ground::lend(access, |ground| Cluster { args, plan, programs, ground, verbosity }.live())
 }
 
-/// The daemons' programs.
+/// Programs of the daemons.
 #[derive(Debug)]
 struct Programs {
     lattice: PathBuf,
@@ -110,7 +110,7 @@ struct Programs {
 }
 
 impl Programs {
-    /// This very program, and the others beside it, else in `PATH`.
+    /// Finds this program, and the other programs: in the same directory, else in `PATH`.
     fn find(fabric: Fabric) -> Result<Self, DevClusterError> {
         let lattice = std::env::current_exe().map_err(PrivateClusterError::from)?;
         let fabric_manager = match fabric {
@@ -124,7 +124,7 @@ impl Programs {
     }
 }
 
-/// A cluster whose directory is there, and nothing else yet.
+/// A cluster of which only the directory exists.
 struct Cluster<'a> {
     args: &'a DevClusterArgs,
     plan: Plan,
@@ -134,7 +134,7 @@ struct Cluster<'a> {
 }
 
 impl Cluster<'_> {
-    /// Starts everything, runs the command, stops everything.
+    /// Starts the daemons, runs the command, and stops the daemons.
     fn live(&self) -> Result<u8, DevClusterError> {
         self.ground.live(async |daemons: &mut Daemons<'_>, signals: &mut Signals| self.run(daemons, signals).await)
     }
@@ -152,7 +152,7 @@ impl Cluster<'_> {
         let place = network
             .as_ref()
             .map_or(Confinement::Here, |network| Confinement::Head(self.isolation(&network.switch, HEAD)));
-        // The thread that starts it is another one.
+        // Another thread starts the command.
         let runtime = Handle::current();
         let start = |command: &mut tokio::process::Command| {
             place.within(|| {
@@ -165,7 +165,7 @@ impl Cluster<'_> {
         Ok(code?)
     }
 
-    /// Ends what runs, and gives back what it was lent, while there is somebody to give it to.
+    /// Ends launches, and returns fabric resources while the daemons still run.
     async fn release(&self, holder: &Holder) {
         holder.release_all().await;
         if self.args.fabric
@@ -176,7 +176,7 @@ impl Cluster<'_> {
         }
     }
 
-    /// Makes the network and whatever the daemons need to know, and starts them.
+    /// Creates the network and the files of the daemons, and starts them.
     fn start_daemons(&self, daemons: &mut Daemons<'_>) -> Result<Option<Network>, DevClusterError> {
         let network = match self.plan.kind {
             Kind::Namespaces => Some(Network::new(&self.plan)?),
@@ -210,7 +210,7 @@ impl Cluster<'_> {
         Isolation { network: network.as_fd(), host_name, hosts, stop_over }
     }
 
-    /// The command, for which all nodes have this machine's CPUs.
+    /// The command. Each node has the number of CPUs of this machine as slots.
     fn command(&self, allocation: &str, daemons: &Daemons<'_>) -> ClusterCommand<'_> {
         let environment = vec![("LATTICE_DEV_CLUSTER", self.ground.directory.path().into())];
         let slots = available_parallelism().map_or(1, |cpus| cpus.get() as u32);
@@ -218,7 +218,7 @@ impl Cluster<'_> {
         self.ground.command(Words::Given(&self.args.command), (allocation, &slots), environment, daemons)
     }
 
-    /// Tells a person where they are; a command is told nothing that it did not ask for.
+    /// Reports the location of the cluster to an interactive user. For other commands, only with `-v`.
     fn greet(&self) {
         let is_shell = self.args.command.is_empty() && io::stdin().is_terminal();
         if self.verbosity == Verbosity::Verbose || (is_shell && self.verbosity == Verbosity::Normal) {

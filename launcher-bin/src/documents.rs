@@ -7,7 +7,7 @@ use clap_mangen::Man;
 use crate::args::Cli;
 use crate::formatting::nearest;
 
-/// There is no man page for a command that does not exist.
+/// The man page of an unknown command was requested.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no command {command:?}; there are {}\ntry: lattice man {}, or another of these", known.join(", "), nearest(command, known).unwrap_or("launch"))]
 pub(crate) struct NoSuchCommand {
@@ -17,7 +17,7 @@ pub(crate) struct NoSuchCommand {
     known: Vec<String>,
 }
 
-/// The completions of `shell`, as a script that it can read.
+/// Completion script for `shell`.
 pub(crate) fn completions(shell: Shell) -> Vec<u8> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "lattice", &mut script);
@@ -27,7 +27,7 @@ pub(crate) fn completions(shell: Shell) -> Vec<u8> {
 /// The man page, in roff, of the command at `path` below `lattice`.
 pub(crate) fn man_page(path: &[String]) -> Result<Vec<u8>, NoSuchCommand> {
     let mut command = Cli::command();
-    // Flags that every command has are to be listed for every command.
+    // Global flags are then listed for every command.
     command.build();
     for word in path {
         let known = command.get_subcommands().map(|known| known.get_name().to_owned()).collect();
@@ -41,7 +41,7 @@ pub(crate) fn man_page(path: &[String]) -> Result<Vec<u8>, NoSuchCommand> {
     Ok(with_own_references(&command, path, page))
 }
 
-/// The page with the command that prints the page of each subcommand, in place of the name of a page that is installed nowhere.
+/// The page with the command that prints the page of each subcommand. It replaces the name of a page, because pages are not installed.
 fn with_own_references(command: &Command, path: &[String], page: Vec<u8>) -> Vec<u8> {
     let mut text = String::from_utf8_lossy(&page).into_owned();
     for below in command.get_subcommands() {

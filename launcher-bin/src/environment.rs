@@ -1,4 +1,4 @@
-//! Environments as lists of variables: that of this process is read once, and handed on.
+//! Environments as lists of variables. The environment of this process is read once, and passed on.
 
 use std::ffi::{OsStr, OsString};
 
@@ -11,7 +11,7 @@ pub(crate) fn value(environment: &Environment, name: impl AsRef<OsStr>) -> Optio
     environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_os_str())
 }
 
-/// Value of a variable that is set, and not to nothing.
+/// Value of a variable; `None` if it is not set, or empty.
 pub(crate) fn non_empty<'a>(environment: &'a Environment, name: &str) -> Option<&'a OsStr> {
     value(environment, name).filter(|value| !value.is_empty())
 }

@@ -1,4 +1,4 @@
-//! The exit code of `lattice launch`: decided here, from the first cause, and printed by `--help` from the same table.
+//! Exit code of `lattice launch`. The first cause determines it, and `--help` prints the same table.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -9,20 +9,20 @@ use lattice_session::event::Report;
 use nix::sys::signal::Signal;
 use rank_spawner::{ProgramFailure, RankExit};
 
-/// A probe of `lattice pmi` failed: PMI did, or a value was wrong.
+/// A probe of `lattice pmi` failed: PMI failed, or a value was wrong.
 pub const PROBE_FAILED: u8 = 1;
-/// `lattice cxi` has an answer, and the answer is that something is wrong or could not be done.
+/// `lattice cxi` reports a fault, or an operation that could not be done.
 pub const TROUBLE: u8 = 1;
-/// The launch ran for its whole time limit, or for that after its first exit, as `timeout` says it.
+/// The launch reached its time limit, or its time limit after the first exit. The code is that of `timeout`.
 pub const TIMED_OUT: u8 = 124;
-/// Lattice itself failed, or was asked for the impossible.
+/// Lattice itself failed, or the request is impossible.
 pub const OURS: u8 = 125;
 /// The program cannot be executed.
 pub const CANNOT_EXECUTE: u8 = 126;
-/// There is no such program.
+/// The program does not exist.
 pub const NOT_FOUND: u8 = 127;
 
-/// The exit codes, as `--help` and the man page list them.
+/// Exit codes, as listed by `--help` and the man page.
 pub const TABLE: [(&str, &str); 10] = [
     ("0", "every rank returned 0"),
     ("1-255", "what the first rank that failed returned; with -K0 the highest of all"),
@@ -45,16 +45,16 @@ pub fn help_text() -> String {
     text
 }
 
-/// Losses of output of a launch whose ranks may all be well.
+/// Lost output of a launch. It is independent of the exits of the ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// The reader of our own output went away.
+    /// The reader of the launcher's own output is gone.
     pub hung_up: bool,
     /// A place could not be written to.
     pub failed: bool,
 }
 
-/// The exit code of a launch: that of its first cause, else that of what was lost of its output, else 0.
+/// Exit code of a launch: that of its first cause, otherwise that of lost output, otherwise 0.
 pub fn code(cause: Option<&Cause>, losses: Losses) -> u8 {
     match (cause, losses) {
         (Some(cause), _) => of_cause(cause),
@@ -64,8 +64,8 @@ pub fn code(cause: Option<&Cause>, losses: Losses) -> u8 {
     }
 }
 
-/// The first cause of a launch that recovers from ranks that signals kill: these do not count as long as another rank ends well (as mpirun of
-/// Open MPI 5.0.11 has it with `--with-ft ulfm`).
+/// First cause of a launch that recovers from ranks killed by signals. These ranks do not count while another rank ends well (as in mpirun of
+/// Open MPI 5.0.11 with `--with-ft ulfm`).
 pub fn after_recovery(report: &Report) -> Option<Cause> {
     let cause = report.cause.as_ref()?;
     match &cause.kind {
@@ -79,7 +79,7 @@ pub fn after_recovery(report: &Report) -> Option<Cause> {
     }
 }
 
-/// Exit code of a launch whose program cannot be started.
+/// Exit code of a launch if its program cannot be started.
 pub fn of_program(failure: ProgramFailure) -> u8 {
     match failure {
         ProgramFailure::NotFound => NOT_FOUND,
@@ -87,7 +87,7 @@ pub fn of_program(failure: ProgramFailure) -> u8 {
     }
 }
 
-/// Exit code of a command that the system did not execute, as a shell has it.
+/// Exit code of a command that the system did not execute, in the convention of a shell.
 pub fn of_exec(error: &io::Error) -> u8 {
     match error.kind() {
         io::ErrorKind::NotFound => NOT_FOUND,
@@ -95,7 +95,7 @@ pub fn of_exec(error: &io::Error) -> u8 {
     }
 }
 
-/// Exit code of a command that ended with `status`, as a shell has it.
+/// Exit code of a command that ended with `status`, in the convention of a shell.
 pub fn of_status(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
         (Some(code), _) => low_byte(code),
@@ -120,7 +120,7 @@ fn of_cause(cause: &Cause) -> u8 {
             let highest = failed.iter().map(|(_, exit)| low_byte(exit.shell_code())).max();
             self::failed(highest.unwrap_or_default())
         }
-        // As srun has it: 1 for the lost node, or what ranks of others returned.
+        // As with srun: 1 for the lost node, or the highest code of ranks on other nodes.
         CauseKind::LostNodes { failed, .. } => {
             let highest = failed.iter().map(|(_, exit)| low_byte(exit.shell_code())).max();
             self::failed(highest.unwrap_or_default())
@@ -129,10 +129,10 @@ fn of_cause(cause: &Cause) -> u8 {
     }
 }
 
-/// The exit code of a program; if a signal killed it, ends this process by the same one, so that whoever waits sees that signal.
+/// Exit code of a program. If a signal killed the program, ends this process by the same signal, so that its parent detects the signal.
 pub(crate) fn like(status: ExitStatus) -> u8 {
     if let Some(signal) = status.signal() {
-        // Returns for a signal without a name alone, such as a real-time one.
+        // Returns only for a signal without a name, such as a real-time signal.
         let _ = signal_hook::low_level::emulate_default_handler(signal);
     }
     of_status(status)
@@ -142,7 +142,7 @@ pub(crate) fn by_signal(signal: i32) -> u8 {
     low_byte(128 + signal)
 }
 
-/// A failure never looks like success.
+/// Exit code of a failure, which is never 0.
 fn failed(code: u8) -> u8 {
     code.max(1)
 }
@@ -254,7 +254,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// A script that asks `$?` must not take a launch that failed for one that went well.
+        /// A script that checks `$?` must not treat a failed launch as a success.
         #[test]
         fn no_failure_looks_like_success(number in proptest::num::i32::ANY, signal in 1_i32..=64, core_dumped: bool) {
             let rank = Rank(0);

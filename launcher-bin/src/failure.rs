@@ -1,5 +1,5 @@
-//! An error of a command as the user gets it: a message, and an exit code. The code is chosen in [`exit`]; here each error says
-//! which of its rules applies.
+//! Error of a command, as shown to the user: a message and an exit code. [`exit`] defines the codes. This module maps each error to a rule of
+//! [`exit`].
 
 use std::io;
 
@@ -26,7 +26,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// A failure of Lattice itself; the causes of `error` are a part of the message.
+    /// A failure of Lattice itself. The message contains the causes of `error`.
     pub(crate) fn ours(error: &dyn std::error::Error) -> Self {
         Self { text: chain(error), code: exit::OURS }
     }
@@ -83,7 +83,7 @@ impl From<PkiError> for Failure {
     }
 }
 
-/// Line to type after a command of `lattice pki` that failed; empty where the error says it.
+/// Remedy for a failed command of `lattice pki`; empty if the error contains it.
 fn pki_remedy(error: &PkiError) -> String {
     match error {
         PkiError::Io { path, source, .. }
@@ -93,7 +93,7 @@ fn pki_remedy(error: &PkiError) -> String {
             format!("\ntry: lattice pki init {}, which makes a CA; or the directory of one", directory.display())
         }
         PkiError::Io { action: "make", .. } => {
-            "\ntry: another directory, whose parent is there and lets you write".to_owned()
+            "\ntry: another directory, below one that exists and that you can write to".to_owned()
         }
         PkiError::Io { .. } | PkiError::Unreadable { .. } => {
             "\ntry: the path of another file or directory, or a mode with which you can use it".to_owned()
@@ -179,7 +179,7 @@ mod tests {
             ("./no-such-program", 127, "cannot find program ./no-such-program\ntry: its whole path"),
             ("A_1=b true", 127, "cannot find program A_1=b in /usr/bin:/bin\ntry: env A_1=b PROGRAM, as a shell"),
             ("=b true", 127, "cannot find program =b in /usr/bin:/bin\ntry: its path, such as ./NAME"),
-            // A file of the directory in which this test runs.
+            // A file in the directory of this test.
             ("Cargo.toml", 127, "cannot find program Cargo.toml in /usr/bin:/bin\ntry: ./Cargo.toml"),
             ("list", 127, "cannot find program list in /usr/bin:/bin\ntry: lattice list"),
             ("/etc/passwd", 126, ""),
@@ -198,7 +198,7 @@ mod tests {
             let failure = Failure::from(LaunchError::from(crate::prepared::tests::prepared(line).unwrap_err()));
             assert_eq!(failure.code, code, "{line}");
             assert!(failure.text.starts_with(beginning), "{line}: {}", failure.text);
-            // Not of what is there.
+            // No remedy for a directory that exists.
             assert_eq!(failure.text.contains("or mkdir -p"), line.contains("/nonexistent"), "{line}: {}", failure.text);
         }
     }

@@ -1,7 +1,7 @@
-//! A command that this program waits for, as a shell waits for the one in the foreground: which signals end whom.
+//! Waits for a command as a shell waits for a command in the foreground, and handles signals meanwhile.
 //!
-//! A signal of the terminal reaches the command by itself, which decides what it means; this program goes on. Any other signal
-//! is passed on.
+//! A signal of the terminal reaches the command directly. The command handles it, and this program continues. This program forwards all other
+//! signals.
 
 use std::io;
 use std::process::ExitStatus;
@@ -13,29 +13,29 @@ use tokio::process::Child;
 use crate::exit;
 use crate::signals::{self, ENDING, Received, Sender, TELLING};
 
-/// The signals that somebody may send this program for its command.
+/// Signals to this program that are for its command.
 #[derive(Debug)]
 pub(crate) struct Signals(signals::Signals);
 
-/// A signal, by whom it reached.
+/// A signal, by its receivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// The terminal sent it to the command as well.
+    /// The terminal sent the signal to the command as well.
     Everybody(Signal),
-    /// A process sent it, as a rule to this program alone.
+    /// A process sent the signal, usually to this program alone.
     Us(Signal),
 }
 
 impl Signals {
-    /// From here on these signals are heard, and end us by themselves no more.
+    /// Handles these signals from now on. They no longer end this program.
     ///
     /// # Errors
-    /// Fails if they cannot be heard.
+    /// Fails if the system refuses a handler.
     pub(crate) fn listen() -> io::Result<Self> {
         Ok(Self(signals::Signals::listen(ENDING.into_iter().chain(TELLING))?))
     }
 
-    /// Waits for the next one. Cancel-safe.
+    /// Waits for the next signal. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Arrival {
         match self.0.next().await {
             Received { signal, sender: Sender::Terminal } => Arrival::Everybody(signal),
@@ -43,7 +43,7 @@ impl Signals {
         }
     }
 
-    /// The signal by which somebody has wanted this program to end by now, if anybody has.
+    /// Signal received so far that ends this program; `None` if there is none.
     pub(crate) async fn arrived(&mut self) -> Option<Signal> {
         tokio::select! {
             biased;
@@ -52,7 +52,7 @@ impl Signals {
         }
     }
 
-    /// Waits until somebody wants this program to end; returns by which signal. Others have nobody to go to and are dropped.
+    /// Waits for a signal that ends this program, and returns it. Other signals have no receiver, and are dropped.
     pub(crate) async fn end(&mut self) -> Signal {
         loop {
             let (Arrival::Everybody(signal) | Arrival::Us(signal)) = self.next().await;
@@ -66,12 +66,12 @@ impl Signals {
 /// Sends a signal to the command.
 pub(crate) fn pass_on(child: &Child, signal: Signal) {
     if let Some(pid) = child.id() {
-        // It may end this very moment.
+        // The command may have just ended.
         let _ = kill(Pid::from_raw(pid.cast_signed()), signal);
     }
 }
 
-/// Exit code of a command that this program waited for, as a shell has it.
+/// Exit code of a command that this program waited for, in the convention of a shell.
 pub(crate) fn code_of(status: ExitStatus) -> u8 {
     if status.code().is_some() {
         signals::leave_interrupt_to_command();
@@ -79,10 +79,10 @@ pub(crate) fn code_of(status: ExitStatus) -> u8 {
     exit::of_status(status)
 }
 
-/// Waits for the end of the command, and passes on what it has not heard; returns its exit code, as a shell does.
+/// Waits for the end of the command, and forwards signals that it has not received. Returns its exit code, in the convention of a shell.
 ///
 /// # Errors
-/// Fails if it cannot be waited for.
+/// Fails if the command cannot be waited for.
 pub(crate) async fn wait(mut child: Child, signals: &mut Signals) -> io::Result<u8> {
     loop {
         tokio::select! {
@@ -102,13 +102,13 @@ mod tests {
     use super::*;
     use crate::runtime;
 
-    /// A signal that comes while an allocation is made must not be lost on the way to the command.
+    /// A signal during the creation of an allocation must not be lost on the way to the command.
     #[test]
     fn a_signal_that_came_before_anybody_waited_is_heard() {
         let heard = runtime::block_on(async {
             let mut signals = Signals::listen().unwrap();
             let before = signals.arrived().await;
-            // Not one that shells have programs in the background ignore.
+            // Shells start background programs with some signals ignored; SIGTERM is none of these.
             raise(Signal::SIGTERM).unwrap();
             tokio::task::yield_now().await;
             (before, signals.arrived().await)

@@ -1,8 +1,8 @@
-//! Numbers, times and names as tables and messages show them, and durations as they are typed: one form each, for all commands.
+//! Formats of numbers, times and names in tables and messages, and of durations on the command line: one form each, for all commands.
 //!
-//! Reading is [`jiff`]'s. Writing is not: its printer has no form of two units at most (`1 h 2 min`, with a tenth below ten
-//! seconds), and rounding a time to such a form is all there is to do. Sizes are one division in a loop, for which a crate would
-//! be one more to build.
+//! [`jiff`] parses durations. It does not format them, because its printer has no form with at most two units (`1 h 2 min`, with a tenth below
+//! ten seconds). Rounding to such a form is the whole task. Sizes need one division in a loop, which does not justify another crate in the
+//! build.
 
 use std::time::Duration;
 
@@ -12,21 +12,21 @@ use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
 pub(crate) use lattice_session::count::counted as count;
 use nix::unistd::{Uid, User};
 
-/// How dates are written for people.
+/// Format of dates for users.
 const DATE: DateTimePrinter = DateTimePrinter::new().separator(b' ').precision(Some(0));
 
-/// A text is no duration.
+/// A text is not a valid duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a duration of at most 366 days; 30, 30s, 500ms, 5m, 1h30m and 2d are; srun's MIN:SEC is for --time")]
 pub(crate) struct NotADuration;
 
-/// The longest time that is read: no machine that uses it is asked to count further.
+/// Longest duration that is accepted. Code that uses durations need not support longer ones.
 pub(crate) const TIME_MAX: Duration = Duration::from_secs(366 * 86_400);
 
-/// Reads a whole number of seconds, or numbers with units, the larger units first: `30`, `500ms`, `1h30m`. A day has 24 hours.
+/// Parses a whole number of seconds, or numbers with units, larger units first: `30`, `500ms`, `1h30m`. A day has 24 hours.
 ///
 /// # Errors
-/// Refuses every other text, negative durations, those above [`TIME_MAX`], and units longer than a week.
+/// Refuses every other text, negative durations, durations above [`TIME_MAX`], and units longer than a week.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, NotADuration> {
     let read = if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         text.parse().map(Duration::from_secs).map_err(|_| NotADuration)
@@ -42,7 +42,7 @@ fn with_units(text: &str) -> Result<Duration, NotADuration> {
     duration.try_into().map_err(|_| NotADuration)
 }
 
-/// A time in its two largest units, with a tenth of a second where that says something: `0.4 s`, `5 s`, `3 min 5 s`, `2 d 7 h`.
+/// A duration in its two largest units, with tenths below ten seconds: `0.4 s`, `5 s`, `3 min 5 s`, `2 d 7 h`.
 pub(crate) fn duration(time: Duration) -> String {
     const UNITS: [(&str, u64); 4] = [("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)];
     let tenths = (time.as_millis() + 50) / 100;
@@ -65,12 +65,12 @@ pub(crate) fn duration(time: Duration) -> String {
     parts.join(" ")
 }
 
-/// The same for times that are compared with each other: below a second in milliseconds.
+/// Like [`duration`], for times that are compared with each other: milliseconds below one second.
 pub(crate) fn short_duration(time: Duration) -> String {
     if time < Duration::from_secs(1) { format!("{} ms", time.as_millis()) } else { duration(time) }
 }
 
-/// Time since `seconds` (Unix time); a time to come is now.
+/// Time since `seconds` (Unix time). A time in the future counts as now.
 pub(crate) fn ago(seconds: u64) -> String {
     let now = u64::try_from(Timestamp::now().as_second()).unwrap_or_default();
     format!("{} ago", duration(Duration::from_secs(now.saturating_sub(seconds))))
@@ -97,19 +97,19 @@ pub(crate) fn rfc3339(seconds: u64) -> String {
     Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
 }
 
-/// Date and time of a Unix time on a clock of `zone`.
+/// Date and time of a Unix time in `zone`.
 pub(crate) fn date(seconds: u64, zone: &TimeZone) -> String {
     let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
     Timestamp::from_second(seconds)
         .map_or_else(|_| seconds.to_string(), |time| DATE.datetime_to_string(&zone.to_datetime(time)))
 }
 
-/// Name of a user; the number of one who has none on this machine.
+/// Name of a user; the number, if the user has no name on this machine.
 pub(crate) fn user(uid: u32) -> String {
     User::from_uid(Uid::from_raw(uid)).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name)
 }
 
-/// The name that is nearest to what was typed, by the letters that differ; `None` if there are no names.
+/// Name with the smallest edit distance to `typed`; `None` if there are no names.
 pub(crate) fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a String>) -> Option<&'a str> {
     let nearest = known.into_iter().min_by_key(|known| strsim::damerau_levenshtein(typed, known));
     nearest.map(String::as_str)
@@ -210,7 +210,7 @@ mod tests {
     }
 
     proptest! {
-        /// A time is never shown as one that differs from it by more than its second unit.
+        /// The shown time differs from the time by at most its second unit.
         #[test]
         fn a_time_that_is_shown_is_close_to_the_time(milliseconds in 0..10_000_000_000_u64) {
             let time = Duration::from_millis(milliseconds);

@@ -1,4 +1,4 @@
-//! `--hostfile` and `--host`: the nodes to fill, in their order, with the number of ranks that each takes, if one is given.
+//! `--hostfile` and `--host`: nodes to fill, in their order, with the number of ranks of each node, if given.
 //!
 //! ```text
 //! # Open MPI's form, MPICH's form, and a host without a number, which has a slot for each of its cores
@@ -7,8 +7,7 @@
 //! node2
 //! ```
 //!
-//! A number that is not given stays absent in [`Hosts`] until the cores of the node are known: `Hosts::counted` is the one place that
-//! fills it in.
+//! A missing number remains `None` in [`Hosts`] until the cores of the node are known. Only `Hosts::counted` fills it in.
 
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU32;
@@ -22,7 +21,7 @@ use lattice_session::request::HostSlots;
 
 use crate::bounded_file;
 
-/// The most bytes of a hostfile: room for half a million nodes.
+/// Maximum size of a hostfile in bytes: room for half a million nodes.
 const BYTES_MAX: u64 = 16 << 20;
 
 /// Refusal of a hostfile.
@@ -37,7 +36,7 @@ pub enum HostfileError {
         /// Error of the system.
         source: io::Error,
     },
-    /// A line's slots are no number of ranks.
+    /// The slots in a line are not a number of ranks.
     #[error("{}, line {line}: the slots of {node} are {slots:?}\ntry: {node} slots=N, with N from 1 up", path.display())]
     Slots {
         /// The file.
@@ -49,7 +48,7 @@ pub enum HostfileError {
         /// Text in place of the number.
         slots: String,
     },
-    /// A line is none of the forms.
+    /// A line has no valid form.
     #[error("{}, line {line}: {text:?} is none of HOST slots=N, HOST:N and HOST\ntry: node0 slots=4, for example", path.display())]
     Line {
         /// The file.
@@ -59,7 +58,7 @@ pub enum HostfileError {
         /// Text of the line, without its comment.
         text: String,
     },
-    /// The file names no host at all.
+    /// The file names no host.
     #[error("the hostfile {} names no host", path.display())]
     Empty {
         /// The file.
@@ -70,26 +69,26 @@ pub enum HostfileError {
 /// Reads the hostfile at `path`.
 ///
 /// # Errors
-/// Fails if it cannot be read, names no host, or has a line that is none of the forms above.
+/// Fails if the file cannot be read, names no host, or has a line without one of the forms above.
 pub(crate) fn read(path: &Path) -> Result<Hosts, HostfileError> {
     let failed = |source| HostfileError::Read { path: path.to_owned(), source };
     let text = text(path).map_err(failed)?;
     parse(&text, path)
 }
 
-/// Number of ranks for which hosts have slots.
+/// Number of slots of all hosts.
 pub(crate) fn slots_of(hosts: &[HostSlots]) -> u64 {
     hosts.iter().map(|host| u64::from(host.slots.get())).sum()
 }
 
-/// Gives hosts slots for ranks that share them: all of them as many more, as with `--oversubscribe` of Open MPI 4.1 and 5.
+/// Adds slots to hosts for ranks that share them: the same number to each host, as with `--oversubscribe` of Open MPI 4.1 and 5.
 pub(crate) fn add_slots(hosts: &mut [HostSlots], ranks: u64) {
     let more = ranks.saturating_sub(slots_of(hosts)).div_ceil(hosts.len().max(1) as u64);
     let more = u32::try_from(more).unwrap_or(u32::MAX);
     hosts.iter_mut().for_each(|host| host.slots = host.slots.saturating_add(more));
 }
 
-/// Texts of pipes. `<(...)` of a shell gives its text once, and a line of `mpiexec` is looked at before its launch reads the hosts.
+/// Texts of pipes. A pipe from `<(...)` of a shell can be read once, but a line of `mpiexec` is examined before its launch reads the hosts.
 static OF_PIPES: Mutex<BTreeMap<PathBuf, String>> = Mutex::new(BTreeMap::new());
 
 fn text(path: &Path) -> io::Result<String> {
@@ -119,25 +118,25 @@ fn parse(text: &str, path: &Path) -> Result<Hosts, HostfileError> {
 pub struct Hosts(pub Vec<HostLine>);
 
 impl Hosts {
-    /// True if each line is a slot, as in lists of schedulers: a name without a number stands there several times.
+    /// True if each line is a slot, as in lists of schedulers: a name without a number occurs several times.
     pub(crate) fn is_list_of_slots(&self) -> bool {
         let times = self.times();
         self.0.iter().any(|host| host.slots.is_none() && times[host.name.as_str()] > 1)
     }
 
-    /// How often each name stands there.
+    /// Number of occurrences of each name.
     pub(crate) fn times(&self) -> HashMap<&str, usize> {
         let mut times = HashMap::new();
         self.0.iter().for_each(|host| *times.entry(host.name.as_str()).or_default() += 1);
         times
     }
 
-    /// True if a number of slots is given for each host, or follows from the list.
+    /// True if the number of slots of each host is given, or follows from the list.
     pub(crate) fn is_counted(&self) -> bool {
         self.0.iter().all(|host| host.slots.is_some()) || self.is_list_of_slots()
     }
 
-    /// The names, if each stands once and none has a number of slots.
+    /// The names, if each occurs once and none has a number of slots.
     pub(crate) fn bare_names(&self) -> Option<Vec<String>> {
         let is_bare = self.0.iter().all(|host| host.slots.is_none()) && !self.is_list_of_slots();
         is_bare.then(|| self.names())
@@ -148,17 +147,17 @@ impl Hosts {
         self.0.iter().map(|host| host.name.clone()).collect()
     }
 
-    /// The hosts with a slot for each name that has no number.
+    /// The hosts, with one slot for each name without a number.
     pub(crate) fn one_by_name(&self) -> Vec<HostSlots> {
         let slots = |host: &HostLine| host.slots.unwrap_or(NonZeroU32::MIN);
         self.0.iter().map(|host| HostSlots { node: host.name.clone(), slots: slots(host) }).collect()
     }
 
-    /// The hosts with their slots. A name without a number has `room`, or one slot in a [list of slots](Self::is_list_of_slots). A host that has no
-    /// room is left out.
+    /// The hosts with their slots. A name without a number gets `room` slots, or one slot in a [list of slots](Self::is_list_of_slots). A host
+    /// without room is omitted.
     ///
     /// # Errors
-    /// As `room`.
+    /// Fails if `room` fails.
     pub(crate) fn counted<E>(&self, room: impl Fn(&str) -> Result<Option<NonZeroU32>, E>) -> Result<Vec<HostSlots>, E> {
         let is_list = self.is_list_of_slots();
         let slots = |host: &HostLine| match host.slots {
@@ -173,25 +172,25 @@ impl Hosts {
     }
 }
 
-/// Refusal of a text as the hosts of `--host`.
+/// Refusal of a value of `--host`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostsError {
-    /// One of them is none of the forms.
+    /// A part has no valid form.
     #[error("{text:?} is none of HOST and HOST:N, with N from 1 up")]
     Form {
         /// The text.
         text: String,
     },
-    /// Its brackets cannot be read.
+    /// The brackets cannot be parsed.
     #[error(transparent)]
     List(#[from] HostlistError),
 }
 
-/// Reads hosts with their slots: `node0:4,node1` or `node[0-3]:4`.
+/// Parses hosts with their slots: `node0:4,node1` or `node[0-3]:4`.
 ///
 /// # Errors
-/// Fails for a text that names no host, or has a part of another form.
+/// Fails for a text that names no host, or has a part without a valid form.
 pub(crate) fn parse_hosts(text: &str) -> Result<Hosts, HostsError> {
     let mut hosts = Vec::new();
     for part in hostlist::parts(text) {
@@ -216,7 +215,7 @@ mod tests {
         parse(text, Path::new("hosts")).map_err(|error| error.to_string())
     }
 
-    /// Names with their numbers of slots, 0 for none.
+    /// Names with their numbers of slots; 0 if no number is given.
     fn seen(hosts: &Hosts) -> Vec<(&str, u32)> {
         hosts.0.iter().map(|host| (host.name.as_str(), host.slots.map_or(0, NonZeroU32::get))).collect()
     }
@@ -264,7 +263,7 @@ mod tests {
         assert_eq!(seen(&read(&path).unwrap()), hosts);
     }
 
-    /// Hostfiles that users bring along from other launchers.
+    /// Hostfiles of other launchers.
     #[test]
     fn files_of_other_launchers_are_read_as_far_as_they_mean_the_same() {
         let check = |text: &str, expected: &[(&str, u32)]| {

@@ -1,15 +1,16 @@
-//! Job control: a shell above this process that continues it after Ctrl-Z has stopped it.
+//! Job control: a shell that can continue this process after Ctrl-Z has stopped it.
 //!
-//! Ctrl-Z stops no process of an orphaned process group, since nobody could continue it: POSIX.1-2017, 2.4.3 Signal Actions. The kernel
-//! sees to that for programs that leave SIGTSTP alone; one that handles the signal and stops itself by SIGSTOP asks here first.
+//! Ctrl-Z stops no process of an orphaned process group, because no process could continue it: POSIX.1-2017, 2.4.3 Signal Actions. The kernel
+//! ensures this for programs with the default action of SIGTSTP. A program that handles the signal and stops itself by SIGSTOP checks here
+//! first.
 
 use std::fs;
 use std::iter::successors;
 
-/// Most ancestors that are looked at.
+/// Maximum number of ancestors in the search.
 const ANCESTORS_MAX: usize = 1000;
 
-/// What `proc_pid_stat(5)` tells of the family of a process.
+/// Relations of a process, from `proc_pid_stat(5)`.
 #[derive(Clone, Copy, Debug)]
 struct Relations {
     parent: u32,
@@ -17,13 +18,13 @@ struct Relations {
     session: u32,
 }
 
-/// Returns true if a shell, or what stands for one, has put this process into a group of its own, and can continue it. Under `ssh -t HOST
-/// lattice` and in a container whose first process this is, there is none. The shell is looked for among the ancestors alone.
+/// Returns true if a shell, or a similar program, has put this process into a separate process group, and can continue it. There is no shell
+/// under `ssh -t HOST lattice`, and in a container with this program as its first process. The search includes only ancestors.
 pub(crate) fn has_shell() -> bool {
     relations(std::process::id()).is_some_and(|own| is_continued(own, relations))
 }
 
-/// The first ancestor outside of the process group decides: it must be of the same session.
+/// The first ancestor outside of the process group decides. It must be in the same session.
 fn is_continued(own: Relations, find: impl Fn(u32) -> Option<Relations>) -> bool {
     let mut ancestors = successors(find(own.parent), |process| find(process.parent)).take(ANCESTORS_MAX);
     ancestors.find(|process| process.group != own.group).is_some_and(|process| process.session == own.session)
@@ -31,7 +32,7 @@ fn is_continued(own: Relations, find: impl Fn(u32) -> Option<Relations>) -> bool
 
 fn relations(pid: u32) -> Option<Relations> {
     let line = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The name stands in parentheses, and may have some itself.
+    // The name is in parentheses, and may itself contain parentheses.
     let end = line.iter().rposition(|&byte| byte == b')')?;
     let mut numbers = str::from_utf8(&line[end + 1..]).ok()?.split_ascii_whitespace().skip(1);
     let mut number = || numbers.next()?.parse().ok();
@@ -42,7 +43,7 @@ fn relations(pid: u32) -> Option<Relations> {
 mod tests {
     use super::*;
 
-    /// True if a launcher is continued whose process group is 30, in session 10, and whose ancestors have these groups and sessions.
+    /// True if a launcher in process group 30 and session 10 can be continued. Its ancestors have these groups and sessions.
     fn continued(ancestors: &[(u32, u32)]) -> bool {
         let find = |pid: u32| {
             let &(group, session) = ancestors.get((pid as usize).checked_sub(1)?)?;

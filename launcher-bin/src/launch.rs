@@ -1,15 +1,15 @@
-//! Runs one launch: the same request, output and exit code, wherever its ranks are.
+//! Runs one launch. Request, output and exit code are the same wherever its ranks run.
 //!
 //! ```text
 //!                             ┌──────── Control ───────┐
 //! signals ──> SignalForwarder │                        v
 //!     ^ hung up               └──interrupts──┐    a session in this process  ──Update──> Renderer ──> writer threads
 //!     └──────────────────────────────────────┼─── or an attach stream of many ─────────────┘
-//!                                            └─────────────> (says so)
+//!                                            └─────────────> (reports it)
 //! ```
 //!
-//! `local` and `remote` differ in the source of updates and the destination of commands; `frontend` is what they share. All of it
-//! is one task on one thread, apart from the writers and a reader of input.
+//! `local` and `remote` differ in the source of updates and the destination of commands. `frontend` is common to both. Everything is one
+//! task on one thread, except the writers and a reader of input.
 
 mod acquisition;
 mod attached;
@@ -41,12 +41,12 @@ use crate::prepared::PreparedLaunch;
 use crate::request::{Action, LaunchCommand, RequestError};
 use crate::signals;
 
-/// Runs a launch, or only prints its plan; returns the exit code.
+/// Runs a launch, or prints its plan; returns the exit code.
 ///
 /// Must be called while this process has one thread.
 ///
 /// # Errors
-/// Fails if the launch cannot start; then no rank was started. One on a cluster may also be lost sight of.
+/// Fails if the launch cannot start; no rank has started then. Also fails if the contact to a launch on a cluster is lost.
 pub fn run(args: &LaunchArgs, verbosity: Verbosity) -> Result<u8, LaunchError> {
     let machine = Machine::this()?;
     let allocation = cluster::allocation(args.cluster.alloc.as_deref(), &machine.environment)?;
@@ -54,7 +54,7 @@ pub fn run(args: &LaunchArgs, verbosity: Verbosity) -> Result<u8, LaunchError> {
     args.idle.notes(given, verbosity).for_each(|note| report(&note));
     let mut args = args.clone();
     if allocation.is_none() {
-        // The programs are where they are to run.
+        // The programs are already on the machine where they run.
         args.copies.bcast = None;
     }
     let mut command = LaunchCommand::new(&args, &machine)?;
@@ -70,17 +70,17 @@ pub fn run(args: &LaunchArgs, verbosity: Verbosity) -> Result<u8, LaunchError> {
     code
 }
 
-/// Descriptors of a launch whose ranks run elsewhere: two files for each rank, if it has some and the number of ranks is known.
+/// Descriptors for a launch with ranks on other machines: two files for each rank, if it has output files and the number of ranks is known.
 fn descriptors_of_files(command: &LaunchCommand) -> DescriptorPlan {
     let has_files = command.output.stdout.is_some() || command.output.stderr.is_some();
     let ranks = command.request.programs.size().filter(|_| has_files).unwrap_or(0);
     DescriptorPlan { ranks: 0, others: 2 * ranks as usize }
 }
 
-/// Refuses what makes no sense without an allocation.
+/// Rejects a launch that requires an allocation, if it has none.
 ///
 /// # Errors
-/// Fails if none is named by the flags or the environment.
+/// Fails if neither the flags nor the environment name an allocation.
 pub(crate) fn need_allocation(args: &LaunchArgs) -> Result<(), LaunchError> {
     let environment: Vec<_> = std::env::vars_os().collect();
     match cluster::allocation(args.cluster.alloc.as_deref(), &environment)? {
@@ -110,7 +110,7 @@ fn started(
             };
             with_copies(copies, || remote::run(command, &server, allocation, verbosity))
         }
-        // A plan for nodes that are known, without a right to any.
+        // A plan for all known nodes. It needs no allocation.
         None if args.cluster.api.api.is_some() && command.action == Action::Plan => {
             let server = ApiServer::find(args.cluster.api.api.as_deref(), &machine.environment)?;
             remote::run(command, &server, String::new(), verbosity)
@@ -123,25 +123,26 @@ fn started(
     }
 }
 
-/// Runs a launch, and then has the copies removed that were made for it. From then on signals end this process as if it had never listened.
+/// Runs a launch, and then removes the copies that were made for it. From then on, signals end this process as by default.
 fn with_copies(copies: Option<Broadcast>, run: impl FnOnce() -> Result<u8, LaunchError>) -> Result<u8, LaunchError> {
     let code = run();
-    // Without it, they do nothing.
+    // If this fails, signals have no effect.
     let _ = signals::end_us();
     drop(copies);
     code
 }
 
-/// Prints where the ranks of a launch would run that is not started; returns the exit code.
+/// Prints where the ranks of a launch would run; the launch is not started. Returns the exit code.
 fn show_plan(launch: &PreparedLaunch) -> Result<u8, LaunchError> {
     Ok(print(&plan(launch))?)
 }
 
-/// Opens the files for ranks' output, however many the hard limit allows.
+/// Opens the files for ranks' output. Their number is limited only by the hard limit of descriptors.
 fn open_files(launch: &PreparedLaunch) -> Result<OpenFiles, LaunchError> {
     let former = raise_descriptor_limit().map_err(LaunchError::DescriptorLimit)?;
     let files = OpenFiles::open(launch);
-    // A session raises it for itself, and gives its ranks what it finds: they shall get what we were given.
+    // A session raises the limit for itself, and gives its ranks the limit that it found. Ranks must get the limit that this process was
+    // given.
     setrlimit(Resource::RLIMIT_NOFILE, former.soft, former.hard).map_err(LaunchError::DescriptorLimit)?;
     Ok(files?)
 }

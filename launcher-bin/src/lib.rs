@@ -1,7 +1,7 @@
-//! `lattice`, the command: the meaning of its arguments, a launch on this machine, and what is printed of it.
+//! Command `lattice`: interpretation of its arguments, launches on this machine, and printed output.
 //!
-//! A library, so that the binary is a thin shell around it. A launch passes through the modules in this order, and a module
-//! imports only those to its left ([`args`] and [`exit`] import none of them):
+//! A library, so that the binary is a thin wrapper. A launch passes through the modules in this order. A module imports only modules to its left
+//! ([`args`] and [`exit`] import none of them):
 //!
 //! ```text
 //! words ─> args ─> request ─> prepared > launch ─────────────────> exit code
@@ -12,11 +12,11 @@
 //!                                                   bytes      first cause
 //! ```
 //!
-//! Lines of `mpiexec`, `mpirun` and `srun` become words of `lattice launch` within [`args`], by one table each.
+//! [`args`] converts lines of `mpiexec`, `mpirun` and `srun` to lines of `lattice launch`, by one table each.
 //!
-//! All other commands are `args -> commands -> console`: one question to the API server, one table or JSON document. [`console`]
-//! alone prints (but for the ranks' output), and [`exit`] alone chooses exit codes. Calls to the API server are made below [`cluster`];
-//! what it and a client say to each other about a launch that runs is in `attachment` as types, and in `wire` as messages.
+//! All other commands are `args -> commands -> console`: one request to the API server, one table or JSON document. Only [`console`] prints,
+//! except for the output of ranks. Only [`exit`] selects exit codes. Calls to the API server are made below [`cluster`]. Messages between a
+//! client and the API server about a running launch are types in `attachment`, and protocol messages in `wire`.
 
 pub mod args;
 mod attachment;
@@ -72,12 +72,12 @@ use self::console::{Verbosity, print, report};
 use self::failure::Failure;
 use self::launch::LaunchError;
 
-/// Carries out a command line, whose first word is the name that the program was called by; returns the exit code. A command that Ctrl-C has
-/// ended does not return: SIGINT ends the process, as the shell above expects.
+/// Runs a command line. Its first word is the name of the called program. Returns the exit code. If Ctrl-C has ended a command, this function
+/// does not return: SIGINT ends the process, as the calling shell expects.
 ///
 /// Must be called while this process has one thread.
 pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
-    // Without it, signals do what our parent has left them to do.
+    // Without this call, signals keep the settings of the parent process.
     let _ = signals::prepare();
     let words: Vec<OsString> = words.into_iter().collect();
     let outcome = match args::parse(words.iter().cloned()) {
@@ -138,7 +138,7 @@ fn carry_out(command: Command, verbosity: Verbosity) -> Result<u8, Failure> {
     })
 }
 
-/// Follows a launch of this machine, where it is looked for first unless an API server is named, or of the cluster.
+/// Follows a launch. Searches this machine first, unless an API server is named, and then the cluster.
 fn attach(args: &args::AttachArgs, verbosity: Verbosity) -> Result<u8, Failure> {
     launch::attach(args, verbosity).map_err(|error| match error {
         LaunchError::Cluster(error) if args.api.api.is_none() && error.is_absence() => {
@@ -155,8 +155,8 @@ fn exec(args: &args::ExecArgs, verbosity: Verbosity) -> Result<u8, Failure> {
     Ok(launch::run(&args, verbosity)?)
 }
 
-/// Launches here or on the cluster at hand; else, where nodes are to be reached by the means of others, on a cluster of them that is
-/// made first, by the same words, whose remarks are reported there.
+/// Launches on this machine or on the available cluster. If `--via` or the surrounding allocation selects other means to reach nodes, first
+/// creates a cluster on these nodes. The same command line then runs there, and reports the remarks.
 fn launch(args: &args::LaunchArgs, remarks: &Remarks, words: &[OsString], verbosity: Verbosity) -> Result<u8, Failure> {
     match via::Way::of_launch(args)? {
         Some(way) => Ok(via::launch(&way, words, verbosity)?),
@@ -175,13 +175,13 @@ fn verbosity(cli: &Cli) -> Verbosity {
     }
 }
 
-/// Answers a command line that clap did not take: with what was asked for as it is, or with a message of ours.
+/// Answers a command line that clap rejects: prints requested text unchanged, or fails with a message of Lattice.
 fn answer(error: &clap::Error, words: &[OsString]) -> Result<u8, Failure> {
     let text = error.render().to_string();
-    // clap writes this before all that a parser of ours says, also before the answer to `--pmi=list`.
+    // clap writes this prefix before every text from a value parser, also before the answer to `--pmi=list`.
     let text = text.strip_prefix("error: ").unwrap_or(&text);
     match error.kind() {
-        // No message of ours, and no answer: nobody asked for help.
+        // This help was not requested, so it is neither a message of Lattice nor a result.
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             console::write_stderr(text.as_bytes());
             Ok(exit::OURS)
@@ -194,8 +194,8 @@ fn answer(error: &clap::Error, words: &[OsString]) -> Result<u8, Failure> {
     }
 }
 
-/// Starts to log to standard error what the filter in `LATTICE_LOG` lets through. Without it a daemon logs what an operator should
-/// know, as its agents do, and a command nothing.
+/// Starts logging to standard error, with the filter in `LATTICE_LOG`. Without the filter, a daemon logs events for operators, as the agents do,
+/// and a command logs nothing.
 fn start_log(command: &Command) {
     lattice_daemon::log::start(is_daemon(command).then_some(LevelFilter::INFO));
 }
@@ -208,10 +208,10 @@ fn show(bytes: &[u8]) -> Result<u8, Failure> {
     print(bytes).map_err(|error| Failure::ours(&error))
 }
 
-/// Connections of nodes and clients for which an API server reserves its table of open files, of 128 KiB.
+/// Number of connections of nodes and clients for which an API server reserves its table of open files, of 128 KiB.
 const CONNECTIONS: usize = 16_000;
 
-/// Runs the API server, which has a descriptor for each connection and each spool: as many as the system lets it have.
+/// Runs the API server. Each connection and each spool needs a descriptor, so the server raises its limit to the maximum.
 fn serve_api(args: &lattice_api_server::args::ApiArgs) -> Result<u8, Failure> {
     if let Err(errno) = rank_spawner::raise_descriptor_limit() {
         tracing::warn!("cannot raise the limit of open files: {}", errno.desc());

@@ -1,6 +1,6 @@
-//! Limits on the number of ranks of this machine, known before the first is started.
+//! Limits of this machine on the number of ranks, known before the first rank starts.
 //!
-//! Not a promise that so many fit, as others use the machine too; a job that cannot fit is refused with a number.
+//! A number within the limits may still not fit, because other programs use the machine too. A job that cannot fit is refused with a number.
 
 use std::fs;
 use std::path::Path;
@@ -8,17 +8,17 @@ use std::path::Path;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::geteuid;
 
-/// A rank's PMI socket, its process, its two output streams and its input.
+/// Descriptors of a rank: its PMI socket, its process, two output streams and its input.
 const DESCRIPTORS_PER_RANK: u64 = 5;
-/// Descriptors beside those of ranks: our own streams, the runtime's and a trace.
+/// Descriptors for other purposes: the standard streams, the runtime and a trace.
 const OTHER_DESCRIPTORS: u64 = 32;
 
 /// Limits on the number of ranks on this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Numbers of processes that there can be, each with the name of its limit.
+    /// Maximum numbers of processes, each with the name of its limit.
     pub processes: Vec<(String, u64)>,
-    /// Number of descriptors that we can hold; `None` for any number.
+    /// Maximum number of descriptors of this process; `None` if unlimited.
     pub descriptors: Option<u64>,
 }
 
@@ -40,7 +40,7 @@ pub struct Limits {
     }
 )]
 pub struct TooManyRanks {
-    /// Number of ranks that were asked for.
+    /// Requested number of ranks.
     pub ranks: u32,
     /// Name of the limit that is too low.
     pub limited_by: String,
@@ -51,10 +51,10 @@ pub struct TooManyRanks {
 }
 
 impl Limits {
-    /// The limits of this process. What cannot be read does not limit.
+    /// Limits of this process. A limit that cannot be read does not apply.
     pub fn of_this_process() -> Self {
         let mut processes = Vec::new();
-        // The kernel does not hold a privileged user to RLIMIT_NPROC.
+        // The kernel does not apply RLIMIT_NPROC to a privileged user.
         if !geteuid().is_root()
             && let Some(limit) = finite(Resource::RLIMIT_NPROC)
         {
@@ -73,7 +73,7 @@ impl Limits {
     /// Checks that a job of `ranks` ranks that write to `files` files can fit.
     ///
     /// # Errors
-    /// Names the first limit that is too low, and how many ranks would fit.
+    /// Returns the first limit that is too low, and the number of ranks that fit.
     pub fn check(&self, ranks: u32, files: usize) -> Result<(), TooManyRanks> {
         let processes = self.processes.iter().map(|(name, limit)| (name.as_str(), *limit, *limit));
         let descriptors = self.descriptors.map(|limit| {
@@ -87,7 +87,7 @@ impl Limits {
     }
 }
 
-/// The hard limit, up to which we raise our own.
+/// Hard limit, to which this process raises its soft limit; `None` if unlimited.
 fn finite(resource: Resource) -> Option<u64> {
     let (_, hard) = getrlimit(resource).ok()?;
     (hard != nix::libc::RLIM_INFINITY).then_some(hard)
@@ -97,7 +97,7 @@ fn number_in(file: &Path) -> Option<u64> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// The path of our control group in the one hierarchy of version 2.
+/// Path of this process's control group in the single hierarchy of version 2.
 fn cgroup_v2(proc_self_cgroup: &str) -> Option<&str> {
     proc_self_cgroup.lines().find_map(|line| line.strip_prefix("0::"))
 }
@@ -157,7 +157,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// A number that a refusal names is one that is not refused, and it is the largest.
+        /// The number of ranks in a refusal fits, and no greater number fits.
         #[test]
         fn as_many_ranks_fit_as_a_refusal_says(processes in 1_u64..5000, descriptors in 0_u64..20_000, files in 0_usize..300, ranks in 1_u32..6000) {
             let limits = Limits { processes: vec![("pid_max".to_owned(), processes)], descriptors: Some(descriptors) };

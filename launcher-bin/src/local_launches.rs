@@ -1,4 +1,4 @@
-//! Launches on this machine that no API server knows: each answers at a socket of its own, which its user finds by the launch's id.
+//! Launches on this machine that no API server manages. Each answers on its own socket, which its user finds by the launch's id.
 //!
 //! ```text
 //! lattice launch    service ──binds──> DIRECTORY/ID <──connects── lattice status ID, signal, abort, proctable, launches
@@ -6,9 +6,9 @@
 //!                      ────LocalAnswer───────────────────────────>
 //! ```
 //!
-//! The directory is `$XDG_RUNTIME_DIR/lattice/launches`, or without that variable `/tmp/lattice-UID/launches`; nobody else can enter it, and
-//! both ends ask the kernel whose process the other one is. All of it is reached by the descriptor of the directory. A socket whose launch is
-//! gone (SIGKILL) is removed by the command that finds it.
+//! The directory is `$XDG_RUNTIME_DIR/lattice/launches`, or `/tmp/lattice-UID/launches` without that variable. Only its user can enter it,
+//! and both ends get the user of the peer process from the kernel. All access uses the descriptor of the directory. If a launch ended by
+//! SIGKILL, the command that finds its socket removes it.
 
 mod service;
 mod viewers;
@@ -40,33 +40,33 @@ pub(crate) use self::service::{LaunchHere, LocalService, Watched};
 use crate::console::report;
 use crate::environment::{self, Environment};
 
-/// Time for an answer, which a launch gives at once unless it is stopped.
+/// Time limit for an answer. A launch answers at once unless it is stopped.
 const ANSWER: Duration = Duration::from_secs(5);
-/// The same for a list of all launches.
+/// Time limit for each answer in a list of all launches.
 const SUMMARY_ANSWER: Duration = Duration::from_secs(1);
-/// The same for call stacks, which it looks at first.
+/// Time limit for call stacks, which the launch collects first.
 const STACKS_ANSWER: Duration = CALL_STACKS.saturating_add(ANSWER);
-/// Most bytes of an answer; one rank takes some hundred.
+/// Maximum size of an answer in bytes. One rank takes some hundred.
 const ANSWER_MAX: u64 = 256 << 20;
 
-/// Failure to ask a launch on this machine.
+/// Failure of a request to a launch on this machine.
 #[derive(Debug, thiserror::Error)]
 pub enum LocalError {
-    /// It does not answer.
+    /// The launch does not answer.
     #[error("launch {id} on this machine does not answer: {source}; is its lattice stopped?")]
     Silent {
         /// Id of the launch.
         id: String,
-        /// Error of the system.
+        /// System error.
         source: io::Error,
     },
-    /// It ended before it could answer.
+    /// The launch ended before it answered.
     #[error("launch {id} on this machine is over")]
     Over {
         /// Id of the launch.
         id: String,
     },
-    /// It refuses, in its words.
+    /// The launch refuses the request.
     #[error("launch {id} on this machine: {reason}")]
     Refused {
         /// Id of the launch.
@@ -76,25 +76,26 @@ pub enum LocalError {
     },
 }
 
-/// A launch on this machine, by its socket.
+/// A launch on this machine, identified by its socket.
 #[derive(Clone, Debug)]
 pub(crate) struct LocalLaunch {
     id: String,
     directory: Arc<PrivateDirectory>,
 }
 
-/// Finds the launch of this id; `None` if there is none of ours on this machine.
+/// Finds the launch with this id; `None` if this user has none on this machine.
 pub(crate) fn find(id: &str, environment: &Environment) -> Option<LocalLaunch> {
     let launch = LocalLaunch::in_directory(&opened(environment)?, id)?;
     launch.connect().ok().flatten().map(|_| launch)
 }
 
-/// Returns what every launch of ours on this machine tells of itself; of one that does not answer, for it is stopped, what others see.
+/// Returns the summaries of all launches of this user on this machine. A stopped launch does not answer: its summary has the facts that are
+/// visible from outside.
 pub(crate) fn summaries(environment: &Environment) -> Vec<proto::LaunchSummary> {
     let Some(directory) = opened(environment) else { return Vec::new() };
     let names = directory.names().unwrap_or_default();
     let launches = names.iter().filter_map(|name| LocalLaunch::in_directory(&directory, name));
-    // All at once: those that are stopped hold up nobody.
+    // All queries run in parallel, so that stopped launches cause no delay.
     std::thread::scope(|scope| {
         let asked: Vec<_> = launches.map(|launch| scope.spawn(move || launch.summary())).collect();
         asked.into_iter().filter_map(|asked| asked.join().ok().flatten()).collect()
@@ -102,13 +103,13 @@ pub(crate) fn summaries(environment: &Environment) -> Vec<proto::LaunchSummary> 
 }
 
 impl LocalLaunch {
-    /// The launch of this id; `None` if it is no id. The socket of one that does not take connections yet has no id as its name.
+    /// The launch with this id; `None` for an invalid id. While a socket does not accept connections yet, its name is not a valid id.
     fn in_directory(directory: &Arc<PrivateDirectory>, id: &str) -> Option<Self> {
         let is_id = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
         is_id.then(|| Self { id: id.to_owned(), directory: Arc::clone(directory) })
     }
 
-    /// Returns what it tells of itself; `None` if it is over.
+    /// Returns the summary of the launch; `None` if it is over.
     fn summary(&self) -> Option<proto::LaunchSummary> {
         match self.ask(Question::Summary(proto::Nothing {}), SUMMARY_ANSWER) {
             Ok(Answer::Summary(summary)) => Some(summary),
@@ -121,7 +122,7 @@ impl LocalLaunch {
         }
     }
 
-    /// What is known of a launch whose launcher is stopped.
+    /// Facts about a launch with a stopped launcher.
     fn seen_from_outside(&self) -> Option<proto::LaunchSummary> {
         let socket = self.connect().ok()??;
         let launcher = getsockopt(&socket, PeerCredentials).ok()?.pid();
@@ -142,7 +143,7 @@ impl LocalLaunch {
         })
     }
 
-    /// CPUs on which its launcher may run, and so its ranks; `None` if the kernel does not tell them.
+    /// CPUs on which its launcher, and so its ranks, may run; `None` if the kernel does not report them.
     pub(crate) fn usable_cpus(&self) -> Option<CpuSet> {
         let socket = self.connect().ok()??;
         let launcher = getsockopt(&socket, PeerCredentials).ok()?.pid();
@@ -150,12 +151,12 @@ impl LocalLaunch {
         status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim().parse().ok()
     }
 
-    /// Returns what every rank does.
+    /// Returns the state of every rank.
     pub(crate) fn status(&self) -> Result<proto::LaunchStatus, LocalError> {
         self.status_by(Question::Status(proto::Nothing {}), ANSWER)
     }
 
-    /// Returns what every rank does, with the call stacks of those that run.
+    /// Returns the state of every rank, with the call stacks of running ranks.
     pub(crate) fn stacks(&self) -> Result<proto::LaunchStatus, LocalError> {
         self.status_by(Question::Stacks(proto::Nothing {}), STACKS_ANSWER)
     }
@@ -167,7 +168,7 @@ impl LocalLaunch {
         }
     }
 
-    /// Sends a signal to ranks; to all for `None`.
+    /// Sends a signal to ranks; `None` for all ranks.
     pub(crate) fn signal(&self, signal: Signal, ranks: Option<&RankRanges>) -> Result<(), LocalError> {
         let ranks = ranks.map(encode_ranges).unwrap_or_default();
         self.order(Question::Signal(proto::SignalRanks { signal: signal as i32, ranks }))
@@ -183,7 +184,7 @@ impl LocalLaunch {
         &self.id
     }
 
-    /// Attaches to the launch; returns the socket, which does not block, by which it tells what happens.
+    /// Attaches to the launch. Returns the non-blocking socket on which the launch sends its events.
     pub(crate) fn attach(&self) -> Result<UnixStream, LocalError> {
         let socket = self.connect().and_then(|socket| {
             let Some(mut socket) = socket else { return Ok(None) };
@@ -224,7 +225,7 @@ impl LocalLaunch {
         }
     }
 
-    /// The answer; `None` if the launch ends meanwhile.
+    /// Returns the answer; `None` if the launch ends meanwhile.
     fn exchange(&self, question: Question, limit: Duration) -> io::Result<Option<Answer>> {
         let Some(mut socket) = self.connect()? else { return Ok(None) };
         socket.write_all(&proto::LocalQuestion { what: Some(question) }.encode_to_vec())?;
@@ -235,13 +236,13 @@ impl LocalLaunch {
         Ok(proto::LocalAnswer::decode(&*answer)?.what)
     }
 
-    /// A connection; `None` if the launch is gone.
+    /// Connects to the launch; `None` if the launch is gone.
     fn connect(&self) -> io::Result<Option<UnixStream>> {
         let socket = match UnixStream::connect(self.directory.by_descriptor(&self.id)) {
             Ok(socket) => socket,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                // Its launch was killed. The kernel refuses connections to files that are no sockets as well: those stay.
+                // The launch was killed. The kernel also refuses connections to files that are not sockets. Such files stay.
                 self.directory.remove_socket(&self.id);
                 return Ok(None);
             }
@@ -255,7 +256,7 @@ impl LocalLaunch {
     }
 }
 
-/// Name of the directory of the sockets in that of the user.
+/// Name of the directory of the sockets, within the directory of the user.
 const LAUNCHES: &str = "launches";
 
 /// Directory of this user on this machine.
@@ -264,7 +265,8 @@ fn of_user(environment: &Environment) -> PathBuf {
     set.map_or_else(|| PathBuf::from(format!("/tmp/lattice-{}", geteuid())), |runtime| runtime.join("lattice"))
 }
 
-/// The directory of the sockets of this user's launches; `None` if there is none. One that is not this user's alone is reported, and not used.
+/// Opens the directory of the sockets of this user's launches; `None` if there is none. A directory that is not private to this user is
+/// reported, and not used.
 fn opened(environment: &Environment) -> Option<Arc<PrivateDirectory>> {
     let opened = PrivateDirectory::open(of_user(environment)).and_then(|user| user.open_below(LAUNCHES));
     match opened {
@@ -277,10 +279,10 @@ fn opened(environment: &Environment) -> Option<Arc<PrivateDirectory>> {
     }
 }
 
-/// The same directory, after it was made if it was missing.
+/// Opens the same directory, and creates it if it is missing.
 ///
 /// # Errors
-/// Fails if it cannot be made, or is not this user's alone.
+/// Fails if it cannot be created, or is not private to this user.
 fn prepared(environment: &Environment) -> Result<PrivateDirectory, NotPrivate> {
     PrivateDirectory::make(of_user(environment))?.make_below(LAUNCHES)
 }
@@ -318,7 +320,7 @@ mod tests {
         assert_eq!(of_user(&environment(Path::new("relative"))), Path::new(&own));
     }
 
-    /// Another user has made the directory, or a link in its place: what is there stays, whatever its names are.
+    /// Another user has created the directory, or a link in its place. Its contents stay, whatever their names.
     #[test]
     fn nothing_is_removed_from_a_directory_that_another_one_leads_to() {
         let runtime = tempfile::tempdir().unwrap();
@@ -348,7 +350,7 @@ mod tests {
         assert!(path.join("results").exists());
     }
 
-    /// It is bound, and does not listen yet.
+    /// The socket is bound, and does not listen yet.
     #[test]
     fn a_socket_that_is_being_made_is_left_alone() {
         let runtime = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! This machine, as a launch request is checked against it.
+//! This machine, for checks of a launch request.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -27,11 +27,11 @@ pub struct Machine {
     pub environment: Vec<(OsString, OsString)>,
     /// Limits on the number of ranks.
     pub limits: Limits,
-    /// Soft limits of this process, which are those of the user's shell.
+    /// Soft limits of this process, which are the limits of the user's shell.
     pub soft_limits: Vec<SoftLimit>,
-    /// File mode creation mask of this process, where the kernel tells it.
+    /// File mode creation mask of this process; `None` if the kernel does not report it.
     pub umask: Option<u32>,
-    /// Priority of this process, which is that of the user's shell.
+    /// Priority of this process, which is the priority of the user's shell.
     pub priority: Priority,
     /// True if standard output is a terminal.
     pub watched: bool,
@@ -44,14 +44,14 @@ pub struct Machine {
 #[non_exhaustive]
 pub enum MachineError {
     /// The name of this node cannot be read.
-    #[error("cannot tell the name of this node: {0}")]
+    #[error("cannot find the name of this node: {0}")]
     HostName(#[source] nix::Error),
-    /// The working directory is gone or hidden.
-    #[error("cannot tell the working directory: {0}\ntry: cd to a directory that exists")]
+    /// The working directory is removed or not accessible.
+    #[error("cannot find the working directory: {0}\ntry: cd to a directory that exists")]
     WorkingDirectory(#[source] io::Error),
 }
 
-/// The working directory; of one that has been removed the path that it had, as the shell tells it in `PWD`: only what needs it fails.
+/// The working directory. If it was removed, its former path from the shell's `PWD`, so that only operations that need the directory fail.
 fn directory(current: io::Result<PathBuf>, told: Option<OsString>) -> Result<PathBuf, MachineError> {
     current.or_else(|error| match told.map(PathBuf::from).filter(|path| path.is_absolute()) {
         Some(path) => Ok(path),
@@ -66,21 +66,20 @@ fn address(interface: &InterfaceAddress) -> Option<IpAddr> {
     of_four.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::from(address.ip())))
 }
 
-/// Soft limits of this process; resources that the system does not know have none.
+/// Soft limits of this process, except for resources that the system does not have.
 fn soft_limits() -> Vec<SoftLimit> {
     let limits = LimitedResource::ALL.iter().filter_map(|resource| resource.limit().ok());
     limits.map(|limit| SoftLimit { resource: limit.resource, value: limit.soft }).collect()
 }
 
-/// File mode creation mask of this process. The system call would have to change it.
+/// File mode creation mask of this process. The system call would have to change it, so the mask is read from `/proc`.
 fn umask() -> Option<u32> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
     u32::from_str_radix(mask.trim(), 8).ok()
 }
 
-/// Path of a file with settings of the user's, as an environment tells it: in `XDG_CONFIG_HOME`, else in `~/.config`. The file need not
-/// exist.
+/// Path of a settings file of the user: in `XDG_CONFIG_HOME` of `environment`, otherwise in `~/.config`. The file need not exist.
 pub(crate) fn user_file(name: &str, environment: &Environment) -> Option<PathBuf> {
     let path = |name| environment::non_empty(environment, name).map(PathBuf::from);
     let directory = path("XDG_CONFIG_HOME").or_else(|| Some(path("HOME")?.join(".config")));
@@ -88,7 +87,7 @@ pub(crate) fn user_file(name: &str, environment: &Environment) -> Option<PathBuf
 }
 
 impl Machine {
-    /// Reads the facts.
+    /// Reads the facts about this machine.
     ///
     /// # Errors
     /// Fails if the host name or the working directory cannot be read.
@@ -107,8 +106,8 @@ impl Machine {
         })
     }
 
-    /// True if `name` is one of this machine: its host name, with its domain or without, that of every machine for itself, one of its
-    /// addresses, or a name that resolves to one.
+    /// True if `name` is a name of this machine: its host name with or without domain, a local host name, one of its addresses, or a name that
+    /// resolves to one.
     pub(crate) fn is_called(&self, name: &str) -> bool {
         let own: Vec<IpAddr> = getifaddrs().into_iter().flatten().filter_map(|own| address(&own)).collect();
         let is_of_here = |address: IpAddr| {
@@ -138,7 +137,7 @@ mod tests {
         for name in ["node3", "node3.site", "localhost", "127.0.0.1", "::ffff:127.0.0.1"] {
             assert!(machine.is_called(name), "{name}");
         }
-        // Addresses for documentation (RFC 5737), and a name that no resolver knows (RFC 6761).
+        // Addresses for documentation (RFC 5737), and a name that does not resolve (RFC 6761).
         for name in ["192.0.2.1", "node4", "nowhere.invalid", ""] {
             assert!(!machine.is_called(name), "{name}");
         }

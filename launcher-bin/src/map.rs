@@ -5,7 +5,7 @@ use rank_spawner::CpuBind;
 use crate::prepared::{PreparedLaunch, RankRow};
 use crate::table::{Align, Table};
 
-/// Table with one line for each rank, and pictures of the first nodes on which they are bound.
+/// Table with one line for each rank, and pictures of the first nodes with bound ranks.
 pub(crate) fn table(launch: &PreparedLaunch) -> String {
     let mut table = Table::new([
         ("RANK", Align::Right),
@@ -28,7 +28,7 @@ pub(crate) fn table(launch: &PreparedLaunch) -> String {
     table.to_string() + &pictures.collect::<String>()
 }
 
-/// CPUs of a rank; where only its node knows them, for it has not told what it is, the binding that was asked for.
+/// CPUs of a rank. If only its node can determine them, because its template is unknown, the requested binding.
 fn cpus(row: &RankRow, bind: &CpuBind) -> String {
     match &row.cpus {
         Some(cpus) => cpus.to_string(),

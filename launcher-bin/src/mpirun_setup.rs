@@ -1,16 +1,16 @@
-//! What lets an unchanged `mpirun` or `mpiexec` start its ranks on the nodes of an allocation: variables and files for a shell.
+//! Setup with which an unmodified `mpirun` or `mpiexec` starts its ranks on the nodes of an allocation: variables and files for a shell.
 //!
 //! ```text
-//! DIRECTORY/ssh, rsh, lattice-mpi-launcher ──> lattice      what Hydra, Intel MPI and Open MPI start their daemons by
-//! DIRECTORY/srun, scontrol ────────────────> lattice      for scripts of Slurm's, outside of its jobs
+//! DIRECTORY/ssh, rsh, lattice-mpi-launcher ──> lattice      start daemons for Hydra, Intel MPI and Open MPI
+//! DIRECTORY/srun, scontrol ────────────────> lattice      for Slurm scripts, outside of Slurm jobs
 //! DIRECTORY/hosts, hosts-openmpi                            slots: a line for each, and `NODE slots=NUMBER`
 //! ```
 //!
-//! Hydra knows no `slots=`, and a name that stands once is for Open MPI a node with as many slots as cores. Intel MPI starts as many ranks on each
-//! node as that has cores, whatever the file of its variable says; it heeds `-machinefile $HYDRA_HOST_FILE`.
+//! Hydra does not support `slots=`. For Open MPI, a name that occurs once is a node with as many slots as cores. Intel MPI starts as many ranks
+//! on each node as it has cores, and ignores the numbers in the file of its variable. It supports `-machinefile $HYDRA_HOST_FILE`.
 //!
-//! Which variables each launcher heeds was measured with MPICH 3.4 to 5.0, Intel MPI 2021, Open MPI 4.1 and 5.0. `HYDRA_LAUNCHER=manual`,
-//! which the design document has, is not among them: every Hydra crashes on it.
+//! The variables that each launcher reads were measured with MPICH 3.4 to 5.0, Intel MPI 2021, Open MPI 4.1 and 5.0. `HYDRA_LAUNCHER=manual`
+//! with `HYDRA_LAUNCHER_AUTOFORK=0`, as in the design document, is not used: every Hydra crashes on the pair.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -22,28 +22,28 @@ use rank_spawner::{FileIdentity, OwnDirectory, write_own_file};
 
 /// Names under which this program is a remote shell.
 const NAMES: [&str; 3] = ["ssh", "rsh", OWN_NAME];
-/// That of them which no other program has.
+/// The one of these names that no other program has.
 pub(crate) const OWN_NAME: &str = "lattice-mpi-launcher";
 const HOSTS: &str = "hosts";
 const HOSTS_OF_OPEN_MPI: &str = "hosts-openmpi";
-/// Names under which this program reads lines of Slurm's. In a job of Slurm's they are those of the manager in front.
+/// Names under which this program reads Slurm command lines. They are not used in a Slurm job, where they belong to Slurm.
 const NAMES_OF_SLURM: [&str; 2] = ["srun", "scontrol"];
 
-/// The variable that the processes of a job of Slurm's have.
+/// Variable of the processes of a Slurm job.
 const JOB_OF_SLURM: &str = "SLURM_JOB_ID";
 
-/// Resource managers whose variables would send Open MPI elsewhere; a name that a version does not know does no harm.
+/// Resource managers with variables that would redirect Open MPI. A name that a version does not support is harmless.
 const NO_MANAGER_OMPI: &str = "^slurm,tm,gridengine,lsf,alps,loadleveler";
 const NO_MANAGER_PRRTE: &str = "^slurm,pbs,gridengine,lsf,flux";
 
-/// A node with the number of ranks that a launcher starts there unless it is told otherwise.
+/// A node with the default number of ranks of a launcher on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Slots {
     pub(crate) node: String,
     pub(crate) slots: u32,
 }
 
-/// Files of one shell, in a directory of their own. They are there until somebody removes it.
+/// Files of one shell, in a separate directory. They remain until they are removed.
 #[derive(Clone, Debug)]
 pub(crate) struct MpirunSetup {
     directory: PathBuf,
@@ -51,7 +51,7 @@ pub(crate) struct MpirunSetup {
 }
 
 impl MpirunSetup {
-    /// True if the files can be in a directory of this name: Open MPI cuts it at blanks, colons and commas.
+    /// True if the files can be in a directory of this name. Open MPI splits the name at blanks, colons and commas.
     pub(crate) fn can_be_in(directory: &Path) -> bool {
         !directory.as_os_str().as_bytes().iter().any(|byte| b" \t:,".contains(byte))
     }
@@ -61,16 +61,16 @@ impl MpirunSetup {
         self.identity
     }
 
-    /// Writes the files into `directory`, which is made.
+    /// Creates `directory`, and writes the files into it.
     ///
     /// # Errors
-    /// Fails if they cannot be written, and for a directory that they [cannot be in](Self::can_be_in).
+    /// Fails if the files cannot be written, or if they [cannot be in](Self::can_be_in) the directory.
     pub(crate) fn write(directory: PathBuf, nodes: &[Slots]) -> io::Result<Self> {
         if !Self::can_be_in(&directory) {
             let reason = format!("{} has a blank, a colon or a comma in its name", directory.display());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
         }
-        // Others may search it, and its names come first in `PATH`: nobody else may write to it, whatever the umask is.
+        // Other users may search the directory. No other user may write to it, whatever the umask is, because its names come first in `PATH`.
         let identity = OwnDirectory::make(&directory, 0o755)?.identity();
         let program = std::env::current_exe()?;
         let of_slurm = NAMES_OF_SLURM.into_iter().filter(|_| std::env::var_os(JOB_OF_SLURM).is_none());
@@ -86,7 +86,7 @@ impl MpirunSetup {
         Ok(Self { directory, identity })
     }
 
-    /// The variables that the launchers read. The user's own flags go before them.
+    /// Variables that the launchers read. Flags of the user override them.
     pub(crate) fn variables(&self) -> Vec<(&'static str, OsString)> {
         let (program, hosts) = (self.directory.join(OWN_NAME), self.directory.join(HOSTS));
         let hosts_of_open_mpi = self.directory.join(HOSTS_OF_OPEN_MPI);
@@ -109,10 +109,10 @@ impl MpirunSetup {
         ]
     }
 
-    /// `path`, a value of `PATH`, with our names in front.
+    /// `path`, a value of `PATH`, with the directory of these files in front.
     ///
     /// # Errors
-    /// Fails for a value that is none.
+    /// Fails if `path` is no valid value.
     pub(crate) fn path(&self, path: &OsStr) -> io::Result<OsString> {
         let all = std::iter::once(self.directory.clone()).chain(std::env::split_paths(path));
         std::env::join_paths(all).map_err(io::Error::other)

@@ -1,4 +1,4 @@
-//! The output side of a launch: events go in, bytes come out, in the order and the form that the user asked for.
+//! Output of a launch: converts events to bytes, in the order and the form that the user requested.
 //!
 //! ```text
 //!            Update                        Piece                Step           Bytes
@@ -6,8 +6,9 @@
 //!                        text or JSON       one for each place
 //! ```
 //!
-//! Every arrow waits for the next: a slow terminal slows the ranks, and no flood fills memory. Ranks' bytes are not copied on
-//! this way unless something stands before each line. With `--collapse` lines wait for equal ones first (`output/collapse.rs`). No line of one rank is torn by another: see `output/hold.rs`.
+//! Every arrow applies back pressure: a slow terminal slows the ranks, and a flood of output does not fill memory. The bytes of ranks are not
+//! copied on this way, unless each line has a prefix. With `--collapse` a line first waits for equal lines (`output/collapse.rs`). Output of
+//! other ranks does not split a line of a rank: see `output/hold.rs`.
 
 mod collapse;
 mod decoration;
@@ -48,12 +49,12 @@ use crate::prepared::PreparedLaunch;
 use crate::request::ExitMessages;
 use crate::updates::{StartProgress, Update, UpdateSource};
 
-/// The files of a launch are open, and nothing is started yet.
+/// Open output files of a launch that has not started yet.
 #[derive(Debug)]
 pub struct OpenFiles(Files);
 
 impl OpenFiles {
-    /// Opens every file that ranks' output goes to; see [`FileError`].
+    /// Opens every file for output of ranks; see [`FileError`].
     ///
     /// # Errors
     /// Fails at the first file that cannot be opened.
@@ -67,34 +68,34 @@ pub(crate) fn plan(launch: &PreparedLaunch) -> Bytes {
     if launch.output.json { json::plan(launch) } else { map::table(launch).into() }
 }
 
-/// Id of the launch that was started, as text or as JSON.
+/// Id of the started launch, as text or as JSON.
 pub(crate) fn name(launch: &PreparedLaunch) -> Bytes {
     if launch.output.json { json::launch(launch) } else { format!("{}\n", launch.placed.launch_id).into() }
 }
 
-/// Turns the events of one launch into output.
+/// Converts the events of one launch to output.
 #[derive(Debug)]
 pub(crate) struct Renderer {
     form: Form,
     verbosity: Verbosity,
-    /// The names of the launch's nodes, by node index.
+    /// Names of the nodes of the launch, by node index.
     hosts: Vec<String>,
     launch_id: String,
-    /// The launch's end was told of; with several nodes, more than one may tell.
+    /// True after the first end event of the launch. Several nodes may report the end.
     ending: bool,
-    /// True if the progress of the start is shown: standard error is a terminal, and nothing else explains a wait.
+    /// True if the progress of the start is shown: standard error is a terminal, and no other output explains a wait.
     shows_progress: bool,
-    /// Counts for the summary, if there is to be one.
+    /// Counters for the summary; `None` if neither `--summary` nor `--json` is given.
     summary: Option<Summary>,
-    /// True if it is told in words.
+    /// True if the summary is printed as text.
     says_summary: bool,
     exit_messages: ExitMessages,
-    /// True if ranks that a signal kills do not count while others end well.
+    /// True if a rank that a signal kills is no failure while other ranks end well.
     recovers: bool,
     targets: Targets,
-    /// True if our own streams show what goes to files, too.
+    /// True if output that goes to files also goes to standard output and standard error.
     tee: bool,
-    /// Lines that wait for equal ones, if those are shown once.
+    /// Lines that wait for equal lines; `None` without `--collapse`.
     collapse: Option<Collapse>,
     faults: mpsc::UnboundedReceiver<Fault>,
     interrupts: mpsc::UnboundedReceiver<Signal>,
@@ -104,22 +105,22 @@ pub(crate) struct Renderer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// Output as it is, and messages of ours in words.
+    /// Output of ranks unchanged, and messages of Lattice as text.
     Text,
-    /// Everything as events, one on each line.
+    /// Everything as JSON events, one on each line.
     Json,
 }
 
-/// Channels between a renderer, the signals of the process and the source of news.
+/// Channels between a renderer, the signals of the process and the source of updates.
 #[derive(Debug)]
 pub(crate) struct RendererChannels {
-    /// Told when nobody reads our output any more.
+    /// Notified when standard output or standard error has no reader any more.
     pub(crate) hung_up: Arc<Notify>,
-    /// The signals by which the user ends the launch.
+    /// Signals by which the user ends the launch.
     pub(crate) interrupts: mpsc::UnboundedReceiver<Signal>,
-    /// True once nothing shall be waited for any more.
+    /// True when no writer waits for its reader any more.
     pub(crate) abandoned: watch::Receiver<bool>,
-    /// Faults of writers; the sending side is for writers outside of the renderer.
+    /// Faults of writers. The sender is for writers outside of the renderer.
     pub(crate) faults: (mpsc::UnboundedSender<Fault>, mpsc::UnboundedReceiver<Fault>),
 }
 
@@ -127,7 +128,7 @@ impl Renderer {
     /// Starts the writers.
     ///
     /// # Errors
-    /// Fails if our own streams cannot be used or the system has no thread left.
+    /// Fails if standard output or standard error cannot be used.
     pub(crate) fn start(
         launch: &PreparedLaunch,
         verbosity: Verbosity,
@@ -158,18 +159,18 @@ impl Renderer {
         })
     }
 
-    /// From now on the user's signals are no news: they do not end the launch.
+    /// Ignores signals of the user from now on: they no longer end the launch.
     pub(crate) fn ignore_interrupts(&mut self) {
         self.interrupts.close();
         while self.interrupts.try_recv().is_ok() {}
     }
 
-    /// From now on our terminal shows what it is sent as it is, because a rank's terminal has prepared it.
+    /// Writes to a raw terminal from now on. It shows all bytes unchanged, because the terminal of a rank has already processed them.
     pub(crate) fn write_to_raw_terminal(&mut self) {
         self.targets.write_to_raw_terminal();
     }
 
-    /// Says what is about to start.
+    /// Writes the description of the launch before the launch starts.
     pub(crate) async fn open(&mut self, launch: &PreparedLaunch) {
         let now = Instant::now();
         if self.form == Form::Json {
@@ -183,7 +184,7 @@ impl Renderer {
         }
     }
 
-    /// Renders what happens until there is no more.
+    /// Renders updates until the source ends.
     pub(crate) async fn run(&mut self, mut source: impl UpdateSource) {
         loop {
             let deadline = self.collapse.as_ref().and_then(Collapse::deadline);
@@ -206,7 +207,7 @@ impl Renderer {
         }
     }
 
-    /// Writes all that is left, says why the launch failed if it did, and returns its exit code.
+    /// Writes all remaining output and the reason of a failure. Returns the exit code of the launch.
     pub(crate) async fn finish(mut self, report: &Report) -> u8 {
         let now = Instant::now();
         self.write_the_rest(now).await;
@@ -217,7 +218,8 @@ impl Renderer {
             let took = self.summary.as_ref().map(|summary| summary.line(&self.hosts, report));
             self.targets.print(json::complete(&self.launch_id, code, report, took), now).await;
         }
-        // The last word comes after all output, so that output must be written first; in one place it is anyhow.
+        // The final message comes after all output, so standard output is written first. A single target for both streams keeps the order
+        // anyway.
         if self.targets.has_own_stderr() {
             self.targets.close(WriterName::Stdout).await;
             self.drain_faults().await;
@@ -237,7 +239,7 @@ impl Renderer {
         exit::code(report.cause.as_ref(), self.losses)
     }
 
-    /// True for a first cause that the user hears of: not that nobody hears, and not what the caller tells.
+    /// True if the launcher reports the first cause: not for output without a reader, and not if the calling process reports the cause.
     fn is_told(&self, cause: &Cause) -> bool {
         let is_callers = match self.exit_messages {
             ExitMessages::Told => false,
@@ -246,7 +248,7 @@ impl Renderer {
         !is_hang_up(cause) && !is_callers
     }
 
-    /// Writes all that is left of a launch whose end is not known.
+    /// Writes all remaining output of a launch that has no known end.
     pub(crate) async fn abandon(mut self) {
         self.write_the_rest(Instant::now()).await;
         self.targets.close(WriterName::Stdout).await;
@@ -332,7 +334,7 @@ impl Renderer {
         }
     }
 
-    /// A hole in the output; what a program reads shows it where it is.
+    /// Reports a gap in the output. Output for programs contains the gap at its position.
     async fn dropped(&mut self, bytes: Option<u64>) {
         let now = Instant::now();
         if self.form == Form::Json {
@@ -367,12 +369,12 @@ impl Renderer {
     }
 }
 
-/// True if the progress of a start is shown, in a line that is overwritten: on a terminal that can.
+/// True if the progress of a start is shown. The line is overwritten, so standard error must be a terminal with escape sequences.
 pub(crate) fn shows_progress(verbosity: Verbosity) -> bool {
     verbosity > Verbosity::Quiet && obeys_escapes()
 }
 
-/// True for a launch that ended because its output has no reader any more; that is not reported.
+/// True for a launch that ended because its output has no reader any more. This cause is not reported.
 fn is_hang_up(cause: &Cause) -> bool {
     matches!(cause.kind, CauseKind::Interrupted { signal } if signal == Signal::SIGPIPE as i32)
 }

@@ -1,4 +1,4 @@
-//! This process as a set of the user's: where its file is, and what it says.
+//! This process as a set of the user: the directory of its file, and the contents of the file.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use lattice_session::placed::PlacedLaunch;
 
 use crate::environment::{self, Environment};
 
-/// Directory of the user's sets, as an environment tells it.
+/// Directory of the user's sets, from an environment.
 pub(crate) fn place(environment: &Environment) -> Option<PathBuf> {
     let variable = |name| environment::value(environment, name).map(Path::new);
     directory::place(variable(directory::VARIABLE), variable("HOME")).ok()
@@ -26,7 +26,7 @@ pub(crate) fn facts(placed: &PlacedLaunch) -> SetFacts {
     }
 }
 
-/// Facts about the set of a command that speaks to launches.
+/// Facts about the set of a command that connects to launches.
 pub(crate) fn facts_of_tool(command: &str) -> SetFacts {
     let begun = UnixSeconds::now();
     SetFacts { launch: None, ranks: 1, nodes: 1, command: command.to_owned(), begun, kin: Kin::default() }

@@ -1,6 +1,6 @@
 //! `lattice pki`: a certificate authority for a cluster that has none, in two commands.
 //!
-//! Only what the command line means is here; certificates are made in [`lattice_pki`].
+//! This module interprets the command line. [`lattice_pki`] creates the certificates.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -23,19 +23,19 @@ const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 #[serde(untagged)]
 enum Made {
     Authority {
-        /// The file of its certificate.
+        /// File of the CA certificate.
         ca: String,
     },
     Certificates {
         directory: String,
-        /// The directories below that one.
+        /// Directories of the certificates, below `directory`.
         issued: Vec<String>,
         days: u32,
     },
     Revoked {
-        /// The file with the list.
+        /// File of the revocation list.
         crl: String,
-        /// Number of certificates on it.
+        /// Number of certificates in the list.
         revoked: usize,
     },
 }
@@ -55,10 +55,10 @@ impl fmt::Display for Made {
     }
 }
 
-/// Does what the command line says; returns what was made, as text for the user, or for the user's programs.
+/// Executes a command. Returns the result, as text for the user, or as JSON for programs.
 ///
 /// # Errors
-/// Fails if something is there already, or cannot be written; nothing is issued if one of several certificates is there already.
+/// Fails if a file already exists or cannot be written. If one of several certificates already exists, none is issued.
 pub fn run(command: PkiCommand) -> Result<String, PkiError> {
     let made = match command.action {
         Action::Init { directory } => {
@@ -100,7 +100,7 @@ fn revoke(directory: &Path, certificates: &[PathBuf]) -> Result<Made, PkiError> 
     Ok(Made::Revoked { crl: directory.join(REVOKED_FILE).display().to_string(), revoked })
 }
 
-/// To whom to issue, each once.
+/// Subjects of the certificates, each once.
 fn subjects(args: &IssueArgs) -> Vec<Caller> {
     let api = args.api.iter().map(|_| Caller::Api);
     let agents = args.agents.iter().flat_map(|Names(nodes)| nodes).cloned().map(Caller::Agent);
@@ -177,7 +177,7 @@ mod tests {
             assert!(error.contains(expected), "{error}");
         };
         check(&["issue", "pki"], "the following required arguments were not provided");
-        check(&["issue", "pki", "--agents", ""], "it names nobody");
+        check(&["issue", "pki", "--agents", ""], "it names no identity");
         check(&["issue", "pki", "--agents", "a/b"], "\"a/b\" is no name of a node; nodes are named as hosts are");
         check(&["issue", "pki", "--agents", "n[1"], "has a bracket without its partner");
         check(&["issue", "pki", "--user", "root"], "invalid digit");

@@ -1,7 +1,7 @@
-//! `lattice pmi`: a tiny PMI program to launch as the ranks of a job, under this launcher or any other.
+//! `lattice pmi`: a small PMI program to launch as the ranks of a job, under this launcher or another launcher.
 //!
-//! The probes answer, without an MPI library, whether a launcher serves PMI at all, how long a fence takes, and whether every
-//! rank gets what the others put. Rank 0 speaks for the job; a rank that gets a wrong value fails the job.
+//! The probes need no MPI library. They check that a launcher serves PMI, measure the time of a fence, and check that every rank gets the values
+//! of other ranks. Rank 0 reports for the job. A rank that gets a wrong value fails the job.
 
 mod adopt;
 mod connect;
@@ -32,7 +32,7 @@ pub enum PmiCommandError {
     /// The process could not join its job.
     #[error("cannot join the job through PMI")]
     Join(#[source] CallError),
-    /// A call failed half-way.
+    /// A call failed during the probe.
     #[error("rank {rank} cannot go on")]
     Call {
         /// The rank that made the call.
@@ -40,33 +40,33 @@ pub enum PmiCommandError {
         /// The error.
         source: CallError,
     },
-    /// A key that was put before the fence is not there after it.
+    /// A key from before the fence is missing after it.
     #[error("rank {rank} found nothing under {key}, which was put before the fence")]
     Missing {
-        /// The rank that asked.
+        /// The rank that called get.
         rank: u32,
         /// The key.
         key: String,
     },
-    /// A key has another value than the one that was put.
+    /// A key has a wrong value.
     #[error("rank {rank} got {seen} under {key}; {expected} was put")]
     Wrong {
-        /// The rank that asked.
+        /// The rank that called get.
         rank: u32,
         /// The key.
         key: String,
-        /// Value that it got, quoted and cut if it is long.
+        /// Value that the rank got, quoted, and truncated if it is long.
         seen: String,
         /// Value that was put, in the same form.
         expected: String,
     },
-    /// The launcher does not know a key of the job.
+    /// A key of the job is unknown to the launcher.
     #[error("the launcher does not know {}", .keys.join(", "))]
     Unknown {
-        /// The keys it does not know.
+        /// The unknown keys.
         keys: Vec<String>,
     },
-    /// The library that was found is another launcher's.
+    /// The loaded PMI library belongs to another launcher.
     #[error("{reason}; the library of PMI here is {}, which is none of Lattice\ntry: lattice launch --pmi-library, or --library with the file of another one", library.display())]
     OtherLibrary {
         /// Failure of the probe.
@@ -74,13 +74,13 @@ pub enum PmiCommandError {
         /// The library.
         library: PathBuf,
     },
-    /// A program cannot be connected with the launcher, or not be run.
+    /// A program cannot be connected to the launcher, or cannot be executed.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// A program that nothing launched cannot be served.
+    /// A program that was started without a launcher cannot be served.
     #[error(transparent)]
     Adopt(#[from] AdoptError),
-    /// The client libraries are missing or something else.
+    /// The client libraries are missing or invalid.
     #[error(transparent)]
     Library(#[from] ClientLibraryError),
     /// The result could not be printed.
@@ -88,10 +88,10 @@ pub enum PmiCommandError {
     Output(#[from] OutputError),
 }
 
-/// Runs one probe as this process's rank; prints its result on standard output, in rank 0 only. Returns the exit code.
+/// Runs one probe as the rank of this process. Only rank 0 prints the result, on standard output. Returns the exit code.
 ///
 /// # Errors
-/// Fails when PMI does, when a value is wrong or missing, and when the launcher does not know a key.
+/// Fails if PMI fails, if a value is wrong or missing, or if a key is unknown to the launcher.
 pub fn run(command: PmiCommand) -> Result<u8, PmiCommandError> {
     if let Probe::Library { functions } = command.probe {
         return Ok(print(libraries(functions)?.as_bytes())?);
@@ -110,7 +110,7 @@ pub fn run(command: PmiCommand) -> Result<u8, PmiCommandError> {
     })
 }
 
-/// The library of PMI that this process has loaded, if it is none of Lattice.
+/// PMI library that this process has loaded, if it is not a library of Lattice.
 fn other_library() -> Option<PathBuf> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
     let is_pmi = |path: &Path| {
@@ -124,10 +124,10 @@ fn other_library() -> Option<PathBuf> {
     (!is_ours).then(|| found.to_owned())
 }
 
-/// Carries a probe out; `other` is the library of another launcher that does so.
+/// Runs a probe. If it loads the PMI library of another launcher, stores the path in `other`.
 fn probe(command: PmiCommand, other: &mut Option<PathBuf>) -> Result<u8, PmiCommandError> {
     let mut client = Member::join(command.method, command.library.as_deref()).map_err(PmiCommandError::Join)?;
-    // It is loaded for as long as the client lasts.
+    // The library stays loaded as long as the client exists.
     *other = other_library();
     let rank = client.rank();
     let report = match command.probe {
@@ -135,7 +135,7 @@ fn probe(command: PmiCommand, other: &mut Option<PathBuf>) -> Result<u8, PmiComm
         Probe::Exchange { count, size } => exchange(&mut client, count, size),
         Probe::Get { keys } => get(&mut client, keys),
         Probe::Spawn { ranks, command } => spawn(&mut client, ranks, command),
-        // Answered above.
+        // Handled above.
         Probe::Library { .. } | Probe::Connect { .. } | Probe::Adopt { .. } => Ok(Report::default()),
     }?;
     client.finalize().map_err(|source| PmiCommandError::Call { rank, source })?;
@@ -143,7 +143,7 @@ fn probe(command: PmiCommand, other: &mut Option<PathBuf>) -> Result<u8, PmiComm
     if report.unknown.is_empty() { Ok(code) } else { Err(PmiCommandError::Unknown { keys: report.unknown }) }
 }
 
-/// A line for each client library.
+/// One line for each client library.
 fn libraries(functions: bool) -> Result<String, ClientLibraryError> {
     let mut text = String::new();
     for library in client_libraries::both()? {
@@ -156,11 +156,11 @@ fn libraries(functions: bool) -> Result<String, ClientLibraryError> {
     Ok(text)
 }
 
-/// Result of a probe, to be printed after the job has ended in good order.
+/// Result of a probe. It is printed after the job has ended in order.
 #[derive(Debug, Default)]
 struct Report {
     printed: Vec<u8>,
-    /// Keys that the launcher does not know.
+    /// Keys that are unknown to the launcher.
     unknown: Vec<String>,
 }
 
@@ -173,7 +173,7 @@ impl From<String> for Report {
 fn barrier(client: &mut Member, count: u32) -> Result<Report, PmiCommandError> {
     let (rank, size) = (client.rank(), client.size());
     let failed = |source| PmiCommandError::Call { rank, source };
-    // Ranks do not start at the same time; the first fence would measure that. One that waits for nobody brings nothing of a neighbour.
+    // Ranks do not start at the same time, and the first fence would measure that. A fence that does not wait returns no value of a neighbour.
     let key = |rank: u32| format!("pmi-barrier-{rank}");
     client.put(&key(rank), &value(rank, 0, 16)).map_err(failed)?;
     client.fence().map_err(failed)?;
@@ -202,7 +202,7 @@ fn exchange(client: &mut Member, count: u32, bytes: usize) -> Result<Report, Pmi
     .into())
 }
 
-/// Every round has keys of its own: a quick rank's next put must not replace what a slow one still wants to get.
+/// Each round has separate keys: the next put of a fast rank must not replace a value that a slow rank still needs.
 fn exchange_once(client: &mut Member, round: u32, bytes: usize) -> Result<(), PmiCommandError> {
     let (rank, size) = (client.rank(), client.size());
     let failed = |source| PmiCommandError::Call { rank, source };
@@ -216,7 +216,7 @@ fn exchange_once(client: &mut Member, round: u32, bytes: usize) -> Result<(), Pm
     Ok(())
 }
 
-/// Only rank 0 asks: the answer is the same for all.
+/// Only rank 0 gets the keys, because the result is the same for all ranks.
 fn get(client: &mut Member, keys: Vec<String>) -> Result<Report, PmiCommandError> {
     let mut report = Report::default();
     let rank = client.rank();
@@ -232,7 +232,7 @@ fn get(client: &mut Member, keys: Vec<String>) -> Result<Report, PmiCommandError
     Ok(report)
 }
 
-/// Only rank 0 asks: the new job is one for all.
+/// Only rank 0 spawns, because the new job is for all ranks.
 fn spawn(client: &mut Member, ranks: u32, command: Vec<String>) -> Result<Report, PmiCommandError> {
     let rank = client.rank();
     let mut words = command.into_iter();
@@ -246,7 +246,7 @@ fn spawn(client: &mut Member, ranks: u32, command: Vec<String>) -> Result<Report
     Ok(format!("spawn: {}{job}: {took:.3} ms\n", plural(ranks, "rank")).into())
 }
 
-/// A text of `bytes` bytes that no other rank and round has, as far as it is long enough to say so.
+/// A text of `bytes` bytes. If it is long enough, it is unique for the rank and the round.
 fn value(rank: u32, round: u32, bytes: usize) -> Vec<u8> {
     format!("{rank}.{round},").into_bytes().into_iter().cycle().take(bytes).collect()
 }
@@ -259,7 +259,7 @@ fn verify(rank: u32, key: String, seen: Option<Vec<u8>>, expected: &[u8]) -> Res
     }
 }
 
-/// The first bytes of a value, enough to recognise it by.
+/// The first bytes of a value, enough to recognize it.
 fn quote(value: &[u8]) -> String {
     let head = value[..value.len().min(40)].escape_ascii();
     if value.len() > 40 { format!("\"{head}..\" ({} bytes)", value.len()) } else { format!("\"{head}\"") }
@@ -270,7 +270,7 @@ fn timed<E>(call: impl FnOnce() -> Result<(), E>) -> Result<Duration, E> {
     call().map(|()| start.elapsed())
 }
 
-/// The least, the middle and the greatest of some times.
+/// Minimum, median and maximum of times.
 #[derive(Debug, PartialEq)]
 struct Spread {
     min: Duration,
@@ -279,7 +279,7 @@ struct Spread {
 }
 
 impl Spread {
-    /// Of at least one time; the command line asks for no fewer.
+    /// Spread of at least one time. The command line requires at least one.
     fn of(mut times: Vec<Duration>) -> Self {
         times.sort_unstable();
         Self { min: times[0], median: times[times.len() / 2], max: times[times.len() - 1] }

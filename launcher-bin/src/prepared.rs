@@ -1,7 +1,7 @@
-//! A placed launch, with all that the launcher needs to show it: on this machine, or where the API server placed it.
+//! A placed launch, with all data that the launcher needs to show it. This machine or the API server has placed it.
 //!
-//! On this machine everything is checked that can be known before the first rank starts: programs, directories, files, CPUs,
-//! limits. On a cluster only the nodes know, so that they check.
+//! On this machine, everything is checked that can be known before the first rank starts: programs, directories, files, CPUs, limits. On a
+//! cluster, the nodes check this, because only they have the data.
 
 mod binding;
 mod objects;
@@ -37,7 +37,7 @@ use crate::hostfile;
 use crate::machine::Machine;
 use crate::request::{Action, EXCLUDE, LaunchCommand, OutputRequest, RequestError, placed_in_groups};
 
-/// A placed launch, and how it is shown.
+/// A placed launch, and its presentation.
 #[derive(Clone, Debug)]
 pub struct PreparedLaunch {
     /// The launch.
@@ -46,25 +46,25 @@ pub struct PreparedLaunch {
     pub ranks: Vec<RankRow>,
     /// Destinations of the ranks' output, and the parts of the launch that are shown.
     pub output: OutputRequest,
-    /// Lines of pictures of its nodes with the ranks that are bound, below its map.
+    /// Lines of node pictures with bound ranks. They are printed below the map.
     pub pictures: Vec<String>,
 }
 
-/// One rank as maps and plans show it.
+/// A rank as shown in maps and plans.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankRow {
     /// Its place.
     pub place: RankPlace,
-    /// CPUs that it is bound to; `None` where it is not bound, or where only its node knows.
+    /// CPUs of the rank; `None` if it is not bound, or if only its node has this information.
     pub cpus: Option<CpuSet>,
-    /// True if it is known that nothing binds it.
+    /// True if the rank is known to be unbound.
     pub is_free: bool,
-    /// File that is executed; where only its node knows it, the program as it was given.
+    /// File to execute; the program as given, if only the node can find it.
     pub program: PathBuf,
 }
 
 impl PreparedLaunch {
-    /// Places all ranks on `machine`, which is this one, checks that they can run there, and gives the launch a new id.
+    /// Places all ranks on this machine, checks that they can run on it, and gives the launch a new id.
     ///
     /// # Errors
     /// See the variants of [`RequestError`].
@@ -73,7 +73,7 @@ impl PreparedLaunch {
         let node = ThisNode::default();
         let room = |_: &str| room_of(per_object.unwrap_or(PerObject::SLOTS), &node).map(Some);
         if let Some(hosts) = open_hosts {
-            // Under several names it has no more cores.
+            // Several names of this machine do not add cores.
             let hosts = hosts.renamed(|name| machine.is_called(name).then(|| machine.host.clone()));
             hosts.settle(&mut request.placement, room)?;
         }
@@ -85,7 +85,7 @@ impl PreparedLaunch {
         let size = ranks.iter().sum();
         let cpus = usable_cpus().get() as u32;
         request.placement.check_cpus(&machine.host, size, cpus)?;
-        // Before anything is allocated for that many ranks.
+        // Before memory for that many ranks is allocated.
         machine.limits.check(size, 0)?;
         let programs: Vec<PathBuf> =
             request.programs.iter().map(|program| resolve(&program.app, machine)).collect::<Result<_, _>>()?;
@@ -98,7 +98,7 @@ impl PreparedLaunch {
         let mut ranks = rows(&placed, &programs);
         let cpus = plan_here(&node, &placed.settings.cpu_bind, size)?;
         let settings = &placed.settings;
-        // The inventory is read for those who need it.
+        // Only these bindings need the inventory.
         if settings.mem_bind != MemBind::None || settings.gpu_bind != GpuBind::None {
             let template = &node.inventory().template;
             check_devices::<RequestError>(settings, template, &node.memory_nodes(), &cpus, &machine.environment)?;
@@ -121,12 +121,12 @@ impl PreparedLaunch {
         Self { ranks: rows(&placed, &programs), placed, output, pictures: Vec::new() }
     }
 
-    /// File that a rank's stream is written to; `None` for the launcher's own stream.
+    /// File for a stream of a rank; `None` for the launcher's own stream.
     pub fn output_file(&self, row: &RankRow, stream: Stream) -> Option<PathBuf> {
         self.template(stream).map(|template| self.fill(template, row))
     }
 
-    /// True if directories of a stream's files have fields in their names: the user cannot create them in advance.
+    /// True if the directory of a stream's files has fields in its name. The user cannot create such directories in advance.
     pub(crate) fn makes_directory(&self, stream: Stream) -> bool {
         self.template(stream).is_some_and(Template::has_field_in_directory)
     }
@@ -143,7 +143,7 @@ impl PreparedLaunch {
         self.ranks.iter().flat_map(|row| streams.map(|stream| self.output_file(row, stream))).flatten().collect()
     }
 
-    /// File that a template names for a rank.
+    /// File name of a template for a rank.
     fn fill(&self, template: &Template, row: &RankRow) -> PathBuf {
         let RankPlace { rank, node, local_rank, .. } = row.place;
         let host = self.placed.host(node);
@@ -151,7 +151,7 @@ impl PreparedLaunch {
         template.expand(Place { rank, ranks, local_rank, node, host, launch_id: &self.placed.launch_id })
     }
 
-    /// Refuses files for standard input that are not readable under the name that each rank opens.
+    /// Refuses files for standard input that are not readable by the name that each rank opens.
     fn check_input(&self) -> Result<(), RequestError> {
         match &self.placed.settings.stdin {
             StdinTarget::None | StdinTarget::Rank(_) | StdinTarget::All | StdinTarget::Terminal(_) => Ok(()),
@@ -163,7 +163,7 @@ impl PreparedLaunch {
     }
 }
 
-/// Refuses flags that make sense only where there are nodes to choose from, and nodes that are other machines.
+/// Refuses flags that need a choice of nodes, and nodes that are other machines.
 fn refuse_flags_for_nodes(request: &LaunchRequest, machine: &Machine) -> Result<(), RequestError> {
     let placement = &request.placement;
     let needs_nodes = [
@@ -186,7 +186,7 @@ fn refuse_flags_for_nodes(request: &LaunchRequest, machine: &Machine) -> Result<
     }
 }
 
-/// The flags that give nodes slots.
+/// Flags that give slots to nodes.
 const HOSTS: &str = "--hostfile, --host or --rankfile";
 
 /// Number of ranks of each program on one node.
@@ -202,7 +202,7 @@ fn rank_counts(
         Candidates::Hostfile(hosts) if !is_again => Some(hostfile::slots_of(hosts)),
         _ => None,
     };
-    // Beyond that number no launch fits anyway.
+    // A launch with more slots than `u32::MAX` does not fit in any case.
     let all_slots =
         slots.map(|slots| NonZeroU32::new(u32::try_from(slots).unwrap_or(u32::MAX)).unwrap_or(NonZeroU32::MIN));
     let per_node = placement.tasks_per_node;
@@ -224,7 +224,7 @@ fn rank_counts(
     }
 }
 
-/// Number of slots of this machine, whatever its name is in a hostfile; `room` for those that nothing counts.
+/// Number of slots of this machine, under any name in a hostfile. Without a hostfile and `--tasks-per-node`, it is `room`.
 fn slots_here(placement: &PlacementRequest, room: u32) -> u32 {
     match &placement.candidates {
         Candidates::Hostfile(hosts) => u32::try_from(hostfile::slots_of(hosts)).unwrap_or(u32::MAX),
@@ -239,7 +239,7 @@ fn room_of(per_object: PerObject, node: &ThisNode) -> Result<NonZeroU32, Request
     Ok(per_object.room(&cores).ok_or_else(nothing).map_err(BindHereError::from)?)
 }
 
-/// File of a program on this machine; everything about it that can be wrong here is refused.
+/// File of a program on this machine. Refuses everything about the program that is wrong on this machine.
 fn resolve(app: &AppSpec, machine: &Machine) -> Result<PathBuf, RequestError> {
     check_directory(&app.directory)?;
     Ok(Program::resolve(&app.program, path_variable(app, machine), &app.directory)?.path().to_owned())
@@ -260,7 +260,7 @@ fn path_variable<'a>(app: &'a AppSpec, machine: &'a Machine) -> Option<&'a OsStr
     set.or_else(|| if removed { None } else { machine.variable(OsStr::new("PATH")) })
 }
 
-/// Rows of a launch's ranks, which are not bound yet; `programs` has the file of each program.
+/// Rows for the ranks of a launch, not bound yet. `programs` has the file of each program.
 fn rows(placed: &PlacedLaunch, programs: &[PathBuf]) -> Vec<RankRow> {
     let row = |place: RankPlace| {
         let program = programs.get(place.app).cloned().unwrap_or_default();

@@ -1,15 +1,15 @@
-//! The cluster of one user, for as long as one command runs. It has a directory of its own, an API server that is a child of this process,
-//! certificates of its own, and one allocation of all its nodes.
+//! A cluster of one user, which exists while one command runs. It has its own directory, its own certificates, an API server that is a
+//! child of this process, and one allocation of all its nodes.
 //!
 //! ```text
 //! keeper, directory ──> daemons ──> allocation ──> command
 //!                                                     │
-//!  removed  <──  swept: nothing below us  <──  agents, then API server  <── released  <─┘
+//!  removed  <──  swept: no process left  <──  agents, then API server  <── released  <─┘
 //! ```
 //!
-//! Where its agents run and how they are started is left to who makes one: on this machine ([`dev_cluster`](crate::dev_cluster)), or
-//! by the means of another resource manager ([`via`](crate::via)). The way back is gone whatever fails on the way there. When this
-//! program is killed, the keeper kills the rest and removes the directory.
+//! The caller decides where the agents run and how they are started: on this machine ([`dev_cluster`](crate::dev_cluster)), or by programs
+//! of another resource manager ([`via`](crate::via)). After a failure at any point, all removal steps still run. If this program is killed,
+//! the keeper kills the other processes and removes the directory.
 
 mod allocation;
 mod command;
@@ -39,37 +39,37 @@ use crate::foreground::Signals;
 use crate::mpirun_setup::{MpirunSetup, Slots};
 use crate::runtime;
 
-/// The name of the API server's files.
+/// Name of the API server's files.
 pub(crate) const API: &str = "api";
 
-/// Limit for the end of processes that are left when everything was stopped.
+/// Time limit for the end of processes that are left after the stop of the daemons.
 const SWEEP_WITHIN: Duration = Duration::from_secs(5);
 
-/// Failure to make a cluster, or to run the command in it.
+/// Failure to create a cluster, or to run the command in it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrivateClusterError {
-    /// There is no agent to run.
+    /// The program of the agent is not found.
     #[error("there is no lattice-agent beside {}, nor in PATH; build or install it", beside.display())]
     NoAgent {
-        /// This program.
+        /// Path of this program.
         beside: PathBuf,
     },
-    /// Nobody would clean up after us.
+    /// The keeper, which cleans up if this process is killed, cannot be started.
     #[error(transparent)]
     Keeper(#[from] KeeperError),
-    /// The files of the cluster cannot be made.
+    /// The files of the cluster cannot be created.
     #[error("cannot make the files of the cluster in {}: {error}", directory.display())]
     Files {
         /// Directory of the files.
         directory: PathBuf,
-        /// Error of the system.
+        /// System error.
         error: io::Error,
     },
     /// A daemon does not run.
     #[error(transparent)]
     Daemon(#[from] DaemonError),
-    /// The cluster does not come to life.
+    /// The nodes cannot be allocated.
     #[error(transparent)]
     Allocation(#[from] AllocationError),
     /// The command cannot be started.
@@ -77,12 +77,12 @@ pub enum PrivateClusterError {
         "cannot run {command}: {error}\ntry: the path of a program, such as ./NAME; or no program at all, for a shell"
     )]
     Command {
-        /// Its program.
+        /// Program of the command.
         command: String,
-        /// Error of the system.
+        /// System error.
         error: io::Error,
     },
-    /// Signals, threads or processes cannot be used as they must be.
+    /// Signals, threads or processes cannot be set up.
     #[error("cannot set up the cluster: {0}")]
     Setup(#[from] io::Error),
 }
@@ -97,7 +97,7 @@ impl PrivateClusterError {
     }
 }
 
-/// The program of this name beside this one, else in `PATH`.
+/// Finds the program of this name: in the directory of this program, else in `PATH`.
 pub(crate) fn find_program(name: &str) -> io::Result<Option<PathBuf>> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let ours = std::env::current_exe()?;
@@ -106,7 +106,7 @@ pub(crate) fn find_program(name: &str) -> io::Result<Option<PathBuf>> {
     Ok(candidates.find(|candidate| candidate.is_file()))
 }
 
-/// The agent's program.
+/// Finds the program of the agent.
 pub(crate) fn agent_program() -> Result<PathBuf, PrivateClusterError> {
     match find_program("lattice-agent")? {
         Some(agent) => Ok(agent),
@@ -114,27 +114,27 @@ pub(crate) fn agent_program() -> Result<PathBuf, PrivateClusterError> {
     }
 }
 
-/// The ground of a cluster: a directory, and guards who see to it that nothing is left.
+/// Base of a cluster: a directory, and guards that remove all leftovers.
 pub(crate) struct Ground {
     pub(crate) directory: Directory,
-    /// The mark of everything that belongs to the cluster; ranks have their launch's instead.
+    /// Tag of all processes of the cluster, except ranks, which have the tag of their launch.
     pub(crate) tag: LaunchTag,
     keeper: Keeper,
 }
 
 impl Ground {
-    /// Runs `work` with a directory that `access` may pass through, and leaves nothing of either.
+    /// Runs `work` with a directory that users in `access` can traverse. Removes the directory and all processes afterwards.
     ///
     /// Must be called while this process has one thread.
     ///
     /// # Errors
-    /// Fails if nothing can be made or guarded, and as `work` does.
+    /// Fails if the directory or its guards cannot be created, and if `work` does.
     pub(crate) fn lend<E: From<PrivateClusterError>>(
         access: Access,
         work: impl FnOnce(&Self) -> Result<u8, E>,
     ) -> Result<u8, E> {
         let keeper = Keeper::fork().map_err(PrivateClusterError::from)?;
-        // This process makes the keys of all nodes. Programs that it executes can be traced and dumped by their user.
+        // This process creates the keys of all nodes, so it must not be traced or dumped. Programs that it executes can be, by their user.
         set_dumpable(false).map_err(io::Error::from).map_err(PrivateClusterError::from)?;
         let ground = Self::prepare(access, keeper)?;
         let code = work(&ground);
@@ -158,7 +158,7 @@ impl Ground {
         }
     }
 
-    /// Has the keeper remove a further directory, if this process is killed.
+    /// Makes the keeper remove a further directory if this process is killed.
     ///
     /// # Errors
     /// Fails if the keeper is gone, or does not read.
@@ -166,7 +166,7 @@ impl Ground {
         Ok(self.keeper.guard_directory(directory)?)
     }
 
-    /// Ends what is left, and removes the directory.
+    /// Kills all remaining processes, and removes the directory.
     fn clear(self) -> Result<(), PrivateClusterError> {
         self.end_what_is_left()?;
         let path = self.directory.path().to_owned();
@@ -174,7 +174,7 @@ impl Ground {
         Ok(self.keeper.done().map_err(io::Error::from)?)
     }
 
-    /// Kills what the command left in the background, and what a killed agent left.
+    /// Kills background processes of the command, and processes that a killed agent left.
     fn end_what_is_left(&self) -> io::Result<()> {
         let except = [self.keeper.pid()];
         let everything = SweepScope { tag: &self.tag, ranks: &[], orphans: Orphans::Claim { except: &except } };
@@ -185,7 +185,7 @@ impl Ground {
         Ok(())
     }
 
-    /// Runs `work`, which starts daemons, and stops them in order.
+    /// Runs `work`, which starts daemons, and then stops the daemons in order.
     ///
     /// # Errors
     /// As `work`.
@@ -203,12 +203,12 @@ impl Ground {
         lived.map_err(PrivateClusterError::from)?
     }
 
-    /// The error that a failure to write the cluster's files is.
+    /// Converts an error of writing the cluster's files.
     pub(crate) fn files(&self) -> impl Fn(io::Error) -> PrivateClusterError {
         files_in(self.directory.path())
     }
 
-    /// A command that runs in an allocation of these nodes, with these variables beside.
+    /// A command that runs in an allocation of these nodes, with these additional variables.
     pub(crate) fn command<'a>(
         &'a self,
         words: Words<'a>,
@@ -226,7 +226,7 @@ impl Ground {
             Words::Given(_) => MpirunSetup::write(self.directory.mpirun(), slots)
                 .inspect_err(|error| report(&format!("mpirun will not find the nodes: {error}")))
                 .ok(),
-            // Ranks that start an mpirun of their own mean their node.
+            // An mpirun that a rank starts is for the node of the rank.
             Words::OfThisProgram(_) => None,
         };
         ClusterCommand { words, environment, mpirun, daemons, keeper, tag: &self.tag }

@@ -1,4 +1,4 @@
-//! The remote shell of other launchers: `lattice-mpi-launcher`, and this program under the names `ssh` and `rsh`.
+//! Remote shell for other launchers: `lattice-mpi-launcher`, and this program under the names `ssh` and `rsh`.
 //!
 //! ```text
 //! mpirun ──"ssh node1 orted ..."──> this program ──launch of one process──> API server ──> agent of node1 ──> $SHELL -c "orted ..."
@@ -6,8 +6,9 @@
 //!                                        └──exec──> the next `ssh` in PATH
 //! ```
 //!
-//! The command is a launch like any other, of one process without PMI: the same identity, limits and clean-up, and `lattice launches`,
-//! `signal` and `abort` see it. It returns the command's exit code; as `lattice-mpi-launcher` it ends when its caller's process does.
+//! The command is an ordinary launch of one process without PMI. It has the same identity, limits and clean-up, and `lattice launches`, `signal`
+//! and `abort` apply to it. The exit code of the command is returned. As `lattice-mpi-launcher`, this program ends with the process of its
+//! caller.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -29,23 +30,23 @@ use crate::machine::{Machine, MachineError};
 use crate::request::{ExitMessages, LaunchCommand, RequestError};
 use crate::{exit, runtime};
 
-/// Exit code of a command that was not started, as of `ssh`.
+/// Exit code for a command that was not started, as with `ssh`.
 pub(crate) const NOT_STARTED: u8 = 255;
 
-/// Program of Hydra that starts the ranks of a node, and that of Intel MPI which starts it.
+/// Program of Hydra that starts the ranks of a node, and the program of Intel MPI that starts it.
 const HYDRA_PROXY: &str = "hydra_pmi_proxy";
 const INTEL_PROXY: &str = "hydra_bstrap_proxy";
 
-/// Pause between two looks at the caller.
+/// Interval of checks of the caller.
 const CALLER_LOOK: Duration = Duration::from_millis(500);
 
-/// Reason why a command is not started on a node.
+/// Reason for which a command is not started on a node.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RemoteShellRefusal {
-    /// The line has no meaning here.
+    /// The line is not valid here.
     #[error(transparent)]
     Line(#[from] RemoteShellError),
-    /// There is no allocation, so no node.
+    /// No allocation is named, so there are no nodes.
     #[error(
         "LATTICE_ALLOC_ID names no allocation, so {host} cannot be one of its nodes\ntry: lattice alloc shell, which sets it"
     )]
@@ -63,7 +64,7 @@ pub(crate) enum RemoteShellRefusal {
         /// Its state.
         state: &'static str,
     },
-    /// The host is no node of the allocation.
+    /// The host is not a node of the allocation.
     #[error("{host} is no node of allocation {id}, which has {nodes}")]
     NotANode {
         /// The host.
@@ -73,22 +74,22 @@ pub(crate) enum RemoteShellRefusal {
         /// Its nodes.
         nodes: String,
     },
-    /// Commands run as the user who types them.
+    /// Commands run only as the user of this process.
     #[error("a command for user {user} cannot be started: only one's own are")]
     OtherUser {
         /// The user.
         user: String,
     },
-    /// The cluster cannot be asked.
+    /// A request to the cluster failed.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    /// This machine cannot be known.
+    /// Data about this machine cannot be read.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// The launch did not start, or was lost sight of.
+    /// The launch did not start, or the connection to it was lost.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// A program that is to be run instead cannot be.
+    /// The program that replaces this one cannot be executed.
     #[error("cannot run {}: {error}", program.display())]
     Next {
         /// The program.
@@ -96,17 +97,17 @@ pub(crate) enum RemoteShellRefusal {
         /// Error of the system.
         error: io::Error,
     },
-    /// The runtime cannot be used.
+    /// The launch cannot be set up.
     #[error("cannot set up the launch: {0}")]
     Setup(#[from] io::Error),
 }
 
 impl RemoteShellRefusal {
-    /// True if the program that was really meant may know better.
+    /// True if the next program of this name may be able to run the line.
     fn is_for_the_next(&self) -> bool {
         match self {
             Self::Line(_) | Self::NoAllocation { .. } | Self::NotANode { .. } | Self::OtherUser { .. } => true,
-            // `git push` goes on while the API server is away.
+            // `git push` works while the API server is not available.
             Self::Cluster(error) => error.is_passing(),
             Self::Over { .. } | Self::Machine(_) | Self::Launch(_) => false,
             Self::Next { .. } | Self::Setup(_) => false,
@@ -114,9 +115,9 @@ impl RemoteShellRefusal {
     }
 }
 
-/// Runs the command on its node to its end, or the program that was meant; returns the exit code.
+/// Runs the command on its node until its end, or runs the next program of this name. Returns the exit code.
 ///
-/// Must be called while this process has one thread, and before anything else was opened.
+/// Must be called while this process has one thread, and before any file is opened.
 ///
 /// # Errors
 /// Fails if the command was not started.
@@ -143,13 +144,13 @@ pub(crate) fn run(args: &RemoteShellArgs) -> Result<u8, RemoteShellRefusal> {
     }
 }
 
-/// Closes what the caller left open. Hydra leaves the other ends of our own streams, and the socket that its proxies connect to: held here,
-/// nobody would notice its end (measured).
+/// Closes descriptors that the caller left open. Hydra leaves open the other ends of the standard streams, and the socket for its proxies. If
+/// this process kept them, no process would detect their end (measured).
 fn close_inherited() -> io::Result<()> {
     let open = fs::read_dir("/proc/self/fd")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
     let open: Vec<i32> = open.filter(|&descriptor| descriptor > 2).collect();
     for descriptor in open {
-        // That of the directory is closed already.
+        // The descriptor of the directory itself is already closed.
         let _ = close(descriptor);
     }
     Ok(())
@@ -176,10 +177,11 @@ fn served(args: &RemoteShellArgs, machine: &Machine) -> Result<u8, RemoteShellRe
     Ok(code_for_caller(line, code))
 }
 
-/// Ends this process, as if its caller had sent SIGTERM, when the caller has ended. Launchers end what they have called; but a `prted` of
-/// Open MPI 5 whose `mpirun` has gone after an abort waits for ever, over `ssh` as well (measured).
+/// Ends this process after the end of its caller, as if the caller had sent SIGTERM. Launchers end their child processes. But a `prted` of Open
+/// MPI 5 waits indefinitely if its `mpirun` ended after an abort, with `ssh` as well (measured).
 ///
-/// A thread looks now and then: who asks the kernel for a signal (`PR_SET_PDEATHSIG`) gets it when the thread ends that made this process.
+/// A thread checks the caller periodically. The kernel sends a signal of `PR_SET_PDEATHSIG` when the thread that created this process ends,
+/// which can be before the end of the caller.
 fn end_with(caller: Pid) {
     let look = move || {
         while getppid() == caller {
@@ -187,11 +189,11 @@ fn end_with(caller: Pid) {
         }
         let _ = kill(Pid::this(), Signal::SIGTERM);
     };
-    // Without a thread, it ends as its command does.
+    // Without a thread, this process ends with its command.
     let _ = std::thread::Builder::new().name("caller".to_owned()).stack_size(64 << 10).spawn(look);
 }
 
-/// Name of the node of the allocation that `host` is, by a name or an address.
+/// Name of the node of the allocation with the name or address `host`.
 async fn node(cluster: &Cluster, id: &str, host: &str) -> Result<String, RemoteShellRefusal> {
     let AllocatedNodes { id, list, names, over, .. } = cluster.allocated_nodes(id).await?;
     let found = cluster.node_called(host, &names).await?;
@@ -202,14 +204,14 @@ async fn node(cluster: &Cluster, id: &str, host: &str) -> Result<String, RemoteS
     }
 }
 
-/// The launch of one process that the line means.
+/// Launch of one process for the line.
 fn launch_command(
     line: &RemoteLine,
     node: &str,
     me: Option<&User>,
     machine: &Machine,
 ) -> Result<LaunchCommand, RemoteShellRefusal> {
-    // None in passwd(5) is that of sh.
+    // An empty shell in passwd(5) means that of sh.
     let shell = me.map(|me| me.shell.clone()).filter(|shell| !shell.as_os_str().is_empty());
     let shell = shell.unwrap_or_else(|| PathBuf::from("/bin/sh"));
     let home = machine.variable(OsStr::new("HOME")).filter(|home| Path::new(home).is_absolute());
@@ -232,16 +234,16 @@ fn launch_command(
     let args = args::launch_of_one_program(words).map_err(|error| io::Error::other(error.to_string()))?;
     let mut command = LaunchCommand::new(&args, machine).map_err(|error: RequestError| LaunchError::from(error))?;
     command.output.exit_messages = ExitMessages::LeftToCaller(getppid());
-    // What it starts are no ranks of this launch.
+    // Child processes of the command are not ranks of this launch.
     command.request.settings.rank_variables = false;
     Ok(command)
 }
 
 /// Exit code for the caller of a command that ended with `code`.
 ///
-/// When a rank has crashed, a proxy of Hydra is ended by a signal, or ends with a code of its own because mpiexec is gone for it; mpiexec,
-/// which knows of the crash, would return 255 instead of the rank's code. Whether a proxy ever connected Hydra sees by itself; Intel MPI does
-/// not (all measured).
+/// After the crash of a rank, a signal ends a proxy of Hydra, or the proxy ends with its own code because mpiexec is unreachable. mpiexec
+/// already has the report of the crash, but would return 255 instead of the code of the rank. Hydra detects by itself whether a proxy ever
+/// connected. Intel MPI does not (all measured).
 fn code_for_caller(line: &RemoteLine, code: u8) -> u8 {
     let is_signal = (exit::by_signal(1)..=exit::by_signal(64)).contains(&code);
     let is_not_run = [exit::CANNOT_EXECUTE, exit::NOT_FOUND].contains(&code);
@@ -252,15 +254,15 @@ fn code_for_caller(line: &RemoteLine, code: u8) -> u8 {
     }
 }
 
-/// Name of the program that the line begins with. Hydra puts it into quotes.
+/// Name of the program at the start of the line. Hydra quotes it.
 fn program(line: &RemoteLine) -> String {
     let command = line.command.as_deref().unwrap_or_default().to_string_lossy();
     let program = command.split_whitespace().next().unwrap_or_default().trim_matches('"');
     Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The next program of this name in `PATH` behind this one, and none that stands before it as well: another installation of Lattice
-/// looks in the same way, and the two must not call each other for ever.
+/// Next program of this name in `PATH` after this program, except programs that also precede it. Another installation of Lattice searches in the
+/// same way, and the two must not call each other indefinitely.
 fn next_in_path(name: &OsStr, machine: &Machine) -> Option<PathBuf> {
     let ours = std::env::current_exe().ok()?;
     let path = machine.variable(OsStr::new("PATH"))?;
@@ -324,7 +326,7 @@ mod tests {
         assert_eq!(next(&[&ours, &behind]), None);
         [&before, &behind].into_iter().for_each(|program| fs::write(program, "").unwrap());
         assert_eq!(next(&[&ours, &behind]), Some(behind.clone()));
-        // That of another installation, which has called us.
+        // A program of another installation that has called this program.
         assert_eq!(next(&[&before, &ours, &behind]), Some(behind.clone()));
         assert_eq!(next(&[&before, &ours, &before, &ours, &behind]), Some(behind));
         assert_eq!(next(&[&before]), Some(before), "we were called by our path");

@@ -1,7 +1,7 @@
-//! Flags become one checked [`LaunchCommand`]: a [`LaunchRequest`], what is done with it, and where its output goes.
+//! Converts flags to one checked [`LaunchCommand`]: a [`LaunchRequest`], its purpose, and the destination of its output.
 //!
-//! Requests for this machine and for a cluster are the same. Mistakes that do not depend on the nodes are refused here; those that
-//! only this machine can know, where the ranks get their places ([`crate::prepared`]). Nothing downstream parses or checks again.
+//! Requests for this machine and for a cluster are the same. This module refuses errors that do not depend on the nodes. [`crate::prepared`]
+//! refuses errors that depend on this machine, when the ranks get their places. No later module parses or checks again.
 
 mod binding;
 mod containers;
@@ -52,22 +52,22 @@ use crate::formatting;
 use crate::hostfile::{self, Hosts};
 use crate::machine::Machine;
 
-/// A command line of `lattice launch` that makes sense.
+/// A valid command line of `lattice launch`.
 #[derive(Clone, Debug)]
 pub struct LaunchCommand {
-    /// The launch that is asked for.
+    /// The requested launch.
     pub request: LaunchRequest,
-    /// Ranks by objects of a node, which is known where the ranks get their places.
+    /// Number of ranks for each object of a node. The objects are known when the ranks get their places.
     pub per_object: Option<PerObject>,
-    /// Hosts whose slots are known where the ranks get their places; until then the request is one for all nodes.
+    /// Hosts with slots that are known only when the ranks get their places. Until then, the request is for all nodes.
     pub open_hosts: Option<OpenHosts>,
-    /// Number and choice of the nodes, where that depends on how many there are.
+    /// Number and selection of the nodes, if they depend on the number of available nodes.
     pub node_wish: Option<NodeWish>,
-    /// Nodes of each program, if programs have nodes of their own, which are given to them where the ranks get their places.
+    /// Nodes of each program, if programs have separate nodes. The programs get them when the ranks get their places.
     pub node_groups: Vec<NodeGroup>,
     /// Destinations of the ranks' output, and the parts of the launch that are shown.
     pub output: OutputRequest,
-    /// Files that its nodes get first.
+    /// Files that are copied to the nodes before the launch.
     pub copies: Copies,
     /// Origin of the number of its ranks.
     pub count: Count,
@@ -78,9 +78,9 @@ pub struct LaunchCommand {
 /// Origin of the number of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
-    /// The flags have it.
+    /// A flag contains the number.
     Given,
-    /// It is one, as no flag has it.
+    /// The number is 1, because no flag contains it.
     Usual,
 }
 
@@ -94,44 +94,44 @@ impl Count {
 /// Purpose of a launch request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The launch is started.
+    /// Start the launch.
     Start,
-    /// Its plan is printed, and nothing is started.
+    /// Print the plan of the launch, and start no process.
     Plan,
 }
 
-/// Destinations and form of the ranks' output, and the other parts of a launch that are shown.
+/// Destinations and form of the output of ranks, and other parts of a launch that are shown.
 #[derive(Clone, Debug, Default)]
 pub struct OutputRequest {
     /// Files for standard output; `None` for the launcher's own.
     pub stdout: Option<Template>,
     /// Files for standard error; `None` for the launcher's own.
     pub stderr: Option<Template>,
-    /// Keep the former contents of those files.
+    /// Keep the previous contents of these files.
     pub append: bool,
-    /// Show on the launcher's own streams, too, what goes to those files.
+    /// Show output for these files on the launcher's own streams as well.
     pub tee: bool,
-    /// Show equal lines of several ranks once, with their numbers.
+    /// Show equal lines of several ranks once, with the rank numbers.
     pub collapse: bool,
-    /// Beginning of each line.
+    /// Label at the start of each line.
     pub label: LineLabel,
-    /// Begin each line with the time.
+    /// Start each line with the time.
     pub timestamp: bool,
-    /// Print events as JSON instead of output as it is.
+    /// Print events as JSON instead of unchanged output.
     pub json: bool,
-    /// File that every PMI message is written to.
+    /// File for a trace of all PMI messages.
     pub pmi_trace: Option<PathBuf>,
-    /// Print where each rank runs.
+    /// Print the place of each rank.
     pub show_map: bool,
-    /// Say at the end what the launch took.
+    /// Print a summary at the end of the launch.
     pub summary: bool,
-    /// Ranks that a signal kills do not count while others end well.
+    /// Ignore ranks that a signal kills while other ranks end well.
     pub recovers: bool,
     /// Messages about the ends of ranks.
     pub exit_messages: ExitMessages,
 }
 
-/// Prefix of ranks' lines that names where they come from.
+/// Label for the origin of a line of a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LineLabel {
     /// None.
@@ -146,19 +146,19 @@ pub enum LineLabel {
 /// Messages about ranks that end with a status or by a signal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExitMessages {
-    /// A failure is told at the end of the launch.
+    /// The launcher reports a failure at the end of the launch.
     #[default]
     Told,
-    /// The exit code says it, and the process that started us tells it in words of its own. When that is gone, nobody asks any more why
-    /// the launch was ended.
+    /// The exit code reports the failure, and the parent process prints its own message. After the end of the parent process, the launcher
+    /// reports no cause at all.
     LeftToCaller(Pid),
 }
 
 impl LaunchCommand {
-    /// Checks `args`, as far as that can be done without knowing the nodes.
+    /// Checks `args`, as far as possible without knowledge of the nodes.
     ///
     /// # Errors
-    /// See the variants of [`RequestError`]; each says what was asked for and what is possible.
+    /// See the variants of [`RequestError`]. Each message contains the request and possible alternatives.
     pub fn new(args: &LaunchArgs, machine: &Machine) -> Result<Self, RequestError> {
         refuse_idle_flags(args)?;
         let rankfile = args.placement.rankfile.as_deref().map(Rankfile::read).transpose()?;
@@ -174,7 +174,7 @@ impl LaunchCommand {
         let node_groups = node_groups::node_groups(args, &asked)?;
         programs.iter_mut().zip(&node_groups).for_each(|(program, group)| program.ranks = Some(group.ranks()));
         let mut environment = environment::exported(args, machine)?;
-        // Before anything is put around the programs.
+        // Before the programs are wrapped.
         let copies = Copies::of(&args.copies, &mut programs, &environment, machine)?;
         let mut pmi = settings::pmi_spec(&args.pmi);
         if let Some(container) = &container {
@@ -200,7 +200,7 @@ impl LaunchCommand {
             request.check_reader(size)?;
         }
         let action = if args.placement.dry_run { Action::Plan } else { Action::Start };
-        // Ranks that share have room wherever they are put.
+        // Ranks that may share slots fit on any nodes.
         let is_bounded = !args.placement.overcommit || request.programs.size().is_none();
         let is_counted = open_hosts.is_some() || matches!(request.placement.candidates, Candidates::Hostfile(_));
         let fill = (args.placement.fill && !is_counted).then_some(PerObject::SLOTS);
@@ -216,7 +216,7 @@ impl LaunchCommand {
 }
 
 impl LaunchCommand {
-    /// Hosts that it names, for whatever purpose.
+    /// All host names in the request, for any purpose.
     pub(crate) fn hosts_mut(&mut self) -> impl Iterator<Item = &mut String> {
         let placement = &mut self.request.placement;
         let (listed, slots) = match &mut placement.candidates {
@@ -230,7 +230,7 @@ impl LaunchCommand {
         listed.into_iter().flatten().chain(of_slots).chain(&mut placement.except).chain(of_groups).chain(of_open)
     }
 
-    /// Refuses task prologs and epilogs that this machine does not have, where it is the one that runs them.
+    /// Refuses task prologs and epilogs that are missing on this machine, for launches that run on this machine.
     pub(crate) fn check_task_scripts(&self, args: &ScriptArgs, machine: &Machine) -> Result<(), RequestError> {
         let path = crate::environment::value(&self.request.settings.environment, "PATH");
         let scripts = TaskScripts::new(args.task_prolog.as_deref(), args.task_epilog.as_deref(), &machine.directory);
@@ -238,7 +238,7 @@ impl LaunchCommand {
     }
 }
 
-/// Refuses flags that would do nothing beside the others.
+/// Refuses flags that have no effect together with the other flags.
 fn refuse_idle_flags(args: &LaunchArgs) -> Result<(), RequestError> {
     let PmiArgs {
         pmi,
@@ -274,14 +274,14 @@ fn refuse_idle_flags(args: &LaunchArgs) -> Result<(), RequestError> {
     }
 }
 
-/// Hosts with their slots, in the form of `--host`, for launches whose flags place no ranks.
+/// Hosts with their slots, in the form of `--host`, for launches without flags for placement.
 pub(crate) const HOSTS_VARIABLE: &str = "LATTICE_HOSTS";
 
-/// The hosts of the environment, which count where no flag says how many ranks a node takes, or which nodes are used.
+/// Hosts of the environment. They apply if no flag gives the number of ranks of a node, or the nodes.
 fn usual_hosts(args: &LaunchArgs, environment: &Environment) -> Result<Option<Hosts>, RequestError> {
     let LaunchArgs { first, placement: args, .. } = args;
     if args.nodes.is_some() && first.ranks.is_none() && !args.fill {
-        // One rank on each of so many nodes.
+        // The default is one rank on each of these nodes.
         return Ok(None);
     }
     let set = environment.iter().find(|(name, value)| name == HOSTS_VARIABLE && !value.is_empty());
@@ -293,7 +293,7 @@ fn usual_hosts(args: &LaunchArgs, environment: &Environment) -> Result<Option<Ho
     }
 }
 
-/// The placement, and the hosts that it is for once their slots are known.
+/// The placement, and its hosts if their slots are still unknown.
 fn placement(
     launch: &LaunchArgs,
     rankfile: Option<&Rankfile>,
@@ -337,7 +337,7 @@ fn placement(
     Ok((request, hosts))
 }
 
-/// The programs of the line, or those of the files that it names.
+/// Programs of the command line, or of the files in it.
 fn programs(args: &LaunchArgs, machine: &Machine) -> Result<Vec<ProgramRequest>, RequestError> {
     let mut programs: Vec<ProgramRequest> = Vec::new();
     for program in std::iter::once(&args.first).chain(args.more.iter().map(|next| &next.program)) {
@@ -376,7 +376,7 @@ fn program_request(program: &ProgramArgs, number: u32, machine: &Machine) -> Res
     Ok(ProgramRequest { app, ranks: program.ranks.and_then(NonZeroU32::new), number })
 }
 
-/// A name of a file, with what is the same for all ranks of the launch.
+/// Template of a file name, with all fields filled in that are equal for all ranks of the launch.
 fn file_of(template: &Template, args: &LaunchArgs) -> Template {
     let program = args.first.command.first().map(Path::new).and_then(Path::file_name);
     let name = args.streams.job_name.as_deref().or(program).unwrap_or_default();

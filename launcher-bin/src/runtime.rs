@@ -1,4 +1,4 @@
-//! The runtime of a command: tokio's, on this thread, for as long as the command's work takes.
+//! Runtime of a command: tokio, on this thread, for the duration of the command.
 
 use std::future::Future;
 use std::io;
@@ -6,19 +6,19 @@ use std::pin::Pin;
 
 use tokio::runtime::Builder;
 
-/// Runs `work` to its end. A thread that is stuck in a system call is left behind.
+/// Runs `work` to its end. Does not wait for a thread that is blocked in a system call.
 ///
 /// # Errors
-/// Fails if the system refuses what a runtime needs, such as a descriptor.
+/// Fails if the system refuses a resource of the runtime, such as a descriptor.
 pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> io::Result<T> {
     let mut outcome = None;
-    // Its place is the heap before anything contains it: each move of a large future touches as many pages for the first time.
+    // The future is on the heap before another future contains it: each move of a large future touches as many new pages.
     let work = Box::pin(work);
     run(Box::pin(async { outcome = Some(work.await) }))?;
     Ok(outcome.expect("a runtime runs its work to the end"))
 }
 
-/// Not generic, so that tokio's scheduler is compiled once for all commands, not 2 KB for each.
+/// Not generic, so that the scheduler of tokio is compiled once for all commands, not 2 KB for each.
 fn run(work: Pin<Box<dyn Future<Output = ()> + '_>>) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(work);

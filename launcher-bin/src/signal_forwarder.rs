@@ -1,15 +1,15 @@
-//! Signals of this process become commands of the launch.
+//! Converts signals of this process to commands of the launch.
 //!
 //! ```text
 //! SIGINT, SIGTERM, SIGHUP   the first ends the launch in order, the second at once
-//! SIGTSTP (Ctrl-Z)          stops the ranks, then this process; SIGCONT continues all. Ctrl-Z without a shell that could: nothing
+//! SIGTSTP (Ctrl-Z)          stops the ranks, then this process; SIGCONT continues all. Without a shell that can continue it: no effect
 //! QUIT, USR1, USR2, ...     forwarded to the ranks
-//! SIGWINCH                  where rank 0 has a terminal, gives that the size of ours
+//! SIGWINCH                  if rank 0 has a terminal, sets its size to the size of the launcher's terminal
 //! output closed             ends the launch in order, as SIGPIPE ends a program
 //! ```
 //!
-//! Who sends a signal twice at once means it once ([`Signals`]). Commands that the launch has not taken yet wait
-//! in [`Pending`]. Delivery belongs to the session or to the attach stream, the messages to the user to the renderer.
+//! Two equal signals in quick succession are one ([`crate::signals::Signals`]). Commands that the launch has not received yet wait in
+//! [`Pending`]. The session or the attach stream delivers commands, and the renderer prints messages to the user.
 
 mod early;
 mod pending;
@@ -29,22 +29,22 @@ use self::pending::{Command, Pending};
 use crate::signals::ENDING;
 use crate::terminal::{self, RawTerminal};
 
-/// Signals for the ranks, which all processes on a terminal get as well.
+/// Signals for the ranks that all processes on a terminal also receive.
 const ON_TERMINAL: [Signal; 2] = [Signal::SIGWINCH, Signal::SIGCONT];
 
-/// Time for output to be written after the user ended the launch at once.
+/// Time to write output after the user ended the launch at once.
 const LAST_WRITES: Duration = Duration::from_millis(500);
-/// Time for the ranks to be stopped before this process stops.
+/// Time to stop the ranks before this process stops.
 const STOPPING: Duration = Duration::from_millis(200);
-/// Commands on their way to the launch; more wait in [`Pending`].
+/// Capacity of the channel of commands to the launch. More commands wait in [`Pending`].
 const COMMANDS: usize = 8;
 
-/// Place of the ranks of a launch.
+/// Location of the ranks of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RankLocation {
-    /// In this process's session: a command that has been taken out of the queue has reached them.
+    /// In the session of this process: a command has reached them when it is taken out of the queue.
     Local,
-    /// On the nodes of a cluster: such a command is on its way.
+    /// On the nodes of a cluster: a command that is taken out of the queue is still in transit.
     Cluster,
 }
 
@@ -62,25 +62,25 @@ pub(crate) struct SignalForwarder {
     terminal: OurTerminal,
 }
 
-/// Relation of our terminal to one of a rank.
+/// Relation of the launcher's terminal to the terminal of a rank.
 #[derive(Debug)]
 enum OurTerminal {
-    /// No rank has one.
+    /// No rank has a terminal.
     Ours,
-    /// That of rank 0 has the size of ours; and where ours is our standard input, it is raw.
+    /// The terminal of rank 0 has the size of the launcher's terminal. If the launcher's terminal is its standard input, it is raw.
     Mirrored(Option<RawTerminal>),
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     Running,
-    /// Asked to end in order.
+    /// A command to end in order was sent.
     Ending,
-    /// Ended at once; a slow reader of the output is waited for until the deadline.
+    /// The launch was ended at once. A slow reader of the output has time until the deadline.
     Killed {
         deadline: Instant,
     },
-    /// No reader is waited for any more.
+    /// No writer waits for its reader any more.
     Abandoned,
 }
 
@@ -89,16 +89,16 @@ enum Phase {
 pub(crate) struct Handles {
     /// Commands for the launch.
     pub(crate) control: mpsc::Receiver<Control>,
-    /// The signals by which the user ended the launch.
+    /// Signals by which the user ended the launch.
     pub(crate) interrupts: mpsc::UnboundedReceiver<Signal>,
-    /// To be notified when nobody reads the output any more.
+    /// To be notified when the output has no reader any more.
     pub(crate) hung_up: Arc<Notify>,
-    /// True once no reader of the output shall be waited for any more.
+    /// True when no writer waits for its reader any more.
     pub(crate) abandoned: watch::Receiver<bool>,
 }
 
 impl SignalForwarder {
-    /// Forwards the signals that came while the launch started, and those that follow.
+    /// Forwards the signals that arrived while the launch started, and all later signals.
     pub(crate) fn new(signals: EarlySignals, location: RankLocation) -> (Self, Handles) {
         let (control, commands) = mpsc::channel(COMMANDS);
         let (interrupts, interrupted) = mpsc::unbounded_channel();
@@ -109,19 +109,19 @@ impl SignalForwarder {
         (Self { signals, control, pending, hung_up, interrupts, abandon, location, phase, terminal }, handles)
     }
 
-    /// Way for commands of others, which wait for those of signals no more than those for them.
+    /// Channel for commands from other sources. Neither these commands nor commands for signals have priority.
     pub(crate) fn commands(&self) -> mpsc::Sender<Control> {
         self.control.clone()
     }
 
-    /// From now on the terminal of rank 0 has the size of ours, which is `raw` where it is our standard input.
+    /// From now on, the terminal of rank 0 has the size of the launcher's terminal. `raw` is the launcher's terminal, if it is standard input.
     pub(crate) fn mirror_terminal(&mut self, raw: Option<RawTerminal>) {
         self.terminal = OurTerminal::Mirrored(raw);
-        // It may have changed since the launch was asked for.
+        // The size may have changed since the request for the launch.
         self.pass_on_size();
     }
 
-    /// Forwards signals for as long as it is polled.
+    /// Forwards signals while it is polled.
     pub(crate) async fn run(mut self) -> Infallible {
         loop {
             let deadline = match self.phase {
@@ -170,10 +170,10 @@ impl SignalForwarder {
         }
     }
 
-    /// We were stopped, and a shell had the terminal meanwhile.
+    /// Restores the terminal after a stop of this process, because a shell used it meanwhile.
     fn take_terminal_back(&mut self) {
         if let OurTerminal::Mirrored(raw) = &self.terminal {
-            // One that is gone tells by the end of its input.
+            // A terminal that is gone is detected by the end of its input.
             let _ = raw.as_ref().map_or(Ok(()), RawTerminal::enter);
             self.pass_on_size();
         }
@@ -186,7 +186,7 @@ impl SignalForwarder {
         }
     }
 
-    /// Stops the ranks, then this process; returns when somebody continues it, which SIGCONT then tells the ranks.
+    /// Stops the ranks, then this process. Returns when this process is continued; the SIGCONT then continues the ranks.
     async fn stop(&mut self) {
         self.pending.push(Command::Signal(Signal::SIGSTOP as i32));
         let (control, pending) = (&self.control, &mut self.pending);
@@ -197,7 +197,7 @@ impl SignalForwarder {
             // The session has stopped the ranks when it has taken all commands out of the queue.
             drop(control.reserve_many(control.max_capacity()).await);
         };
-        // A session that takes no commands does not keep the user from stopping this process.
+        // A session that takes no commands must not prevent the stop of this process.
         let _ = timeout(STOPPING, taken).await;
         if self.location == RankLocation::Cluster {
             sleep(STOPPING).await;
@@ -210,7 +210,7 @@ impl SignalForwarder {
     }
 }
 
-/// Hands the oldest pending command to the launch, once there is room; drops all commands of a launch that is over. Cancel-safe.
+/// Sends the oldest pending command to the launch when the channel has space. Drops all commands if the launch is over. Cancel-safe.
 async fn deliver(control: &mpsc::Sender<Control>, pending: &mut Pending) {
     match control.reserve().await {
         Ok(room) => {
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
     use crate::signals::TELLING;
 
-    /// Forwards `signals` until nothing more happens; returns the launch's commands, and whether the output was abandoned.
+    /// Forwards `signals` until no more events occur. Returns the commands of the launch, and true if the output was abandoned.
     fn forwarded(signals: &[Signal], hang_up: bool) -> (String, bool) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
@@ -247,7 +247,7 @@ mod tests {
         })
     }
 
-    /// A reply channel can be in a control, so that two of them are compared by their debug form.
+    /// Debug form for comparisons, because a control can contain a reply channel.
     fn shown(commands: &[Control]) -> String {
         format!("{commands:?}")
     }
@@ -281,7 +281,7 @@ mod tests {
         assert!(!abandoned);
     }
 
-    /// A window that is being resized sends dozens of SIGWINCH while the launch may be slow to take commands.
+    /// Resizing a window sends dozens of SIGWINCH, and the launch may be slow to receive commands.
     #[tokio::test(start_paused = true)]
     async fn a_burst_of_window_changes_does_not_push_ctrl_c_out_of_the_queue() {
         let (sender, receiver) = mpsc::unbounded_channel();
@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(forwarded(&[Signal::SIGINT], true), (shown(&[Control::End(2)]), false));
     }
 
-    /// Commands of a launch that is over have nobody to go to.
+    /// Commands of a launch that is over have no receiver.
     #[tokio::test(start_paused = true)]
     async fn signals_after_the_end_of_the_launch_are_dropped() {
         let (sender, receiver) = mpsc::unbounded_channel();

@@ -1,12 +1,12 @@
-//! Signals that reach this process, and how each came: from the terminal, or from a process.
+//! Signals that this process receives, and the sender of each: the terminal or a process.
 //!
 //! ```text
 //! Ctrl-C, a terminal that closes   sent by the kernel, to all processes in the foreground of the terminal
 //! kill PID                         sent by a process, to this one alone
-//! kill -- -PGID, timeout, scancel  sent by a process to many, to this one sometimes twice: by itself, and with its group
+//! kill -- -PGID, timeout, scancel  sent by a process to many, to this one sometimes twice: directly, and with its group
 //! ```
-//! How far a process has sent a signal cannot be seen. So a program that passes a signal on to its child may have the child hear it
-//! twice, and a second signal to end means "at once". A repeat that no user can have meant is therefore [left out](Repeats).
+//! The receiver of a signal cannot determine its other receivers. So a program that forwards a signal may send it to a child that has already
+//! received it, and a second ending signal means "at once". Repeats that no user can have intended are therefore [dropped](Repeats).
 
 use std::collections::HashMap;
 use std::io;
@@ -25,19 +25,19 @@ use tokio_stream::StreamExt;
 
 use crate::exit;
 
-/// The signals that end a launch.
+/// Signals that end a launch.
 pub(crate) const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
-/// The signals by which a process tells a program something, and of which it dies if it does not listen.
+/// Signals that notify a program. Most of them end a program without a handler.
 pub(crate) const TELLING: [Signal; 6] =
     [Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGALRM, Signal::SIGURG, Signal::SIGXCPU];
 
-/// Time within which a signal that processes send twice is one: to the process and to its group, or by way of its parent.
+/// Time within which equal signals from processes are one signal: sent to the process and to its group, or also by its parent.
 const ONE_WITHIN: Duration = Duration::from_millis(200);
 
-/// True once the terminal has interrupted this process, unless the interrupt was [for a command](leave_interrupt_to_command) of it.
+/// True after the terminal has interrupted this process, unless the interrupt was [for a command](leave_interrupt_to_command) of it.
 static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// A signal that has reached this process.
+/// A signal that this process has received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Received {
     pub(crate) signal: Signal,
@@ -47,20 +47,20 @@ pub(crate) struct Received {
 /// Sender of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
-    /// The terminal: all processes in its foreground have heard it.
+    /// The terminal: all processes in its foreground receive the signal.
     Terminal,
-    /// A process, perhaps of another PID namespace, which has no number here.
+    /// A process. If it is in another PID namespace, it has no number here.
     Process(Option<Pid>),
 }
 
-/// Signals that this process listens to, which do not end it by themselves any more.
+/// Signals that this process handles. They no longer have their default action.
 #[derive(Debug)]
 pub(crate) struct Signals {
     received: Stream,
     repeats: Repeats,
 }
 
-/// For its `Debug` alone.
+/// Wrapper with `Debug`.
 struct Stream(SignalsInfo<WithOrigin>);
 
 impl std::fmt::Debug for Stream {
@@ -69,21 +69,21 @@ impl std::fmt::Debug for Stream {
     }
 }
 
-/// Makes signals reach this process as they reach one that a shell has started: those that end or stop it are not blocked, whatever its
-/// parent had blocked, and a file that is as long as `ulimit -f` allows fails a write with EFBIG in place of ending the process by SIGXFSZ.
-/// Programs that it starts have that signal's default. Must be called while this process has one thread.
+/// Resets signals to the state after the start by a shell. Signals that end or stop this process are not blocked, even if its parent has blocked
+/// them. A write beyond the limit of `ulimit -f` fails with EFBIG, and SIGXFSZ does not end the process. Programs that it starts have the
+/// default action of SIGXFSZ. Must be called while this process has one thread.
 ///
 /// # Errors
 /// Fails if the system refuses it.
 pub(crate) fn prepare() -> io::Result<()> {
     let ours: SigSet = ENDING.into_iter().chain(TELLING).chain([Signal::SIGTSTP, Signal::SIGCONT]).collect();
     ours.thread_unblock()?;
-    // The flag is for nobody: the write says what is wrong.
+    // The flag is not used, because the failed write reports the error.
     signal_hook::flag::register(Signal::SIGXFSZ as i32, Arc::default()).map(drop)
 }
 
-/// Has the signals that end a launch end this process again, now that nobody listens to them: signal-hook leaves their handlers, which do
-/// nothing then. Those that are ignored stay ignored.
+/// Restores the default action of the signals that end a launch, after the end of [`Signals`]: signal-hook leaves its handlers, which then have
+/// no effect. Ignored signals stay ignored.
 ///
 /// # Errors
 /// Fails if the system refuses a handler.
@@ -95,24 +95,24 @@ pub(crate) fn end_us() -> io::Result<()> {
     })
 }
 
-/// Ends this process by SIGINT if the terminal has interrupted it and `code` is the exit code of that. A shell that waits for this process ends
-/// its loop or script only then: after an exit with code 130 it goes on.
+/// Ends this process by SIGINT if the terminal has interrupted it and `code` is the exit code for SIGINT. A shell that waits for this process
+/// ends its loop or script only then. After an exit with code 130 it continues.
 pub(crate) fn end_if_interrupted(code: u8) {
     let signal = Signal::SIGINT as i32;
     if IS_INTERRUPTED.load(Ordering::Relaxed) && code == exit::by_signal(signal) {
-        // Returns only if the system refuses the default action; the caller exits with the code then.
+        // Returns only if the system refuses the default action. The caller then exits with the code.
         let _ = emulate_default_handler(signal);
     }
 }
 
-/// Leaves an interrupt of the terminal to a command that has ended with a code of its own: it has handled the signal, and this process goes on
-/// to its own end.
+/// Leaves an interrupt of the terminal to a command that has ended with its own exit code. The command has handled the signal, and this process
+/// continues to its own end.
 pub(crate) fn leave_interrupt_to_command() {
     IS_INTERRUPTED.store(false, Ordering::Relaxed);
 }
 
 impl Signals {
-    /// Listens to these, but for those that this process was started to ignore (`nohup`), which stay ignored. Needs a tokio runtime.
+    /// Handles these signals. Signals that this process was started to ignore (`nohup`) stay ignored. Needs a tokio runtime.
     ///
     /// # Errors
     /// Fails if the system refuses a handler.
@@ -123,11 +123,11 @@ impl Signals {
         Ok(Self { received, repeats: Repeats::default() })
     }
 
-    /// Waits for the next one. Cancel-safe.
+    /// Waits for the next signal. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Received {
         loop {
             let Some(origin) = self.received.0.next().await else {
-                // Nobody closes the stream.
+                // The stream is never closed.
                 return std::future::pending().await;
             };
             let Ok(signal) = Signal::try_from(origin.signal) else { continue };
@@ -156,8 +156,8 @@ impl Sender {
 struct Repeats(HashMap<Signal, (Instant, Sender)>);
 
 impl Repeats {
-    /// True for a signal that was received already: one that ends this process, sent again by a process within [`ONE_WITHIN`], or
-    /// any that one of the two senders, our parent, has passed on. Two of the terminal are two.
+    /// True for a repeat by a process within [`ONE_WITHIN`]: of a signal that ends this process, or of any signal with exactly one copy from the
+    /// parent. Signals of the terminal are no repeats.
     fn has(&mut self, Received { signal, sender }: Received, (now, parent): (Instant, Pid)) -> bool {
         if sender == Sender::Terminal {
             return false;
@@ -177,7 +177,7 @@ impl Repeats {
     }
 }
 
-/// Mask of the signals that this process was started to ignore; empty if it cannot be read.
+/// Mask of the signals that this process was started to ignore; 0 if it cannot be read.
 fn ignored_signals() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -194,7 +194,7 @@ mod tests {
     const PARENT: Pid = Pid::from_raw(100);
     const OTHER: Sender = Sender::Process(Some(Pid::from_raw(200)));
 
-    /// Those of `signals` that are no repeats; each comes so many milliseconds after the first.
+    /// Times of the `signals` that are no repeats, in milliseconds after the first signal.
     fn heard(signals: &[(u64, Signal, Sender)]) -> Vec<u64> {
         let (mut repeats, begin) = (Repeats::default(), Instant::now());
         let new = signals.iter().filter(|&&(after, signal, sender)| {
@@ -203,7 +203,7 @@ mod tests {
         new.map(|&(after, ..)| after).collect()
     }
 
-    /// `timeout` sends SIGTERM to its child and to its group, and a launch of `--via` hears it from its parent as well.
+    /// `timeout` sends SIGTERM to its child and to its group. A launch of `--via` also receives it from its parent.
     #[test]
     fn a_signal_to_end_that_comes_twice_at_once_is_one() {
         let parent = Sender::Process(Some(PARENT));
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(heard(&[(0, Signal::SIGINT, Sender::Terminal), (150, Signal::SIGINT, Sender::Terminal)]), [0, 150]);
     }
 
-    /// Who counts signals shall count right, but for what our parent has passed on.
+    /// A program can count its signals: only copies from the parent process are dropped.
     #[test]
     fn of_other_signals_only_those_that_were_passed_on_are_repeats() {
         let parent = Sender::Process(Some(PARENT));

@@ -1,8 +1,8 @@
 //! Source of the ranks' standard input.
 //!
-//! A file, a pipe or a socket becomes the reading rank's own: it reads as fast as it likes, and what it leaves is there for
-//! the next command of a script. A terminal cannot be given away, as a rank is not in the terminal's foreground group and
-//! would be stopped for reading; neither can what all ranks shall read. There a thread reads, one piece ahead of the ranks.
+//! A file, a pipe or a socket is passed to the reading rank. The rank reads at its own speed, and unread input remains for the next command of a
+//! script. A terminal cannot be passed, because a rank is not in the terminal's foreground group and would be stopped by a read. Input for all
+//! ranks cannot be passed either. In both cases a thread reads, one piece ahead of the ranks.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,12 +21,12 @@ use tokio::sync::mpsc;
 
 use crate::terminal::is_background;
 
-/// Bytes that are read at once.
+/// Bytes of one read.
 const PIECE: usize = 64 << 10;
-/// Interval between looks whether we are in the foreground again; nothing tells us.
+/// Interval of checks that this process is in the foreground again. No event reports it.
 const FOREGROUND_CHECK: Duration = Duration::from_millis(200);
 
-/// The part of our own standard input that `target` asks for. Must be called within a tokio runtime.
+/// Part of the launcher's own standard input that `target` requires. Must be called within a tokio runtime.
 ///
 /// # Errors
 /// Fails if the system has no descriptor or thread left.
@@ -41,8 +41,8 @@ pub(crate) fn source(target: &StdinTarget) -> io::Result<StdinSource> {
     }
 }
 
-/// Our own standard input piece by piece, as ranks on other machines can have it. Up to two pieces are read that no rank may
-/// ever want: they are lost for the next command of a script.
+/// The launcher's own standard input in pieces, for ranks on other machines. Up to two pieces may be read that no rank reads. These are lost for
+/// the next command of a script.
 ///
 /// # Errors
 /// Fails if the system has no descriptor or thread left.
@@ -61,16 +61,16 @@ fn stream(input: OwnedFd) -> io::Result<mpsc::Receiver<Bytes>> {
     Ok(stream)
 }
 
-/// Reads `input` to its end; a piece is read only once the one before it was taken.
+/// Reads `input` to its end. Reads a piece only after the previous piece was taken.
 fn pass_on(input: &OwnedFd, pieces: &mpsc::Sender<Bytes>, runtime: &Handle) {
-    // A read from the background then fails instead of stopping the whole launcher.
+    // A read in the background then fails, and does not stop the whole launcher.
     let mut background_reads = SigSet::empty();
     background_reads.add(Signal::SIGTTIN);
     if background_reads.thread_block().is_err() && is_terminal(input) {
         return;
     }
     let mut buffer = vec![0; PIECE];
-    // Ends when nobody reads any more.
+    // Ends when the receiver is closed.
     while let Ok(room) = runtime.block_on(pieces.reserve()) {
         match read_once(input, &mut buffer) {
             Ok(0) | Err(_) => return,
@@ -79,14 +79,14 @@ fn pass_on(input: &OwnedFd, pieces: &mpsc::Sender<Bytes>, runtime: &Handle) {
     }
 }
 
-/// Reads when there is something to read and we may: in the foreground, if `input` is our terminal.
+/// Reads when input is available and a read is permitted: in the foreground, if `input` is this process's terminal.
 fn read_once(input: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
     loop {
         wait_for_foreground(input);
         match read(input, buffer) {
             Ok(len) => return Ok(len),
             Err(Errno::EINTR) => {}
-            // We went to the background while waiting.
+            // This process was moved to the background during the read.
             Err(Errno::EIO) if is_background(input) => {}
             Err(Errno::EAGAIN) => wait_until_readable(input)?,
             Err(errno) => return Err(errno.into()),

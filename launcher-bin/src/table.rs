@@ -1,10 +1,11 @@
-//! Tables as the commands print them: a head, aligned columns, nothing behind the last one. Whatever is in a cell, a row is one line.
+//! Tables as printed by commands: a header, aligned columns, and no blanks after the last column. A row is one line, for any contents of its
+//! cells.
 
 use std::fmt;
 
 use lattice_daemon::printable;
 
-/// To which side of its column a text stands.
+/// Alignment of a text in its column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Align {
     /// For names.
@@ -21,12 +22,12 @@ pub(crate) struct Table<const N: usize> {
 }
 
 impl<const N: usize> Table<N> {
-    /// A table with these heads.
+    /// Creates a table with these headers.
     pub(crate) fn new(columns: [(&str, Align); N]) -> Self {
         Self { aligns: columns.map(|(_, align)| align), rows: vec![columns.map(|(head, _)| head.to_owned())] }
     }
 
-    /// Appends a row; what a terminal would obey is shown in letters.
+    /// Appends a row. Control characters are shown in letters.
     pub(crate) fn push(&mut self, row: [String; N]) {
         self.rows.push(row.map(|cell| printable(&cell).into_owned()));
     }
@@ -74,7 +75,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// All cells of a column begin or end where its head does, and no line ends with a blank.
+        /// All cells of a column start or end at the same position as its header, and no line ends with a blank.
         #[test]
         fn every_row_has_its_cells_in_their_columns(rows in proptest::collection::vec(("[a-z]{1,9}", 0_u32..100_000), 0..20)) {
             let mut table = Table::new([("NAME", Align::Left), ("RANKS", Align::Right)]);

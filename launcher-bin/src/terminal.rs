@@ -1,7 +1,7 @@
-//! Our terminal while it does not edit lines: because rank 0 has one of its own (`--pty`), which then is the one that edits lines, echoes,
-//! and turns Ctrl-C into a signal; or because each key means something.
+//! The launcher's terminal in a mode without line editing. If rank 0 has a terminal (`--pty`), that terminal edits lines, echoes, and converts
+//! Ctrl-C to a signal. Otherwise each key is a command.
 //!
-//! It is as it was before whenever this process ends, also by a panic, or is stopped.
+//! The previous mode is restored whenever this process ends, also by a panic, or is stopped.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,27 +10,27 @@ use lattice_session::settings::TerminalSize;
 use nix::sys::termios::{LocalFlags, SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
 use nix::unistd::{getpgrp, isatty, tcgetpgrp};
 
-/// True if `input` is our terminal, and another process group has it.
+/// True if `input` is the terminal of this process, and another process group is in its foreground.
 pub(crate) fn is_background(input: &OwnedFd) -> bool {
     tcgetpgrp(input).is_ok_and(|foreground| foreground != getpgrp())
 }
 
-/// The size of the terminal of this process; `None` if it has none at its standard streams.
+/// Size of the terminal of this process; `None` if no standard stream is a terminal.
 pub(crate) fn size() -> Option<TerminalSize> {
     let of_output = || TerminalSize::of(io::stdout()).or_else(|| TerminalSize::of(io::stderr()));
     TerminalSize::of(io::stdin()).or_else(of_output)
 }
 
-/// Use of our terminal.
+/// Mode of the launcher's terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Each byte that is typed is passed on, each byte of output shown as it is.
+    /// Each typed byte is passed on, and each byte of output is shown unchanged.
     Raw,
-    /// Each key is passed on as it is typed, and not echoed; Ctrl-C is a signal.
+    /// Each key is passed on immediately, without echo. Ctrl-C is a signal.
     Keys,
 }
 
-/// Our terminal, which is in a mode of ours until this is dropped.
+/// The launcher's terminal. It is in one of these modes until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct RawTerminal {
     terminal: OwnedFd,
@@ -39,8 +39,8 @@ pub(crate) struct RawTerminal {
 }
 
 impl RawTerminal {
-    /// Takes the terminal that is our standard input into a mode; `None` if that is no terminal. A process in the background is stopped by it
-    /// until it is in the foreground.
+    /// Switches the terminal at standard input to a mode; `None` if standard input is no terminal. In the background, this call stops the
+    /// process until it is in the foreground.
     ///
     /// # Errors
     /// Fails if the terminal is gone, or the system has no descriptor left.
@@ -55,7 +55,7 @@ impl RawTerminal {
         Ok(Some(raw))
     }
 
-    /// Takes it into the mode again, whatever others have made of it meanwhile.
+    /// Switches to the mode again, after other programs may have changed it.
     ///
     /// # Errors
     /// Fails if the terminal is gone.
@@ -68,10 +68,10 @@ impl RawTerminal {
         Ok(tcsetattr(&self.terminal, SetArg::TCSANOW, &raw)?)
     }
 
-    /// Makes it as it was, unless it is another's to set: in the background this process would be stopped for it.
+    /// Restores the previous mode, unless another process group has the terminal: in the background, this process would be stopped.
     pub(crate) fn leave(&self) {
         if !is_background(&self.terminal) {
-            // A terminal that is gone needs nothing.
+            // A terminal that is gone needs no restoration.
             let _ = tcsetattr(&self.terminal, SetArg::TCSANOW, &self.before);
         }
     }

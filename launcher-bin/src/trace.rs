@@ -1,5 +1,5 @@
-//! `--pmi-trace`: every PMI message in the format of recorded conversations ([`lattice_session::transcript`]), so that a user's
-//! trace can become a test.
+//! `--pmi-trace`: every PMI message in the format of recorded conversations ([`lattice_session::transcript`]), so that a trace of a user can
+//! become a test.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -24,8 +24,7 @@ pub struct TraceError {
     pub source: io::Error,
 }
 
-/// Creates `path`, and returns what writes each message to it at once. The first failure is reported to `faults`, and
-/// ends the trace.
+/// Creates `path`. Returns a sink that writes each message at once. The first failure is reported to `faults`, and ends the trace.
 ///
 /// # Errors
 /// Fails if the file cannot be created.
@@ -37,20 +36,20 @@ pub(crate) fn sink(path: &Path, faults: mpsc::UnboundedSender<Fault>) -> Result<
     Ok(Box::new(move |message| {
         if let Some(Err(error)) = file.as_mut().map(|file| file.write_all(&transcript::lines(message, &mut last))) {
             file = None;
-            // Nobody listens when the launch is over.
+            // The receiver is gone when the launch is over.
             let _ = faults.send(Fault { place: place.clone(), error });
         }
     }))
 }
 
-/// The same of a launch on a cluster: its nodes bring lines, and what a rank said stays below that rank's `@rank`.
+/// Trace of a launch on a cluster. Nodes send lines, and each message of a rank stays below the `@rank` line of that rank.
 #[derive(Debug)]
 pub(crate) struct ClusterTrace {
-    /// `None` once it cannot be written to.
+    /// `None` after a write has failed.
     file: Option<File>,
     place: PlaceName,
     faults: mpsc::UnboundedSender<Fault>,
-    /// The node that wrote last.
+    /// Node of the last write.
     writer: Option<NodeIndex>,
     /// The last `@rank` line of each node.
     headings: HashMap<NodeIndex, Vec<u8>>,
@@ -67,7 +66,7 @@ impl ClusterTrace {
         Ok(Self { file: Some(file), place, faults, writer: None, headings: HashMap::new() })
     }
 
-    /// Writes lines of a node, the first of which may be an `@rank` or go on below the node's last one.
+    /// Writes lines of a node. The first line is an `@rank` line, or belongs below the last `@rank` line of the node.
     pub(crate) fn write(&mut self, node: NodeIndex, lines: &[u8]) {
         let mut text = Vec::with_capacity(lines.len() + 16);
         let goes_on = !lines.starts_with(HEADING);
@@ -82,13 +81,13 @@ impl ClusterTrace {
         }
         if let Some(Err(error)) = self.file.as_mut().map(|file| file.write_all(&text)) {
             self.file = None;
-            // Nobody listens when the launch is over.
+            // The receiver is gone when the launch is over.
             let _ = self.faults.send(Fault { place: self.place.clone(), error });
         }
     }
 }
 
-/// Beginning of the line above those of another rank.
+/// Start of the line above messages of another rank.
 const HEADING: &[u8] = b"@rank ";
 
 #[cfg(test)]
@@ -146,12 +145,12 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// However the lines of nodes come in between each other, each line is below the rank that said it.
+        /// In any interleaving of nodes, each line is below its rank.
         #[test]
         fn every_line_is_below_its_rank(lines in proptest::collection::vec((0_u32..3, 0_u32..2, proptest::bool::ANY), 1..40)) {
             let file = tempfile::NamedTempFile::new().unwrap();
             let mut trace = ClusterTrace::create(file.path(), mpsc::unbounded_channel().0).unwrap();
-            // Of each node, the rank whose line came last.
+            // For each node, the rank of its last line.
             let mut speakers: HashMap<u32, u32> = HashMap::new();
             let mut expected = Vec::new();
             for (number, (node, local_rank, repeats)) in lines.into_iter().enumerate() {

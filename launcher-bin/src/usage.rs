@@ -1,4 +1,4 @@
-//! Resources that ranks used, in words and as JSON.
+//! Resource usage of ranks, as text and as JSON.
 
 use lattice_session::event::Usage;
 use serde::Serialize;
@@ -9,7 +9,7 @@ use crate::formatting::{duration, size};
 pub(crate) struct UsageLine {
     user_s: f64,
     system_s: f64,
-    /// Largest memory of one process.
+    /// Peak memory of one process.
     peak_memory_bytes: u64,
 }
 
@@ -19,7 +19,7 @@ impl From<Usage> for UsageLine {
     }
 }
 
-/// Resources in a line without its end.
+/// Resource usage as a line without its end.
 pub(crate) fn words(usage: Usage) -> String {
     let Usage { user, system, peak_memory } = usage;
     format!(

@@ -1,14 +1,15 @@
-//! `--via` and `lattice start`: a cluster on nodes that somebody else gives, made by their user alone, for as long as one command runs.
+//! `--via` and `lattice start`: a cluster on nodes of another resource manager or on named hosts. An ordinary user creates it, and it
+//! exists while one command runs.
 //!
 //! ```text
-//! way ──> nodes and slots ──> API server, here ──> agents, by the means of others ──> allocation ──> command
-//! --via, or    variables of the      throw-away CA         one program for all nodes,         the launch itself,
+//! way ──> nodes and slots ──> API server, here ──> agents, by srun, ssh and so on ──> allocation ──> command
+//! --via, or    variables of the      temporary CA          one program for all nodes,         the launch itself,
 //! found        manager, or hosts     a port of the kernel  or one for each                    or a shell
 //! ```
 //!
-//! What it shares with other clusters of that kind is [`private_cluster`](crate::private_cluster)'s. What agents need to know reaches
-//! them over the standard input of the program that starts them, so that no secret stands in arguments, variables or files; when that
-//! ends, they do.
+//! [`private_cluster`](crate::private_cluster) has the parts that it shares with similar clusters. Agents receive their settings over the
+//! standard input of the program that starts them. So no secret is in arguments, variables or files. The exception is PBS, where agents
+//! read a private file in the home directory. Agents end when that input ends.
 
 mod head;
 mod joining;
@@ -42,37 +43,37 @@ use crate::private_cluster::{
     Access, AllocationError, Daemons, Ground, Holder, PrivateClusterError, Words, agent_program,
 };
 
-/// Time limit for the whole cluster, beyond that of each node.
+/// Time limit for the whole cluster, in addition to that of each node.
 const UP_WITHIN: Duration = Duration::from_secs(600);
 
-/// Failure to make a cluster of other people's nodes, or to run the command in it.
+/// Failure to create a cluster on other nodes, or to run the command in it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ViaError {
-    /// The nodes are not known.
+    /// The nodes are unknown.
     #[error(transparent)]
     Nodes(#[from] NodesError),
     /// The hostfile cannot be used.
     #[error(transparent)]
     Hostfile(#[from] HostfileError),
-    /// `LATTICE_VIA` is no way.
+    /// The value of `LATTICE_VIA` is not a way.
     #[error("LATTICE_VIA: {0}\ntry: unset LATTICE_VIA, or LATTICE_VIA with one of these")]
     Variable(#[from] ViaParseError),
-    /// Nothing says how nodes are reached.
+    /// No flag, variable or allocation names a way to nodes.
     #[error(
         "no allocation of slurm, pbs, lsf, sge, flux or k8s is found in the environment\n\
          try: lattice start --via ssh --host node1:4,node2:4"
     )]
     NoWay,
-    /// A launch that outlives this command has no cluster then.
+    /// `--detach`: the launch would outlive this command, and its cluster does not.
     #[error(
         "--detach: the cluster that --via {via} makes ends with this command\ntry: lattice start --via {via}, and launch there"
     )]
     Detached {
-        /// The way.
+        /// Value of `--via`.
         via: String,
     },
-    /// The program that would start agents is not there.
+    /// The program that starts agents is not found.
     #[error(
         "cannot find {program}, which is to start an agent on each node\n\
          try: --via ssh with --host or --hostfile, --via 'COMMAND {{host}} {{command}}', or --via none for this machine alone"
@@ -81,16 +82,16 @@ pub enum ViaError {
         /// Name of the program.
         program: String,
     },
-    /// The daemons cannot be given certificates.
+    /// Certificates for the daemons cannot be created.
     #[error("cannot make certificates")]
     Certificates(#[from] PkiError),
-    /// The API server does not come to life.
+    /// The API server does not start.
     #[error(transparent)]
     Head(#[from] HeadError),
     /// Not all nodes join.
     #[error(transparent)]
     Joining(#[from] JoiningError),
-    /// What all such clusters have cannot be had.
+    /// A part that all private clusters share cannot be set up.
     #[error(transparent)]
     Cluster(#[from] PrivateClusterError),
 }
@@ -101,18 +102,18 @@ impl From<AllocationError> for ViaError {
     }
 }
 
-/// Makes a cluster by that way, and carries out the words of a launch in it, the first of which is the name of this program; returns the
-/// exit code of the launch.
+/// Creates a cluster by this way, and runs a launch in it; returns the exit code of the launch. `words` is the command line of the launch,
+/// with the name of this program first.
 ///
 /// Must be called while this process has one thread.
 ///
 /// # Errors
-/// Fails if the cluster cannot be made. Then, too, nothing is left.
+/// Fails if the cluster cannot be created. Nothing is left then.
 pub fn launch(way: &Way, words: &[OsString], verbosity: Verbosity) -> Result<u8, ViaError> {
     run(way, Words::OfThisProgram(words), verbosity)
 }
 
-/// `lattice start`: makes a cluster, and runs a command or a shell in it; returns its exit code.
+/// `lattice start`: creates a cluster, and runs a command or a shell in it; returns its exit code.
 ///
 /// Must be called while this process has one thread.
 ///
@@ -136,12 +137,12 @@ fn run(way: &Way, words: Words<'_>, verbosity: Verbosity) -> Result<u8, ViaError
     })
 }
 
-/// Returns true for a job of a manager whose only node is this machine: the manager's programs are not needed, and need not be there.
+/// Returns true if this machine is the only node of a manager's job. The manager's programs are not needed then, and need not be installed.
 fn is_here(via: &Via, nodes: &Nodes) -> bool {
     matches!(via, Via::Slurm | Via::Pbs | Via::Lsf | Via::Sge) && nodes.are_this_machine()
 }
 
-/// A cluster whose directory is there, and nothing else yet.
+/// A cluster of which only the directory exists.
 struct Cluster<'a> {
     way: &'a Way,
     means: Means,
@@ -153,7 +154,7 @@ struct Cluster<'a> {
 }
 
 impl Cluster<'_> {
-    /// Starts everything, and runs the command.
+    /// Starts the daemons, and runs the command.
     async fn live(&self, daemons: &mut Daemons<'_>, signals: &mut Signals) -> Result<u8, ViaError> {
         let holder = Holder::new(&self.ground.directory.api_socket())?;
         let joined = async {
@@ -181,7 +182,7 @@ impl Cluster<'_> {
         Ok(code?)
     }
 
-    /// The means, with words for `ssh` that spare it work. The question for them is on its way when this returns.
+    /// The means, with arguments for `ssh` that reduce its work. The query for these arguments has started when this returns.
     fn quickened(&self) -> impl Future<Output = Means> + use<> {
         let ssh = (*self.way.via() == Via::Ssh).then_some(self.nodes.names.first()).flatten();
         let (words, means) = (ssh.map(|host| key_exchange::ask(host)), self.means.clone());
@@ -193,7 +194,7 @@ impl Cluster<'_> {
         }
     }
 
-    /// Tells a person where they are; a command is told nothing that it did not ask for.
+    /// Reports the location of the cluster to an interactive user. For other commands, only with `-v`.
     fn greet(&self) {
         let is_shell = matches!(self.words, Words::Given([])) && io::stdin().is_terminal();
         if self.verbosity == Verbosity::Verbose || (is_shell && self.verbosity == Verbosity::Normal) {
@@ -206,7 +207,7 @@ impl Cluster<'_> {
     }
 }
 
-/// The slots, for launches that say nothing else about places.
+/// Slots, for launches without other placement.
 fn environment(nodes: &Nodes) -> Vec<(&'static str, OsString)> {
     nodes.slots_in_words().map(|hosts| (crate::request::HOSTS_VARIABLE, hosts.into())).into_iter().collect()
 }

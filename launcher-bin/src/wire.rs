@@ -1,6 +1,6 @@
-//! Between the messages of an attachment in `lattice.v1` and the types of [`crate::attachment`]. Pure.
+//! Conversion between the messages of an attachment in `lattice.v1` and the types of [`crate::attachment`]. Pure.
 //!
-//! What messages of launches and nodes have in common with others is read and written by [`lattice_session::wire`].
+//! [`lattice_session::wire`] encodes and decodes the parts of launch and node messages that occur in other messages as well.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use proto::attach_response::What as Response;
 use crate::attachment::{Answer, FromLaunch, Role, ToLaunch};
 use crate::updates::StartProgress;
 
-/// The first message of a client: it attaches to `launch_id`, from the event behind `after` on.
+/// First message of a client: attaches to `launch_id`, from the event after `after` on.
 pub(crate) fn encode_attach(launch_id: &str, after: u64, role: Role) -> proto::AttachRequest {
     let attach = proto::AttachTo { launch_id: launch_id.to_owned(), after, tied: role == Role::Owner };
     proto::AttachRequest { what: Some(Request::Attach(attach)) }
 }
 
-/// A further message of a client.
+/// A later message of a client.
 pub(crate) fn encode(message: ToLaunch) -> proto::AttachRequest {
     let what = match message {
         ToLaunch::Acknowledge(sequence) => Request::Acknowledge(sequence),
@@ -36,10 +36,10 @@ pub(crate) fn encode(message: ToLaunch) -> proto::AttachRequest {
     proto::AttachRequest { what: Some(what) }
 }
 
-/// The answer in a message.
+/// Decodes an answer.
 ///
 /// # Errors
-/// Fails if this version cannot read it.
+/// Fails if this version cannot decode it.
 pub(crate) fn decode(answer: proto::AttachResponse) -> Result<Answer, WireError> {
     let sequence = (answer.sequence != 0).then_some(answer.sequence);
     let node = NodeIndex(answer.node);
@@ -68,7 +68,7 @@ fn decode_progress(progress: &proto::StartProgress) -> StartProgress {
     }
 }
 
-/// Report of the launch as a whole, its exits in rank order.
+/// Report of the whole launch, with exits in rank order.
 fn decode_report(complete: proto::LaunchCompleteNotification) -> Result<Report, WireError> {
     let mut exits: Vec<_> =
         complete.ranks.iter().map(|exit| (Rank(exit.rank), wire::cause::decode_exit(exit))).collect();

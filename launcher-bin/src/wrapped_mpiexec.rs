@@ -1,13 +1,13 @@
-//! `lattice mpiexec --wrap`: serves an `mpiexec` of Hydra under `HYDRA_LAUNCHER=manual`, which prints a line for each node that a proxy is to be
-//! started on, and waits until somebody has done that.
+//! `lattice mpiexec --wrap`: serves an `mpiexec` of Hydra under `HYDRA_LAUNCHER=manual`. That `mpiexec` prints a line for each node that needs a
+//! proxy, and waits until the proxies are started.
 //!
 //! ```text
 //! mpiexec ── "HYDRA_LAUNCH: /p/hydra_pmi_proxy ... --proxy-id 2" ──> this program ── lattice-mpi-launcher HOST ──> agent of the third host
-//!         ── what ranks print ──────────────────────────────────────────────┴─> standard output
+//!         ── output of ranks ───────────────────────────────────────────────┴─> standard output
 //! ```
 //!
-//! The lines name no host: proxy N is for the host with that index in the list that mpiexec has been given (measured with MPICH 4.0 and 5.0).
-//! `HYDRA_LAUNCHER_AUTOFORK=0` is taken out, for every Hydra aborts on it.
+//! The lines contain no host: proxy N is for the host with that index in the host list of mpiexec (measured with MPICH 4.0 and 5.0).
+//! `HYDRA_LAUNCHER_AUTOFORK=0` is removed, because every Hydra aborts on it.
 
 mod lines;
 
@@ -34,22 +34,22 @@ use crate::mpirun_setup::OWN_NAME;
 use crate::runtime;
 use crate::signals::TELLING;
 
-/// Variables of Hydra: who starts its proxies, one that makes it abort, and the file with its hosts.
+/// Variables of Hydra: the launcher of its proxies, a variable that makes it abort, and the file with its hosts.
 const LAUNCHER: &str = "HYDRA_LAUNCHER";
 const AUTOFORK: &str = "HYDRA_LAUNCHER_AUTOFORK";
 const HOST_FILE: &str = "HYDRA_HOST_FILE";
-/// Bytes of output that are read at once.
+/// Bytes of output in one read.
 const ROOM: usize = 64 << 10;
-/// Time for mpiexec to end on SIGTERM, and for its proxies to end with it.
+/// Time limit for mpiexec to end after SIGTERM, and for its proxies to end after it.
 const END_WITHIN: Duration = Duration::from_secs(3);
 
-/// An `mpiexec` that cannot be served.
+/// An `mpiexec` cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WrapError {
-    /// Nothing is wrapped.
+    /// No command is given.
     #[error("--wrap needs the mpiexec to call\ntry: lattice mpiexec --wrap mpiexec -n 4 ./a.out")]
     Nothing,
-    /// Nobody names hosts.
+    /// Neither a flag nor a variable names hosts.
     #[error(
         "neither the line nor {HOST_FILE} names hosts\ntry: -hosts node0,node1, or a shell of lattice alloc shell, which sets {HOST_FILE}"
     )]
@@ -60,7 +60,7 @@ pub(crate) enum WrapError {
     /// The file of hosts cannot be read.
     #[error(transparent)]
     Hostfile(#[from] HostfileError),
-    /// It cannot be run.
+    /// The command cannot be executed.
     #[error("cannot run {}: {error}", program.display())]
     Program {
         /// The program.
@@ -68,7 +68,7 @@ pub(crate) enum WrapError {
         /// Error of the system.
         error: io::Error,
     },
-    /// mpiexec wants more hosts than it has been given.
+    /// mpiexec starts more proxies than it has hosts.
     #[error("mpiexec starts proxy {proxy}, and was given {hosts} hosts")]
     NoSuchHost {
         /// Number of the proxy.
@@ -76,7 +76,7 @@ pub(crate) enum WrapError {
         /// Number of hosts.
         hosts: usize,
     },
-    /// A proxy does not run, and mpiexec would wait for it for ever.
+    /// A proxy did not start, and mpiexec would wait for it indefinitely.
     #[error("no proxy was started on {host}, so mpiexec is ended")]
     NotStarted {
         /// The host.
@@ -85,15 +85,15 @@ pub(crate) enum WrapError {
     /// Standard output cannot be written to.
     #[error(transparent)]
     Output(#[from] OutputError),
-    /// The system refused something.
+    /// A system call failed.
     #[error("cannot serve mpiexec: {0}")]
     System(#[from] io::Error),
 }
 
-/// Runs the line to its end; returns the exit code of its mpiexec.
+/// Runs the command line until its end. Returns the exit code of its mpiexec.
 ///
 /// # Errors
-/// Fails if it cannot be run, or one of its proxies is not started.
+/// Fails if the command cannot be executed, or if a proxy does not start.
 pub(crate) fn run(args: &WrapArgs) -> Result<u8, WrapError> {
     let (program, words) = args.command.split_first().ok_or(WrapError::Nothing)?;
     let hosts = hosts(args.hosts.as_ref())?;
@@ -110,7 +110,7 @@ pub(crate) fn run(args: &WrapArgs) -> Result<u8, WrapError> {
     })?
 }
 
-/// The hosts in the order in which mpiexec numbers them, each once.
+/// Hosts in the order in which mpiexec numbers them, each once.
 fn hosts(named: Option<&NamedHosts>) -> Result<Vec<String>, WrapError> {
     let hosts = match (named, std::env::var_os(HOST_FILE).filter(|file| !file.is_empty())) {
         (Some(NamedHosts::List(list)), _) => hostfile::parse_hosts(list)?,
@@ -122,16 +122,16 @@ fn hosts(named: Option<&NamedHosts>) -> Result<Vec<String>, WrapError> {
     Ok(hosts.names().into_iter().filter(|name| seen.insert(name.clone())).collect())
 }
 
-/// An mpiexec that runs, and its proxies.
+/// A running mpiexec, and its proxies.
 struct Wrapped {
     mpiexec: Child,
     hosts: Vec<String>,
-    /// Programs that start proxies, which live as long as those; each ends with its host, and true if it has started one.
+    /// Programs that start proxies, and run as long as their proxies. Each returns its host, and true if it has started a proxy.
     proxies: JoinSet<(String, bool)>,
 }
 
 impl Wrapped {
-    /// Passes on what it prints, and starts what it asks for, until it ends.
+    /// Forwards the output of mpiexec, and starts the requested proxies, until mpiexec ends.
     async fn serve(&mut self, mut output: Option<ChildStdout>, signals: &mut Signals) -> Result<u8, WrapError> {
         let (mut lines, mut room) = (Lines::default(), vec![0; ROOM]);
         loop {
@@ -148,7 +148,7 @@ impl Wrapped {
                     length => {
                         let asked = lines.take(&room[..length]);
                         if let code @ 1.. = print(&lines.passed())? {
-                            // Nobody reads any more.
+                            // Standard output has no reader any more.
                             return Ok(code);
                         }
                         asked.iter().try_for_each(|line| self.start(line.proxy, &line.command))?;
@@ -178,7 +178,7 @@ impl Wrapped {
         let count = self.hosts.len();
         let host = self.hosts.get(proxy).cloned().ok_or(WrapError::NoSuchHost { proxy, hosts: count })?;
         let mut command = std::process::Command::new(std::env::current_exe()?);
-        // A signal of the terminal is for mpiexec, which ends its proxies.
+        // A signal of the terminal is for mpiexec alone, which ends its proxies.
         command.arg0(OWN_NAME).args(["-n", &host, line]).stdin(Stdio::null()).process_group(0);
         let mut shell = Command::from(command).kill_on_drop(true).spawn()?;
         self.proxies.spawn(async move {
@@ -188,11 +188,11 @@ impl Wrapped {
         Ok(())
     }
 
-    /// Sees to it that mpiexec and its proxies end. A proxy that loses its mpiexec ends by itself.
+    /// Ends mpiexec and its proxies. A proxy without its mpiexec ends by itself.
     async fn end(&mut self) {
         pass_on(&self.mpiexec, Signal::SIGTERM);
         if timeout(END_WITHIN, self.mpiexec.wait()).await.is_err() {
-            // It heeds no signal before its proxies are there (measured).
+            // mpiexec ignores all signals before its proxies are connected (measured).
             let _ = self.mpiexec.kill().await;
         }
         tokio::select! {

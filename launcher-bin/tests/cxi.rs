@@ -1,4 +1,4 @@
-//! `lattice cxi` and an API server that has a fabric: tables, JSON, and exit codes that a script can use.
+//! `lattice cxi` with an API server that has a fabric: tables, JSON, and exit codes for scripts.
 
 use std::process::Output;
 
@@ -12,7 +12,7 @@ use tokio::process::Command;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
-/// A fabric with one service; `healthy` says whether anything is wrong with it.
+/// A fabric with one service; `healthy` is false if it has a fault.
 struct Fabric {
     healthy: bool,
 }
@@ -61,7 +61,7 @@ impl FabricService for Fabric {
     }
 }
 
-/// Exit code, standard output and standard error of `lattice cxi` with these words.
+/// Runs `lattice cxi` with these words. Returns exit code, standard output and standard error.
 async fn cxi(healthy: bool, line: &str) -> (Option<i32>, String, String) {
     let directory: TempDir = tempfile::tempdir().unwrap();
     let path = directory.path().join("api.sock");

@@ -1,4 +1,4 @@
-//! Launches on this machine, as the commands see them that ask about launches; no API server is anywhere.
+//! Launches on this machine, as reported by commands about launches. There is no API server.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A user's runtime directory.
+/// Runtime directory of a user.
 struct User(TempDir);
 
 impl User {
@@ -42,7 +42,7 @@ impl User {
         serde_json::from_str(&self.text(words)).unwrap()
     }
 
-    /// A launch whose ranks all run, and its id.
+    /// Starts a launch, and waits until it is active. Returns the process and the id.
     fn launched(&self, ranks: u32, script: &str) -> (Child, String) {
         self.launched_with(&[], ranks, script)
     }
@@ -94,7 +94,7 @@ fn a_launch_is_listed_shown_signalled_and_ended_by_its_id() {
         assert!(Path::new(&format!("/proc/{}", process["pid"])).exists());
     }
     user.text(&["signal", &id, "USR1", "--ranks", "1"]);
-    // Of the ranks one has ended by itself, in good order, and the others have not heard of it.
+    // Only rank 1 has received the signal and ended. The other ranks still run.
     while user.json(&["status", &id, "--json"])["ranks"][1]["exit"] == Value::Null {
         sleep(Duration::from_millis(10));
     }
@@ -117,7 +117,7 @@ fn a_launch_is_followed_by_others_to_its_end_and_beyond_their_leaving() {
     let (stays, leaves) =
         (user.lattice(&["attach", "-l", &id]).spawn().unwrap(), user.lattice(&["attach", &id]).spawn().unwrap());
     let events = user.lattice(&["attach", "--json", &id]).spawn().unwrap();
-    // There is no sign of a viewer that reads; the launch waits for us anyhow.
+    // A reading viewer has no visible sign. The launch waits for this test in any case.
     sleep(Duration::from_secs(1));
     kill(Pid::from_raw(leaves.id() as i32), Signal::SIGTERM).unwrap();
     assert_eq!(leaves.wait_with_output().unwrap().status.code(), Some(143));
@@ -159,7 +159,7 @@ fn the_functions_that_ranks_are_in_are_shown_as_a_tree() {
 }
 
 /// The program of a rank may be below a script that waits for it.
-/// What was planned is told beside what the kernel has.
+/// The planned binding is shown next to the binding in the kernel.
 #[test]
 fn ranks_are_drawn_in_their_cores_and_one_that_was_moved_is_named() {
     let user = User::new();
@@ -219,7 +219,7 @@ fn launches_are_listed_in_the_order_of_their_starts() {
         listed.as_array().unwrap().iter().map(|launch| launch["id"].as_str().unwrap().to_owned()).collect()
     };
     let (mut children, mut ids) = (Vec::new(), Vec::new());
-    // Several in one second.
+    // Several launches in one second.
     for _ in 0..5 {
         children.push(user.lattice(&["launch", "--pmi=none", "sleep", "1000"]).spawn().unwrap());
         let new = loop {
@@ -248,7 +248,7 @@ fn without_any_launch_the_list_is_empty_and_says_whose_it_is() {
     );
 }
 
-/// By its keeper, and where that was killed as well by whoever finds it.
+/// The keeper removes the socket. If the keeper was killed too, the next command that finds the socket removes it.
 #[test]
 fn the_socket_of_a_launch_that_was_killed_is_removed() {
     let user = User::new();
@@ -273,11 +273,11 @@ fn the_socket_of_a_launch_that_was_killed_is_removed() {
     assert!(is_empty(&user.directory()));
 }
 
-/// Whoever does not read a launch's output holds up its events, not those who ask about it.
+/// A client that does not read the output of a launch delays its events, but not requests about the launch.
 #[test]
 fn a_launch_whose_output_nobody_reads_answers_with_what_is_known() {
     let user = User::new();
-    // The news of a start waits behind output that nobody reads, so that nobody floods before all have started.
+    // Start events wait after unread output. So the ranks write only after all ranks have started.
     let (mut launch, id) = user.launched(2, "sleep 0.5; exec yes");
     sleep(Duration::from_secs(1));
     let status = user.json(&["status", &id, "--json"]);
@@ -287,7 +287,7 @@ fn a_launch_whose_output_nobody_reads_answers_with_what_is_known() {
     assert!(!launch.wait().unwrap().success());
 }
 
-/// Such a directory may be somebody else's trap: the launch runs, and is not found.
+/// Such a directory may be a trap of another user: the launch runs, but cannot be found.
 #[test]
 fn a_runtime_directory_that_others_can_enter_is_not_used() {
     use std::os::unix::fs::PermissionsExt;

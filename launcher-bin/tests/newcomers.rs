@@ -1,10 +1,10 @@
-//! Lines that people type who come from `srun` or `mpiexec`: what works, and what is answered with the words to type here.
+//! Lines of users of `srun` or `mpiexec`: lines that work, and lines with an answer that contains the line to type.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output, Stdio};
 
-/// Exit code, standard output and standard error of `lattice` with these words, without a cluster.
+/// Runs `lattice` with these words, without a cluster. Returns exit code, standard output and standard error.
 fn typed(words: &[&str]) -> (Option<i32>, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lattice"));
     command.args(words).env_remove("LATTICE_ALLOC_ID").env_remove("LATTICE_API_URL");
@@ -31,7 +31,7 @@ fn spellings_of_mpiexec_and_srun_start_ranks() {
     assert_eq!(typed(&words("launch -l --pmi=none echo x")).1, "[0] x\n");
 }
 
-/// Lines of srun, mpiexec and mpirun that mean the same here, on this machine.
+/// Lines of srun, mpiexec and mpirun that have the same meaning here, on this machine.
 #[test]
 fn lines_of_other_launchers_start_ranks() {
     for (line, expected) in [
@@ -65,7 +65,7 @@ fn lines_of_other_launchers_start_ranks() {
     assert!(stderr.contains("lattice: note: -p is ignored: there are no accounts"), "{stderr}");
 }
 
-/// `--mem=100M` set no limit, `--exact` gave no CPUs, and neither was reported.
+/// Regression: `--mem=100M` set no limit and `--exact` assigned no CPUs, and no message reported this.
 #[test]
 fn options_that_are_ignored_and_may_be_missed_are_reported_once_and_not_with_quiet() {
     for (line, ignored) in [
@@ -86,7 +86,7 @@ fn options_that_are_ignored_and_may_be_missed_are_reported_once_and_not_with_qui
     assert_eq!(typed(&words("-q srun -n1 --mem=100M echo x")).2, "");
 }
 
-/// The last program's options held for all.
+/// Regression: the options of the last program applied to all programs.
 #[test]
 fn programs_that_differ_in_an_option_of_the_launch_start_nothing() {
     for line in
@@ -102,7 +102,7 @@ fn programs_that_differ_in_an_option_of_the_launch_start_nothing() {
     assert_eq!((code, lines), (Some(0), vec!["1", "2"]), "{stderr}");
 }
 
-/// srun leaves the other tasks running when one fails, and its own exit code is the highest.
+/// When a task fails, srun does not end the other tasks. It exits with the highest exit code.
 #[test]
 fn srun_waits_for_all_tasks() {
     let script = "sleep 0.$((2 - SLURM_PROCID)); echo end; exit $((SLURM_PROCID * 3))";
@@ -110,7 +110,7 @@ fn srun_waits_for_all_tasks() {
     assert_eq!((code, stdout.as_str()), (Some(3), "end\nend\n"));
 }
 
-/// A link of another launcher's name is that launcher.
+/// A link with the name of another launcher acts as that launcher.
 #[test]
 fn a_link_named_mpiexec_or_srun_speaks_its_words() {
     let directory = tempfile::tempdir().unwrap();
@@ -122,7 +122,7 @@ fn a_link_named_mpiexec_or_srun_speaks_its_words() {
     }
 }
 
-/// Ranks that run different programs, in one file.
+/// Ranks with different programs, in one file.
 #[test]
 fn programs_of_a_file_run_as_their_ranks() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
@@ -188,12 +188,12 @@ fn a_line_that_is_only_tried_starts_nothing() {
     assert!(stdout.contains("touch") && !made.exists(), "{stdout}");
 }
 
-/// Its mpiexec would go on printing for nobody.
+/// Otherwise its mpiexec would continue to print without a reader.
 #[test]
 fn a_wrapped_mpiexec_ends_when_nobody_reads_what_it_prints() {
     let directory = tempfile::tempdir().unwrap();
     let (mpiexec, ended) = (directory.path().join("mpiexec"), directory.path().join("ended"));
-    // It does not end by itself when nobody reads.
+    // Without a reader, it does not end by itself.
     let script = "trap '' PIPE; while :; do echo line; done 2>/dev/null";
     let script = format!("#!/bin/sh\ntrap 'echo >{}; exit' TERM\n{script}\n", ended.display());
     std::fs::write(&mpiexec, script).unwrap();

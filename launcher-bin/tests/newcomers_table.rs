@@ -1,11 +1,11 @@
-//! Each line of a newcomer's trial, typed at the real `lattice` on one machine: it works, or is refused with what to type.
+//! Each line of a newcomer's trial, run by the real `lattice` on one machine: it works, or it is refused with a line to type.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// The lines, with what each does; the file says how to read it.
+/// The lines, each with its result. The file describes its format.
 const TABLE: &str = include_str!("../testdata/newcomers.txt");
 
 /// Files that the lines name.
@@ -34,7 +34,7 @@ fn typed(line: &str, directory: &Path) -> Output {
     for variable in ["LATTICE_ALLOC_ID", "LATTICE_API_URL", "UNSET_VARIABLE", "VAR"] {
         command.env_remove(variable);
     }
-    // Launches, sets and presets of whoever runs this test are none of these lines.
+    // The lines must not find launches, sets and presets of the testing user.
     for variable in ["XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "LATTICE_SETS"] {
         command.env(variable, directory);
     }
@@ -43,13 +43,13 @@ fn typed(line: &str, directory: &Path) -> Output {
     command.output().unwrap()
 }
 
-/// True if what is said ends with something to type.
+/// True if the message ends with a line to type.
 fn ends_with_a_way(said: &str) -> bool {
     let last = said.lines().last().unwrap_or_default();
     ["try", "tip:", "--", "possible", "Usage:"].iter().any(|word| last.contains(word))
 }
 
-/// A difference between what a line does and what the table says.
+/// Difference between the result of a line and the table.
 fn difference(line: &str, expected: &str, directory: &Path) -> Option<String> {
     let output = typed(line, directory);
     let [stdout, stderr] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
@@ -77,7 +77,7 @@ fn difference(line: &str, expected: &str, directory: &Path) -> Option<String> {
 #[test]
 fn each_line_of_a_newcomer_works_or_is_refused_with_what_to_type() {
     let directory = tempfile::tempdir().unwrap();
-    // As a directory of sets must be.
+    // Required mode for a directory of sets.
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
     write_files(directory.path());
     let lines: Vec<&str> = TABLE.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();

@@ -1,4 +1,4 @@
-//! Output and ends of ranks on this machine, as the real `lattice` passes them on: whole lines, files, JSON, input, exit codes.
+//! Output and ends of ranks on this machine, as forwarded by the real `lattice`: whole lines, files, JSON, input, exit codes.
 
 use std::fs;
 use std::io::Write;
@@ -16,7 +16,7 @@ struct Ended {
     stderr: String,
 }
 
-/// `lattice launch` with these flags, in a directory of its own.
+/// `lattice launch` with these flags, in a separate directory.
 struct Launch {
     directory: TempDir,
     flags: Vec<String>,
@@ -47,10 +47,10 @@ impl Launch {
         self.words(&["sh", "-c", script])
     }
 
-    /// Runs a script in each rank, and gives `lattice` this input.
+    /// Runs a script in each rank, with this input for `lattice`.
     fn fed(&self, input: &str, script: &str) -> Ended {
         let mut child = self.command(&["sh", "-c", script]).stdin(Stdio::piped()).spawn().unwrap();
-        // A rank that does not read may be gone already.
+        // A rank that does not read may already have ended.
         let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
         ended(child.wait_with_output().unwrap())
     }
@@ -177,7 +177,7 @@ fn numbers(list: &str) -> Vec<u32> {
     list.split(',').flat_map(range).collect()
 }
 
-/// The ranks are in no hurry to say the same: whoever says it first waits for the others.
+/// Ranks write equal lines at different times. The first line waits for the other ranks.
 #[test]
 fn equal_lines_of_many_ranks_are_shown_once_with_the_ranks() {
     let script = "echo ready; [ $SLURM_PROCID = 3 ] && echo odd >&2; printf 'no end of line'";
@@ -239,7 +239,7 @@ fn the_end_of_a_launch_is_its_exit_code_and_one_sentence() {
         ("-n 1", "exit 255", 255, "rank 0 on HOST exited with status 255"),
         ("-n 1", "kill -9 $$", 137, "rank 0 on HOST was killed by signal 9 (SIGKILL)"),
         ("-n 1", "kill -TERM $$", 143, "rank 0 on HOST was killed by signal 15 (SIGTERM)"),
-        // Without -q, what the ranks were doing comes before it.
+        // Without -q, a report about the state of the ranks precedes it.
         ("-q -n 2 --timeout 100ms", "exec sleep 1000", 124, "the time limit of 100ms is over"),
     ] {
         let seen = launch(flags).sh(script);

@@ -1,9 +1,9 @@
-//! `lattice launch` on a terminal, which `script` of util-linux makes.
+//! `lattice launch` on a terminal that `script` of util-linux creates.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// Text on a terminal where `line` runs and `typed` is typed, and the exit code.
+/// Runs `line` on a terminal with the input `typed`. Returns the text on the terminal, and the exit code.
 fn on_a_terminal(line: &str, typed: &str) -> (String, Option<i32>) {
     let line = format!("{} {line}", env!("CARGO_BIN_EXE_lattice"));
     let mut script = Command::new("timeout");
@@ -15,7 +15,7 @@ fn on_a_terminal(line: &str, typed: &str) -> (String, Option<i32>) {
     (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code())
 }
 
-/// An interactive shell asks for the terminal's foreground process group; a process in the background of that terminal would be stopped for it.
+/// An interactive shell requests the terminal's foreground process group. In the background of that terminal, it would be stopped.
 #[test]
 fn an_interactive_shell_runs_and_ends_instead_of_being_stopped() {
     let (seen, code) = on_a_terminal("launch -n 1 bash --norc -i", "echo sum: $((40 + 2))\nexit 7\n");

@@ -1,4 +1,4 @@
-//! Addresses: of a set, of its members and ranks, and of the groups that it makes.
+//! Addresses of sets, of their members and ranks, and of their groups.
 //!
 //! ```text
 //! Uid    63          44 43        32 31            0
@@ -6,22 +6,22 @@
 //!        │ 2^20        │ the set    │   │ node      │      n = 0: a rank of the launch
 //!        └──────── SetId ──────────┘
 //! ```
-//! Ids of users whose numbers are 2^20 apart can have the same bits; they are counted by user. No right follows from an id: the uid that
-//! the kernel names for a connection, and the set's key, decide which processes may speak to a set.
+//! Ids of users with uids 2^20 apart can have the same bits, because numbers are assigned per user. An id grants no rights. The kernel's
+//! uid of a connection and the set's key decide which processes may connect to a set.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Bits of a set's id that are its number among the sets of its user.
+/// Bits of a set's id for its number among the sets of its user.
 const NUMBER_BITS: u32 = 12;
 /// Bits of a guest's number that count the guests of one member.
 const GUEST_BITS: u32 = 13;
-/// Bit of the lower half of a [`Uid`] that tells a member from a rank.
+/// Bit of the lower half of a [`Uid`] that distinguishes a member from a rank.
 const NODE_BIT: u32 = 1 << 31;
-/// Beginning of an address as users write it.
+/// Prefix of an address in its user form.
 const SCHEME: &str = "lattice://";
 
-/// Id of a set: of a launch, or of a tool that speaks to launches. Unique among the sets of a user that live.
+/// Id of a set: of a launch, or of a tool that calls launches. Unique among the live sets of a user.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SetId(u32);
 
@@ -32,35 +32,36 @@ pub struct Uid(u64);
 /// Process of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Process {
-    /// Rank of the launch, by its number in messages; from [`Process::FIRST_GUEST`] on a guest.
+    /// Rank of the launch, by its number in messages; a guest from [`Process::FIRST_GUEST`] on.
     Rank(u32),
     /// Session of a node of the launch, by the node's index; number 0 is the root of the set.
     Node(u32),
 }
 
 impl Process {
-    /// Number of the first guest of a set: a process that is no rank, and is reached like one by way of the member that has taken it.
+    /// Number of the first guest of a set. A guest is a process that is not a rank, and is reached like one, through the member that
+    /// admitted it.
     pub const FIRST_GUEST: u32 = 1 << 30;
 
-    /// Rank by which the `count`th guest of a member is known, which the first has again after 8,192; `None` for members that can have
-    /// none, which are those after the first 131,072.
+    /// Rank number of the `count`th guest of a member. Numbers repeat after 8,192 guests. `None` for members after the first 131,072,
+    /// which can have no guests.
     pub fn guest(node: u32, count: u32) -> Option<u32> {
         let is_known = node < Self::FIRST_GUEST >> GUEST_BITS;
         is_known.then_some(Self::FIRST_GUEST | node << GUEST_BITS | (count % (1 << GUEST_BITS)))
     }
 
-    /// Index of the node whose member has taken this guest; `None` for a rank of the launch.
+    /// Index of the node that admitted this guest; `None` for a rank of the launch.
     pub fn home_of_guest(rank: u32) -> Option<u32> {
         (rank & Self::FIRST_GUEST != 0).then_some((rank & !Self::FIRST_GUEST) >> GUEST_BITS)
     }
 }
 
-/// Id of a group or a communicator, which no other one of the user's has: the id of the set that made it, and a number that the root of
-/// the set counts.
+/// Id of a group or a communicator, unique for the user: the id of the set that made it, and a number from the counter of the set's
+/// root.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(u64);
 
-/// Text that is no address.
+/// Text that is not a valid address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is no address of a process\ntry: lattice://SET/RANK or lattice://SET/node/I; lattice sets shows the sets"
@@ -71,16 +72,16 @@ pub struct AddressError {
 }
 
 impl SetId {
-    /// Number of sets that a user can have at a time.
+    /// Maximum number of live sets of a user.
     pub const PER_USER: u16 = 1 << NUMBER_BITS;
 
-    /// Id of the set with this number among those of a user; of the number the lowest twelve bits count, of the user's the lowest
-    /// twenty.
+    /// Id of the set with this number among the sets of a user. Only the lowest twelve bits of the number and the lowest twenty bits of
+    /// the uid are used.
     pub fn new(user: u32, number: u16) -> Self {
         Self(user << NUMBER_BITS | u32::from(number % Self::PER_USER))
     }
 
-    /// Id of these bits.
+    /// The id with these bits.
     pub const fn from_bits(bits: u32) -> Self {
         Self(bits)
     }
@@ -95,24 +96,24 @@ impl SetId {
         (self.0 % u32::from(Self::PER_USER)) as u16
     }
 
-    /// The lowest twenty bits of its user's number.
+    /// The lowest twenty bits of its user's uid.
     pub fn user(self) -> u32 {
         self.0 >> NUMBER_BITS
     }
 
-    /// Session of the set's node 0.
+    /// Address of the session of the set's node 0.
     pub fn root(self) -> Uid {
         Uid::new(self, Process::Node(0))
     }
 
-    /// Id of the group that the set makes as its `number`th.
+    /// Id of the `number`th group of the set.
     pub fn group(self, number: u32) -> GroupId {
         GroupId(u64::from(self.0) << 32 | u64::from(number))
     }
 }
 
 impl Uid {
-    /// Address of a process of a set. The highest bit of its number does not count.
+    /// Address of a process of a set. The highest bit of its number is ignored.
     pub fn new(set: SetId, process: Process) -> Self {
         let low = match process {
             Process::Rank(rank) => rank & !NODE_BIT,
@@ -121,7 +122,7 @@ impl Uid {
         Self(u64::from(set.0) << 32 | u64::from(low))
     }
 
-    /// Address of these bits.
+    /// The address with these bits.
     pub fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
@@ -142,14 +143,14 @@ impl Uid {
         if low & NODE_BIT == 0 { Process::Rank(low) } else { Process::Node(low & !NODE_BIT) }
     }
 
-    /// Returns true if both are of one set.
+    /// Returns true if both are in the same set.
     pub fn is_of_set_of(self, other: Self) -> bool {
         self.set() == other.set()
     }
 }
 
 impl GroupId {
-    /// Id of these bits.
+    /// The id with these bits.
     pub fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
@@ -171,7 +172,7 @@ impl fmt::Display for SetId {
     }
 }
 
-/// As logs have it.
+/// Formats the id for logs.
 impl fmt::Debug for SetId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:08x}", self.0)
@@ -186,7 +187,7 @@ impl FromStr for SetId {
     }
 }
 
-/// As users write it: `lattice://SET/RANK`, or `lattice://SET/node/I`.
+/// Formats the address for users: `lattice://SET/RANK`, or `lattice://SET/node/I`.
 impl fmt::Display for Uid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let set = self.set();
@@ -197,7 +198,7 @@ impl fmt::Display for Uid {
     }
 }
 
-/// As logs have it: both halves in hexadecimal digits.
+/// Formats the address for logs: both halves in hexadecimal digits.
 impl fmt::Debug for Uid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:08x}:{:08x}", self.0 >> 32, self.0 as u32)
@@ -210,14 +211,14 @@ impl fmt::Debug for GroupId {
     }
 }
 
-/// As users write it: `SET/NUMBER`.
+/// Formats the id for users: `SET/NUMBER`.
 impl fmt::Display for GroupId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.set(), self.0 as u32)
     }
 }
 
-/// Reads both forms, that of users and that of logs. `lattice://SET` is the root of the set.
+/// Parses the forms for users and for logs. `lattice://SET` is the root of the set.
 impl FromStr for Uid {
     type Err = AddressError;
 
@@ -252,7 +253,7 @@ fn of_logs(text: &str) -> Option<Uid> {
     Some(Uid(half(set)? << 32 | half(process)?))
 }
 
-/// A number of decimal digits, without a sign.
+/// Parses a number of decimal digits, without a sign.
 fn number(text: &str) -> Option<u32> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }

@@ -1,4 +1,4 @@
-//! The sets of a user on this machine: a directory of his that holds a file for each, and the names that their ranks publish.
+//! The sets of a user on this machine: a private directory with a file for each set, and the names that their ranks publish.
 //!
 //! ```text
 //! ~/.lattice/sets/     0700, the user's own; LATTICE_SETS names another one
@@ -6,9 +6,9 @@
 //!   names/4f1c...      0700, a name that ranks have published, with a file for each set that offers it
 //!   lock               held while a file is made or removed
 //! ```
-//! A file appears whole: it is written under another name (`O_CREAT|O_EXCL|O_NOFOLLOW`), gets its own by a link, which never takes the
-//! place of another file, and is read back. A set that was killed leaves its file behind; whoever finds that its process is gone
-//! removes it, under the lock and only if the file is still the one that was looked at.
+//! A file appears complete: it is written under another name (`O_CREAT|O_EXCL|O_NOFOLLOW`), gets its own name by a link, which never
+//! replaces another file, and is read back. A killed set leaves its file. A process that detects the end of the set's process removes
+//! the file, under the lock and only if it is still the inspected one.
 
 pub mod activation;
 mod files;
@@ -28,11 +28,11 @@ pub use self::record::{Contact, Kin, Nonce, SetFacts, SetKey, SetRecord, UnixSec
 pub use self::shared::is_shared;
 use crate::address::SetId;
 
-/// Variable that names another directory.
+/// Environment variable with another directory.
 pub const VARIABLE: &str = "LATTICE_SETS";
 /// Version of the files.
 const VERSION: u32 = 2;
-/// Time that the lock is waited for.
+/// Time limit for the lock.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The directory.
@@ -42,17 +42,17 @@ pub struct Directory {
     mark: Mark,
 }
 
-/// Failure with the directory or a file in it.
+/// Failure of an operation on the directory or a file in it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DirectoryError {
-    /// Nobody says where it is.
+    /// The directory is not known.
     #[error("there is no place for the sets of this user: HOME is not set\ntry: {VARIABLE}=DIRECTORY")]
     NoHome,
-    /// The path is a link, or something else.
+    /// The path is not a directory, or is a link.
     #[error("{} is no directory\ntry: {VARIABLE}=DIRECTORY, with one of your own", .0.display())]
     NoDirectory(PathBuf),
-    /// The directory belongs to somebody else.
+    /// The directory belongs to another user.
     #[error("{} belongs to uid {owner}, not to {us}\ntry: {VARIABLE}=DIRECTORY, with one of your own", path.display())]
     Foreign {
         /// The directory.
@@ -62,7 +62,7 @@ pub enum DirectoryError {
         /// User of this process.
         us: u32,
     },
-    /// Others may use it.
+    /// Other users may access it.
     #[error("{} may be used by others (mode {mode:o})\ntry: chmod 700 {}", path.display(), path.display())]
     Open {
         /// The directory.
@@ -70,7 +70,7 @@ pub enum DirectoryError {
         /// Its permissions.
         mode: u32,
     },
-    /// The system refuses.
+    /// A system call failed.
     #[error("cannot {act} {}: {source}", path.display())]
     Io {
         /// Action that failed.
@@ -80,24 +80,24 @@ pub enum DirectoryError {
         /// Error of the system.
         source: Errno,
     },
-    /// Somebody holds the lock.
+    /// Another process holds the lock.
     #[error("{} is locked for {} s by another process\ntry: fuser {}", path.display(), LOCK_TIMEOUT.as_secs(), path.display())]
     Locked {
         /// The lock.
         path: PathBuf,
     },
-    /// All ids are taken.
+    /// All ids are in use.
     #[error("{} sets of this user live already, which is the most\ntry: lattice sets", SetId::PER_USER)]
     Full,
-    /// A file does not hold what was written.
-    #[error("{} was changed by somebody else while it was made", .0.display())]
+    /// A file does not have the written content.
+    #[error("{} was changed by another process while it was made", .0.display())]
     Changed(PathBuf),
-    /// The kernel has no random numbers to give.
+    /// The kernel returns no random numbers.
     #[error("the kernel gives no random numbers: {0}")]
     Random(#[source] std::io::Error),
 }
 
-/// The directory of a user: what `LATTICE_SETS` names, else `.lattice/sets` in `home`.
+/// The directory of a user: `named` (the value of `LATTICE_SETS`), otherwise `.lattice/sets` in `home`.
 ///
 /// # Errors
 /// Fails if neither is given.
@@ -107,18 +107,18 @@ pub fn place(named: Option<&Path>, home: Option<&Path>) -> Result<PathBuf, Direc
 }
 
 impl Directory {
-    /// Opens the directory at `path`, which is made if it is not there.
+    /// Opens the directory at `path`; creates it if it does not exist.
     ///
     /// # Errors
-    /// Refuses what is no directory, a link among them, one of another user, and one that others may use.
+    /// Refuses a path that is not a directory, a link, a directory of another user, and a directory that other users may access.
     pub fn open(path: &Path) -> Result<Self, DirectoryError> {
         Ok(Self { files: Files::open(path)?, mark: Mark::of_this_process() })
     }
 
-    /// Opens the directory at `path` if it is there.
+    /// Opens the directory at `path` if it exists.
     ///
     /// # Errors
-    /// Those of [`Directory::open`].
+    /// As [`Directory::open`].
     pub fn open_existing(path: &Path) -> Result<Option<Self>, DirectoryError> {
         match path.symlink_metadata() {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -126,10 +126,10 @@ impl Directory {
         }
     }
 
-    /// Gives a set an id that no other set has, and enters it. Its root takes connections at the socket of `nonce` by then.
+    /// Assigns an unused id to a set, and creates its file. The set's root must already listen at the socket of `nonce`.
     ///
     /// # Errors
-    /// Fails if all ids are taken, and if no file can be made.
+    /// Fails if all ids are in use, or if the file cannot be created.
     pub fn register(&self, nonce: &Nonce, facts: SetFacts) -> Result<SetRecord, DirectoryError> {
         let lock = self.files.lock(LOCK_TIMEOUT)?;
         let [first, second] = random()?;
@@ -143,7 +143,7 @@ impl Directory {
             let record = SetRecord::new(number, nonce, facts, self.mark.clone())?;
             let text = record.to_text();
             self.files.create(&name, text.as_bytes())?;
-            // A file system that lies is found out here.
+            // Detects file systems that do not store the written content.
             if self.files.read(&name)?.as_deref() != Some(text.as_bytes()) {
                 return Err(DirectoryError::Changed(self.files.path(&name)));
             }
@@ -153,13 +153,14 @@ impl Directory {
         Err(DirectoryError::Full)
     }
 
-    /// Removes the file of a set, if it is still that one's, with the names that the set has published.
+    /// Removes the file of a set if it still belongs to that set, and the names that the set has published.
     ///
     /// # Errors
     /// Fails if the directory cannot be changed.
     pub fn remove(&self, set: &SetRecord) -> Result<(), DirectoryError> {
         let _lock = self.files.lock(LOCK_TIMEOUT)?;
-        // Names first: if this is cut off, the next reader of the directory finds the file of the set, and removes the others.
+        // Names first: after an interruption, the next reader of the directory finds the file of the set, and removes the remaining
+        // names.
         names::withdraw(&self.files, set)?;
         let name = set.id().number().to_string();
         match self.record(&name)? {
@@ -168,7 +169,7 @@ impl Directory {
         }
     }
 
-    /// Sets that live, in the order of their beginnings. Those whose process is gone are removed.
+    /// Live sets, in order of their start. Sets without a process are removed.
     ///
     /// # Errors
     /// Fails if the directory cannot be read.
@@ -187,7 +188,7 @@ impl Directory {
         Ok(sets)
     }
 
-    /// The set with this id, if it lives.
+    /// The set with this id, if it is alive.
     ///
     /// # Errors
     /// Fails if its file cannot be read.
@@ -196,7 +197,7 @@ impl Directory {
         Ok(found.filter(|set| set.id() == id && set.mark.life(&self.mark) != Life::Gone))
     }
 
-    /// The set of this launch, if it lives.
+    /// The set of this launch, if it is alive.
     ///
     /// # Errors
     /// Fails if the directory cannot be read.
@@ -204,12 +205,12 @@ impl Directory {
         Ok(self.list()?.into_iter().find(|set| set.launch.as_deref() == Some(launch)))
     }
 
-    /// Returns whether the process of a set is there.
+    /// Returns the state of a set's process.
     pub fn life(&self, set: &SetRecord) -> Life {
         set.mark.life(&self.mark)
     }
 
-    /// Record in a file; `None` if there is no such file, or none of this version.
+    /// Record in a file; `None` if there is no such file, or it has another version.
     fn record(&self, name: &str) -> Result<Option<SetRecord>, DirectoryError> {
         Ok(self
             .files
@@ -218,7 +219,7 @@ impl Directory {
             .filter(|set| set.id().number().to_string() == name))
     }
 
-    /// Removes the file of a set whose process is gone, or that holds no set; under the lock. Returns false if the set lives.
+    /// Removes the file of a set without a process, or a file without a set; requires the lock. Returns false if the set is alive.
     fn remove_stale(&self, name: &str) -> Result<bool, DirectoryError> {
         match self.record(name)? {
             Some(set) if set.mark.life(&self.mark) != Life::Gone => return Ok(false),

@@ -1,4 +1,4 @@
-//! Failures of calls, and how they are told to the caller.
+//! Failures of calls, and their encoding in frames.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -9,43 +9,43 @@ use crate::frame::BODY_MAX;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// No way leads on from a member.
+    /// A member has no usable route to the destination.
     #[error("no way leads on from {at}: the members that could pass it on do not answer")]
     NoRoute {
         /// The last member that the call has reached.
         at: Uid,
     },
-    /// Whoever has the call is gone, or the way there. It may have been served, so it is not made again.
-    #[error("whoever was called is gone, as {at} has seen, or the way there; it may have been called")]
+    /// The process with the call is lost, or the route to it. It may have been served, so it is not made again.
+    #[error("the called process, or the way to it, is gone, as {at} reports; the method may have been called")]
     Lost {
-        /// The member that has seen it.
+        /// The member that detected the loss.
         at: Uid,
     },
-    /// No answer came in time.
+    /// No answer arrived in time.
     #[error("no answer came within {ms} ms")]
     Timeout {
-        /// Time that the caller gave, in milliseconds.
+        /// Time limit of the caller, in milliseconds.
         ms: u32,
     },
-    /// The call was passed on more often than any way is long.
+    /// The call was forwarded more often than the longest route requires.
     #[error("{at} does not pass it on: it was passed on more often than any way is long")]
     TtlSpent {
-        /// The member that gave up.
+        /// The member that dropped it.
         at: Uid,
     },
-    /// A member has no room for it.
+    /// A queue limit of a member is reached.
     #[error("{at} has no room for it: too much waits there\ntry: again, a little later")]
     Busy {
         /// The member.
         at: Uid,
     },
-    /// Nobody serves the method there.
-    #[error("nobody serves this method there")]
+    /// The process does not serve the method.
+    #[error("no process serves this method there")]
     NoSuchMethod,
     /// The set has no such process.
     #[error("the set has no such process")]
     NoSuchProcess,
-    /// The call is not for this caller, or not possible.
+    /// The call is not permitted for this caller, or not possible.
     #[error("it is refused: {why}")]
     Refused {
         /// Reason, for the user.
@@ -56,7 +56,7 @@ pub enum CallError {
     Handler(Fault),
 }
 
-/// Failure of a handler, in its own words.
+/// Failure of a handler, with its own message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Fault(pub String);
@@ -72,7 +72,7 @@ const HANDLER: u32 = 8;
 const LOST: u32 = 9;
 
 impl CallError {
-    /// Code and body of the frame that tells it.
+    /// Code and body of the frame for this failure.
     pub(crate) fn encode(&self) -> (u32, Bytes) {
         let at = |uid: &Uid| Bytes::copy_from_slice(&uid.bits().to_be_bytes());
         let text = |text: &str| Bytes::copy_from_slice(&text.as_bytes()[..text.floor_char_boundary(BODY_MAX)]);
@@ -93,7 +93,7 @@ impl CallError {
         }
     }
 
-    /// The failure that a frame tells.
+    /// Decodes the failure in a frame.
     pub(crate) fn decode(code: u32, mut body: Bytes) -> Self {
         let at = || body.first_chunk().map(|bits| Uid::from_bits(u64::from_be_bytes(*bits)));
         let told = match code {

@@ -4,8 +4,8 @@
 //!  0 version   1 kind   2 ttl   3 detours   4 method, 4   8 source, 8   16 destination, 8   24 id, 8
 //! 32 milliseconds that are left, 4   36 length of the body, 4   40 body
 //! ```
-//! Numbers have their highest byte first. The time that is left is told, not the time of day at which it ends: each member takes off how
-//! long a frame was with it, so clocks need not agree.
+//! Numbers are big-endian. A frame has the remaining time, not the deadline. Each member subtracts the time for which it held the frame, so
+//! clocks need not agree.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -15,9 +15,9 @@ use crate::address::Uid;
 pub const VERSION: u8 = 1;
 /// Length of a header in bytes.
 pub const HEADER_LEN: usize = 40;
-/// Most bytes of a body.
+/// Maximum bytes of a body.
 pub const BODY_MAX: usize = 64 << 10;
-/// Most members that a frame may pass which are no nearer to its destination than the one before.
+/// Maximum hops of a frame to a member that is no nearer to its destination than the previous one.
 pub const DETOURS_MAX: u8 = 2;
 
 /// One frame.
@@ -25,19 +25,19 @@ pub const DETOURS_MAX: u8 = 2;
 pub struct Frame {
     /// Purpose of the frame.
     pub kind: Kind,
-    /// Number of members that may pass it on still.
+    /// Number of members that may still forward it.
     pub ttl: u8,
-    /// Number of members it has passed that were no nearer to its destination than the one before.
+    /// Number of its hops to a member that was no nearer to its destination than the previous one.
     pub detours: u8,
-    /// Method that is called. In an error, the code of its reason.
+    /// Called method. In an error, the code of its reason.
     pub method: u32,
-    /// Process that made it.
+    /// Process that sent it.
     pub source: Uid,
-    /// Process it is for.
+    /// Process that receives it.
     pub destination: Uid,
-    /// Number of the call; its source has given it to no other one.
+    /// Number of the call, unique for its source.
     pub id: u64,
-    /// Milliseconds after which nobody waits for it any more.
+    /// Milliseconds until the caller no longer waits.
     pub remaining_ms: u32,
     /// Content.
     pub body: Bytes,
@@ -52,23 +52,23 @@ pub enum Kind {
     Response,
     /// Failure of a call: a [`CallError`](crate::error::CallError).
     Error,
-    /// Question whether the other end of a link lives. It is not passed on.
+    /// Request for a sign of life from the other end of a link. It is not forwarded.
     Echo,
     /// Answer to an echo.
     Echoed,
 }
 
-/// Bytes that are no frame. Nothing after them can be read.
+/// Malformed frame. No further frames can be read after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
     /// Another version of the layout.
     #[error("a frame of version {0} came; this program knows version {VERSION}")]
     Version(u8),
-    /// A kind that means nothing.
+    /// An unknown kind.
     #[error("a frame of kind {0} came, which means nothing")]
     Kind(u8),
-    /// More detours than a frame may make.
+    /// Too many detours.
     #[error("a frame came that has made {0} detours; {DETOURS_MAX} are the most")]
     Detours(u8),
     /// A body that is too long.
@@ -85,12 +85,13 @@ impl Kind {
 }
 
 impl Frame {
-    /// Returns true for bytes that begin as a frame of this version does. No message of protobuf does, for its fields are numbered from 1 on.
+    /// Returns true for bytes that begin like a frame of this version. A protobuf message never does, because its fields are numbered from 1
+    /// on.
     pub fn begins(bytes: &[u8]) -> bool {
         bytes.first() == Some(&VERSION)
     }
 
-    /// Appends the frame to `stream`. A body that is longer than [`BODY_MAX`] is refused where calls are made and answered.
+    /// Appends the frame to `stream`. Bodies longer than [`BODY_MAX`] are refused before, when calls are made and answered.
     pub fn append(&self, stream: &mut BytesMut) {
         stream.reserve(HEADER_LEN + self.body.len());
         stream.put_slice(&[VERSION, self.kind as u8, self.ttl, self.detours]);
@@ -103,10 +104,10 @@ impl Frame {
         stream.put_slice(&self.body);
     }
 
-    /// Takes the first frame of `stream`, if it is whole. Its body goes on in the memory of `stream`, uncopied.
+    /// Takes the first frame of `stream`, if it is complete. Its body shares the memory of `stream` without copying.
     ///
     /// # Errors
-    /// Fails as soon as the header says what no frame says, before anything is kept for its body.
+    /// Fails as soon as the header is invalid, before memory is used for its body.
     pub fn take(stream: &mut BytesMut) -> Result<Option<Self>, FrameError> {
         let Some(header) = stream.first_chunk::<HEADER_LEN>() else { return Ok(None) };
         let mut header = &header[..];

@@ -1,4 +1,4 @@
-//! Entry points of the fuzz targets in `fuzz/`, as plain functions: they take any bytes, and panic when a promise is broken.
+//! Entry points of the fuzz targets in `fuzz/`, as plain functions: they take arbitrary bytes, and panic if an invariant is broken.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::machine::{CallOptions, Effect, Machine, Membership, Neighbour, Opener
 use crate::method::Method;
 use crate::strides::Topology;
 
-/// Frames are read as they are written, and none is longer than its limit.
+/// Checks that frames are unchanged after they are written and read again, and never exceed their limit.
 pub fn overlay_frame(data: &[u8]) {
     let mut stream = BytesMut::from(data);
     while let Ok(Some(frame)) = Frame::take(&mut stream) {
@@ -23,16 +23,16 @@ pub fn overlay_frame(data: &[u8]) {
     }
 }
 
-/// The file of a set is read as it is written, or is none.
+/// Checks that the file of a set is unchanged after it is written and read again, or is refused.
 pub fn set_file(data: &[u8]) {
     if let Some(record) = SetRecord::parse(data) {
         assert_eq!(SetRecord::parse(record.to_text().as_bytes()).as_ref(), Some(&record));
     }
 }
 
-/// A member among neighbours that send what they like: every call that it makes ends, once, and what it holds is bounded. The first byte
-/// selects the state that the member begins in. Then the first byte of each piece of nine says what happens, the others make a frame of
-/// it.
+/// Checks a member with arbitrary input from its neighbours: every call that it makes ends exactly once, and its memory is bounded. The
+/// first byte selects the initial state. Then each piece of nine bytes is an event: the first byte is its kind, and the other bytes are
+/// the content of its frame.
 pub fn overlay_member(data: &[u8]) {
     let Some((&state, data)) = data.split_first() else { return };
     let set = SetId::new(1000, 7);
@@ -88,7 +88,7 @@ pub fn overlay_member(data: &[u8]) {
     assert_eq!(ended, called, "every call ends once");
 }
 
-/// Pieces that lead to a state: of a new member, of one with a link to each other one, and of one that has called each as well.
+/// Pieces that lead to a state: a new member, a member with a link to each other member, or one that has also called each of them.
 fn prepared(state: u8) -> Vec<[u8; 9]> {
     let opened = (0..16).map(|member| [1, member, 0, 0, 0, 0, 0, 0, 0]);
     let called = (0..16).map(|member| [3, 0, member, 60, 7, 0, 0, 0, 0]);

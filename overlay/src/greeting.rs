@@ -1,69 +1,71 @@
-//! First bytes of a connection to a set's root: who comes, what for, and the proof that both know the key of the set.
+//! First bytes of a connection to a set's root: the caller, its purpose, and the mutual proof that both ends have the
+//! set's key.
 //!
 //! ```text
 //! caller                                                     root
 //!   │ <──────────────────────────────── challenge, 32 bytes │
-//!   │ version, purpose, own set, rank, challenge, proof: 74 ─> │  a wrong proof gets no further byte
+//!   │ version, purpose, own set, rank, challenge, proof: 74 ─> │  after a wrong proof no byte is sent
 //!   │ <──────────────────────────────────── proof, 32 bytes │
 //! ```
-//! Each proof is over a challenge that the other end has just made: what was recorded proves nothing.
+//! Each proof covers a fresh challenge of the other end, so a recording proves nothing.
 
 use crate::address::SetId;
 use crate::directory::{DirectoryError, SetKey, random};
 
-/// Version of the bytes.
+/// Version of the layout.
 const VERSION: u8 = 1;
-/// Length of a challenge, and of a proof.
+/// Length of a challenge, and of a proof, in bytes.
 pub const PROOF_LEN: usize = 32;
-/// Length of a caller's greeting.
+/// Length of a caller's greeting in bytes.
 pub const GREETING_LEN: usize = HEAD_LEN + PROOF_LEN;
-/// Length of what the caller's proof is over, beside the root's challenge.
+/// Length of the part that the caller's proof covers, in addition to the root's challenge.
 const HEAD_LEN: usize = 1 + 1 + 4 + 4 + PROOF_LEN;
 
-/// Rank of a caller that is none, and that the root gives a number as a guest.
+/// Rank of a caller that is not a rank. The root assigns it a number as a guest.
 pub const GUEST: u32 = u32::MAX;
 
 const OF_CALLER: &[u8] = b"lattice set caller";
 const OF_ROOT: &[u8] = b"lattice set root";
 
-/// Number that nobody can foresee.
+/// Unpredictable number.
 pub type Challenge = [u8; PROOF_LEN];
 
 /// Use of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// A link between two roots: frames, both ways.
+    /// A link between two roots: frames in both directions.
     Frames = 1,
-    /// A meeting of launches: what the caller brings, and how it ends.
+    /// A meeting of launches: the caller's contribution, and the result.
     Meeting = 2,
-    /// Nothing is said; the end of the connection is the end of one of the two.
+    /// No data; the connection ends with either of the two processes.
     Presence = 3,
-    /// The process of a rank of the set, or a guest: the root says in four bytes which rank it is, then frames, both ways.
+    /// The process of a rank of the set, or a guest: the root sends its rank in four bytes, then frames follow in both
+    /// directions.
     Rank = 4,
 }
 
-/// Caller of a connection, as it has proved to be.
+/// Authenticated caller of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// Its set.
     pub set: SetId,
     /// Its rank in the set, or [`GUEST`]; 0 for a root.
     pub rank: u32,
-    /// Its use of the connection.
+    /// Purpose of the connection.
     pub purpose: Purpose,
 }
 
-/// Greeting that is none: of another version, or without the key.
+/// Invalid greeting: of another version, with an unknown purpose, or without the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GreetingError {
-    /// Another version, or a purpose that this one does not know.
+    /// Another version.
     #[error("the caller speaks version {0}, this program {VERSION}")]
     Version(u8),
-    /// A purpose that this version does not know.
+    /// Unknown purpose.
     #[error("the caller comes for {0}, which means nothing here")]
     Purpose(u8),
-    /// The caller does not know the key.
+    /// The caller does not have the key.
     #[error("the caller does not know the set's key")]
     Key,
 }
@@ -71,12 +73,12 @@ pub enum GreetingError {
 /// Makes a challenge.
 ///
 /// # Errors
-/// Fails if the kernel has no random numbers to give.
+/// Fails if the kernel returns no random numbers.
 pub fn challenge() -> Result<Challenge, DirectoryError> {
     random()
 }
 
-/// The caller's greeting, which answers the root's challenge with one of its own.
+/// The caller's greeting. It answers the root's challenge, and contains the caller's own.
 pub fn greet(key: &SetKey, caller: Caller, theirs: &Challenge, own: &Challenge) -> [u8; GREETING_LEN] {
     let mut greeting = [0; GREETING_LEN];
     greeting[0] = VERSION;
@@ -89,10 +91,10 @@ pub fn greet(key: &SetKey, caller: Caller, theirs: &Challenge, own: &Challenge) 
     greeting
 }
 
-/// The caller of a greeting that answers `own`, and the root's proof for it.
+/// Verifies a greeting that answers `own`; returns its caller, and the root's proof for it.
 ///
 /// # Errors
-/// Refuses a caller that does not know the key, and one of another version.
+/// Refuses a caller without the key, and another version or purpose.
 pub fn receive(
     key: &SetKey,
     own: &Challenge,

@@ -1,15 +1,28 @@
-//! One address for each process of all launches of a user: sets, their directory, and calls that find their way.
+//! One address for each process of all launches of a user, and calls between them.
+//!
+//! # Design
+//!
+//! A launch is a set. Its members are its sessions, one on each node; ranks are reached through their session. The session of
+//! node 0 is the root, which connects to other sets. [`machine::Machine`] is one member as a pure state machine.
+//! [`participant::Participant`] is a rank or a guest, with one socket to its session.
 //!
 //! ```text
-//! address    SetId, Uid, GroupId: bits and texts
-//! directory  the sets of a user on this machine as files, and the names that their ranks publish
-//! greeting   the first bytes between two sets: who comes, what for, with which proof
-//! machine    a member of a set: routes, links, calls, handlers; pure
-//!            strides  who is near     frame  bytes <-> Frame     error, method  what calls answer
-//! participant a rank or a guest that calls and serves by itself, over one socket to its session
+//! rank ── Participant ──> member ── links at distances 2^k ──> root ════ other root ──> member ──> rank
+//!                         Machine                            Directory: sets of this machine, as files
 //! ```
-//! Every launch is a set. Its members are its sessions, one for each node; its ranks are reached by way of their session. The session of
-//! node 0 is the root, by which members of other sets come in. `docs/overlay.md` in the repository shows all of it at work.
+//!
+//! A call runs at most once, and always ends: with an answer, with a [`error::CallError`], or after its time.
+//!
+//! # Most used
+//!
+//! * [`participant::Participant`]: `of_launch`, `guest_of`, `serve`, `call`, `progress`
+//! * [`address::Uid`], [`address::SetId`]
+//! * [`method::Method`]: numbers from 256 on belong to programs
+//! * [`error::Fault`]: the failure of a handler
+//!
+//! # Examples
+//!
+//! `examples/across_launches.rs`, `call_back.rs`; `across_launches.c` for C.
 
 pub mod address;
 pub mod directory;

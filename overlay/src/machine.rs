@@ -1,4 +1,5 @@
-//! A member of a set: frames, news of links, calls and the time go in, effects come out. No I/O, no clock.
+//! A member of a set as a pure state machine, without I/O or clock. Its input is frames, link events, calls and the time. Its output is
+//! effects.
 //!
 //! ```text
 //! call ───────> calls ──request──┐                      ┌──> Effect::Send, Open, Close   links: one for each neighbour
@@ -7,13 +8,13 @@
 //!    │                                neighbour
 //!    └──response──> route
 //! ```
-//! A frame goes to the neighbour that is nearest to its destination, which may have to be linked first. Where that one is dead the next
-//! best takes its place; where nobody is nearer, a frame may make two detours. Frames to another set go to the own root, from there to
-//! the other set's, and on inside. What cannot be passed on is told to its caller, with the member at which it ended.
+//! A frame is sent to the neighbour that is nearest to its destination, if necessary over a new link. If that neighbour is dead, the next best
+//! one is used. If no neighbour is nearer, a frame may make two detours. Frames to another set are routed through the own root and the root of
+//! the other set. If a request cannot be forwarded, its caller receives an error with the member at which it ended.
 //!
-//! A call is made at most once: a request that may have reached anybody is not sent again. Whoever gives a request to the last neighbour on its
-//! way remembers it until the answer comes by. Where that link is lost, it is opened once more, without the request: if that fails, nobody is
-//! left who could answer, and the caller is told.
+//! A call is made at most once: a request that may have reached another process is not sent again. The member that sends a request to the last
+//! neighbour on its route remembers it until the answer passes by. If that link is lost, it is opened once more, without the request. If that
+//! fails, no process is left to answer, and the caller is notified.
 
 mod calls;
 mod direct;
@@ -47,13 +48,13 @@ pub enum Neighbour {
     Member(u32),
     /// The root of another set. Only roots have such links.
     Set(SetId),
-    /// The process that is a rank of this node, where it calls and serves by itself.
+    /// The process of a rank of this node, if it makes and serves calls itself.
     Rank(u32),
-    /// The session of a rank: the one neighbour that a [`Machine::of_rank`] has.
+    /// The session of a rank: the only neighbour of a [`Machine::of_rank`].
     Session,
 }
 
-/// Place of a member, and what it knows of its set.
+/// Position of a member, and its information about its set.
 #[derive(Clone, Debug)]
 pub struct Membership {
     /// The set.
@@ -73,15 +74,15 @@ pub struct Membership {
 /// Work for the runner of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Open a link; answered by [`Machine::handle_opened`] or [`Machine::handle_lost`] within a time that the runner limits.
+    /// Open a link. The runner must call [`Machine::handle_opened`] or [`Machine::handle_lost`] within a time limit.
     Open(Neighbour),
-    /// Close a link. There are no more news of it.
+    /// Close a link. The runner reports no further events of it.
     Close(Neighbour),
-    /// Send a frame; answered by [`Machine::handle_written`].
+    /// Send a frame. The runner then calls [`Machine::handle_written`].
     Send(Neighbour, Frame),
-    /// Run a handler; answered by [`Machine::answer`].
+    /// Run a handler. The runner then calls [`Machine::answer`].
     Serve(Request),
-    /// Tell whoever made a call how it ended.
+    /// Report the result of a call to its caller.
     Ended(CallId, Result<Bytes, CallError>),
 }
 
@@ -94,24 +95,24 @@ pub enum Opener {
     Them,
 }
 
-/// A member of a set, or a process that is one of its ranks.
+/// A member of a set, or the process of one of its ranks.
 #[derive(Debug)]
 pub struct Machine {
     membership: Membership,
-    /// The rank, if this is none of the members.
+    /// The rank; `None` for a member.
     rank: Option<u32>,
     links: Links,
     calls: Calls,
     passed: Passed,
     direct: Direct,
     serving: Serving,
-    /// Frames whose destination is here, with the neighbours that they came from.
+    /// Frames for this process, with the neighbours that sent them.
     arrived: VecDeque<(Frame, Option<Neighbour>)>,
     effects: VecDeque<Effect>,
 }
 
 impl Machine {
-    /// A member without links.
+    /// Creates a member without links.
     pub fn new(membership: Membership) -> Self {
         Self {
             membership,
@@ -126,7 +127,7 @@ impl Machine {
         }
     }
 
-    /// A process that is a rank. All that it sends goes to its session, by the link to [`Neighbour::Session`].
+    /// Creates the process of a rank. All its frames are sent to its session, over the link to [`Neighbour::Session`].
     pub fn of_rank(set: SetId, rank: u32) -> Self {
         let (homes, topology) = (Vec::new(), Topology::default());
         let membership = Membership { set, node: 0, members: 1, homes, launch: None, topology };
@@ -139,7 +140,7 @@ impl Machine {
         Uid::new(self.membership.set, process)
     }
 
-    /// Calls a method of a process. Its end is told by [`Effect::Ended`], always.
+    /// Calls a method of a process. [`Effect::Ended`] always reports its end.
     pub fn call(&mut self, to: Uid, method: Method, body: Bytes, options: CallOptions, now: Instant) -> CallId {
         let ttl = self.ttl(to);
         let (id, frame) = self.calls.begin(self.me(), to, method, body, ttl, &options, now);
@@ -157,14 +158,15 @@ impl Machine {
         id
     }
 
-    /// Nobody waits for a call any more.
+    /// Drops a call, because the caller no longer waits.
     pub fn give_up(&mut self, id: CallId) {
         if let Some(call) = self.calls.end(id) {
             self.resume(call.within);
         }
     }
 
-    /// A handler has answered, with at most [`BODY_MAX`] bytes: more are told to the caller as the handler's failure. A ticket that is not open any more is passed over.
+    /// Processes the answer of a handler, of at most [`BODY_MAX`] bytes. For a longer answer the caller receives a handler failure. Unknown
+    /// tickets are ignored.
     pub fn answer(&mut self, ticket: Ticket, result: Result<Bytes, CallError>, now: Instant) {
         if let Some(request) = self.serving.end(ticket) {
             self.respond(&request, result, now);
@@ -173,7 +175,7 @@ impl Machine {
         self.settle(now);
     }
 
-    /// A frame has come over a link.
+    /// Processes a frame that arrived over a link.
     pub fn handle_frame(&mut self, from: Neighbour, frame: Frame, now: Instant) {
         self.links.heard(from, now);
         self.passed.heard(from);
@@ -189,7 +191,7 @@ impl Machine {
         self.settle(now);
     }
 
-    /// A link is open, because it was asked for or because the neighbour opened it.
+    /// Records that a link is open, after [`Effect::Open`] or because the neighbour opened it.
     pub fn handle_opened(&mut self, neighbour: Neighbour, opener: Opener, now: Instant) {
         for queued in self.links.opened(neighbour, opener, now) {
             self.route(queued.frame, queued.from, queued.since, now);
@@ -197,24 +199,24 @@ impl Machine {
         self.settle(now);
     }
 
-    /// A link could not be opened, or is lost.
+    /// Records that a link could not be opened, or is lost.
     pub fn handle_lost(&mut self, neighbour: Neighbour, now: Instant) {
         self.lost(neighbour, None, now);
         self.settle(now);
     }
 
-    /// A link could not be opened, for a reason that callers are to know.
+    /// Records that a link could not be opened, with a reason for the callers.
     pub fn handle_refused(&mut self, neighbour: Neighbour, why: String, now: Instant) {
         self.lost(neighbour, Some(why), now);
         self.settle(now);
     }
 
-    /// So many frames were handed to the network.
+    /// Records that this many frames were written to the network.
     pub fn handle_written(&mut self, neighbour: Neighbour, frames: u32) {
         self.links.written(neighbour, frames);
     }
 
-    /// Time has passed: see [`Machine::next_wake`].
+    /// Processes expired times: see [`Machine::next_wake`].
     pub fn handle_time(&mut self, now: Instant) {
         while let Some((id, call)) = self.calls.take_overdue(now) {
             self.resume(call.within);
@@ -235,7 +237,7 @@ impl Machine {
         self.settle(now);
     }
 
-    /// Time at which [`Machine::handle_time`] has something to do.
+    /// Time of the next necessary call of [`Machine::handle_time`].
     pub fn next_wake(&self) -> Option<Instant> {
         [self.calls.next_deadline(), self.links.next_wake(&self.passed)].into_iter().flatten().min()
     }
@@ -245,7 +247,7 @@ impl Machine {
         self.effects.pop_front()
     }
 
-    /// Links that are open.
+    /// Open links.
     pub fn connectivity(&self) -> Connectivity {
         let Membership { node, members, topology, .. } = self.membership;
         let strides = topology.neighbours(node, members);
@@ -290,7 +292,7 @@ impl Machine {
         }
     }
 
-    /// Tells the caller of a request that nobody is left who could answer it.
+    /// Reports to the caller of a request that no process is left to answer it.
     fn end_lost(&mut self, request: &Gone, error: &CallError, now: Instant) {
         let Gone { name: (caller, id), from, until } = *request;
         if caller != self.me() {
@@ -303,7 +305,7 @@ impl Machine {
         }
     }
 
-    /// Takes in what has arrived here, and whatever follows from it here.
+    /// Processes the frames that have arrived here, with all their consequences here.
     fn settle(&mut self, now: Instant) {
         while let Some((frame, by)) = self.arrived.pop_front() {
             match frame.kind {
@@ -340,7 +342,7 @@ impl Machine {
 
     fn take_answer(&mut self, frame: Frame, now: Instant) {
         let id = CallId(frame.id);
-        // One for a rank whose process is gone is nobody's.
+        // An answer for a rank without a process is dropped.
         if frame.destination != self.me() {
             return;
         }
@@ -349,7 +351,7 @@ impl Machine {
             Kind::Response => Ok(frame.body),
             _ => Err(CallError::decode(frame.method, frame.body)),
         };
-        // Who could not pass it on has not passed it on: another way may lead there.
+        // With this failure the request was not delivered, so another route may be tried.
         if let (Err(CallError::NoRoute { .. }), Some((again, first))) = (&result, self.calls.other_way(id, now)) {
             return self.route(again, Some(first), now, now);
         }
@@ -358,7 +360,7 @@ impl Machine {
         self.effects.push_back(Effect::Ended(id, result));
     }
 
-    /// Facts about the set, as [`Method::SET_INFO`] answers them.
+    /// Facts about the set, for answers to [`Method::SET_INFO`].
     pub fn set_info(&self) -> SetInfo {
         let Membership { set, members, homes, launch, .. } = &self.membership;
         SetInfo {
@@ -370,7 +372,7 @@ impl Machine {
         }
     }
 
-    /// Sends the answer. One that no frame holds is the handler's failure: nobody on the way would take it, and the link would end with it.
+    /// Sends the answer. An answer that exceeds a frame is a handler failure: members on the route would refuse it, and end the link.
     fn respond(&mut self, request: &Request, result: Result<Bytes, CallError>, now: Instant) {
         let too_long =
             |body: &Bytes| Fault(format!("an answer has at most {BODY_MAX} bytes, and this one has {}", body.len()));
@@ -399,14 +401,14 @@ impl Machine {
         self.answer_by(request.by, frame, now);
     }
 
-    /// Starts handlers of requests that wait, as far as there are slots.
+    /// Starts handlers for waiting requests while there are free slots.
     fn start_waiting(&mut self) {
         while let Some(request) = self.serving.start() {
             self.effects.push_back(Effect::Serve(request));
         }
     }
 
-    /// The call of a handler has ended: it goes on.
+    /// Continues a handler after its call has ended.
     fn resume(&mut self, handler: Option<Ticket>) {
         if let Some(handler) = handler {
             self.serving.resume(handler);

@@ -1,35 +1,34 @@
-//! Methods that every member serves, and what they answer.
+//! Methods that every member serves, and their answers.
 
 use bytes::{Buf, Bytes};
 use serde::{Deserialize, Serialize};
 
-/// Number of a method: those below 256 are ours, the others a program's own.
+/// Number of a method: numbers below 256 are ours, the rest is for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Method(pub u32);
 
 impl Method {
-    /// Answers a [`SetInfo`] of the callee's set.
+    /// Returns a [`SetInfo`] of the called process's set.
     pub const SET_INFO: Self = Self(1);
-    /// Answers with the body of the call.
+    /// Returns the body of the call.
     pub const PING: Self = Self(2);
-    /// Asks a program for a connection of its own kind: its handler for the name answers what is needed for that. The body is a
-    /// [`named`] one.
+    /// Requests a connection from a program: its handler for the name returns the necessary information. The body is [`named`].
     pub const CONNECT: Self = Self(3);
-    /// Answers [`Connectivity`]: the links that the callee has.
+    /// Returns [`Connectivity`]: the links of the called member.
     pub const CONNECTIVITY: Self = Self(4);
-    /// Answers [`Communicators`]: those that ranks at the callee's session are in. The body is empty for all of them, else the id of one or its
-    /// name.
+    /// Returns [`Communicators`]: the communicators of the ranks at the called session. An empty body selects all of them; otherwise it is the
+    /// id or name of one.
     pub const COMMUNICATOR: Self = Self(5);
-    /// Answers with the port of the name in the body, as `MPI_Lookup_name` does at the callee.
+    /// Returns the port of the name in the body, like `MPI_Lookup_name` at the called process.
     pub const LOOKUP: Self = Self(6);
-    /// Publishes a port for as long as the callee's set lives. The body is a [`named`] one.
+    /// Publishes a port while the called set lives. The body is [`named`].
     pub const PUBLISH: Self = Self(7);
     /// Withdraws the name in the body.
     pub const UNPUBLISH: Self = Self(8);
-    /// The first one that programs may serve.
+    /// The first method number for programs.
     pub const FIRST_OF_PROGRAMS: Self = Self(256);
 
-    /// Methods of ours by their names, as commands take them.
+    /// Our methods by their names, as commands use them.
     pub const NAMED: [(&'static str, Self); 8] = [
         ("set-info", Self::SET_INFO),
         ("ping", Self::PING),
@@ -41,7 +40,7 @@ impl Method {
         ("unpublish", Self::UNPUBLISH),
     ];
 
-    /// Method of ours with this name.
+    /// Our method with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::NAMED.into_iter().find(|&(known, _)| known == name).map(|(_, method)| method)
     }
@@ -51,13 +50,13 @@ impl Method {
         self == Self::CONNECT || self >= Self::FIRST_OF_PROGRAMS
     }
 
-    /// Returns true if its body opens with a name.
+    /// Returns true if its body begins with a name.
     pub fn is_named(self) -> bool {
         self == Self::CONNECT || self == Self::PUBLISH
     }
 }
 
-/// Facts about a set, as its members tell them.
+/// Facts about a set, as its members report them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetInfo {
     /// Id of the set.
@@ -92,7 +91,7 @@ pub struct LinkInfo {
     pub opened: bool,
     /// Frames that this member has sent over it.
     pub sent: u64,
-    /// Frames that have come over it.
+    /// Frames that this member has received over it.
     pub received: u64,
 }
 
@@ -103,7 +102,7 @@ pub struct Communicators {
     pub member: String,
     /// The communicators: `MPI_COMM_WORLD`, then groups in the order of their names.
     pub communicators: Vec<Communicator>,
-    /// Number of those for which an answer has no room.
+    /// Number of communicators that do not fit into the answer.
     pub left_out: u32,
 }
 
@@ -116,32 +115,32 @@ pub struct Communicator {
     pub name: String,
     /// Number of its processes.
     pub size: u32,
-    /// Its processes; empty in an answer that would be too long with them. Who asks for one communicator is told them.
+    /// Its processes; empty if the answer would be too long with them. A request for a single communicator returns them.
     pub members: Vec<CommunicatorPart>,
 }
 
-/// Processes of a communicator that are of one job.
+/// Processes of a communicator from one job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommunicatorPart {
-    /// Address of the set whose ranks they are, else the job: one that ranks have spawned, or of another launch.
+    /// Address of the set of the ranks; otherwise the job: one that ranks have spawned, or a job of another launch.
     pub of: String,
-    /// The ranks, as `0-3,7`.
+    /// The ranks, such as `0-3,7`.
     pub ranks: String,
 }
 
-/// Body that opens with a name of 1 to 255 bytes, after its length in one byte; `None` for a name of another length.
+/// Body that begins with a name of 1 to 255 bytes, after its length in one byte; `None` for a name of another length.
 pub fn named(name: &[u8], rest: &[u8]) -> Option<Bytes> {
     let length = u8::try_from(name.len()).ok().filter(|&length| length > 0)?;
     Some([&[length], name, rest].concat().into())
 }
 
-/// Name at the beginning of such a body, and the rest.
+/// Splits such a body into its name and the rest.
 pub fn take_named(mut body: Bytes) -> Option<(Bytes, Bytes)> {
     let length = usize::from(body.try_get_u8().ok()?);
     (1..=body.len()).contains(&length).then(|| (body.split_to(length), body))
 }
 
-/// Body of an answer that is a document.
+/// Body of an answer that is a JSON document.
 pub fn document(answer: &impl Serialize) -> Bytes {
     serde_json::to_vec(answer).unwrap_or_default().into()
 }

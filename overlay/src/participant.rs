@@ -1,5 +1,5 @@
-//! A process that calls and serves by itself: a rank of a launch, or a guest of one. One socket to the launch's session, no thread; calls go
-//! on while the program waits in [`Participant::call`] or [`Participant::progress`].
+//! A process that makes and serves calls itself: a rank of a launch, or a guest. It has one socket to the launch's session, and no thread.
+//! Calls are processed while the program waits in [`Participant::call`] or [`Participant::progress`].
 //!
 //! ```no_run
 //! use lattice_overlay::method::Method;
@@ -39,20 +39,20 @@ use crate::greeting::{self, Caller, GUEST, PROOF_LEN, Purpose};
 use crate::machine::{CallId, CallOptions, Effect, Machine, Neighbour, Opener, Request, Ticket};
 use crate::method::{Method, named, take_named};
 
-/// Time within which the set of the own launch appears: a launch is a set when it is needed, and can be asked when it has run for a moment.
+/// Time limit for the set of the own launch to appear. A launch becomes a set on demand, and accepts the demand shortly after its start.
 const APPEARANCE: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// Time that a greeting may take, and that a session that does not read is waited for.
+/// Time limit for a greeting, and for a session that does not read.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
-/// Handlers in each other: one calls, and serves another call while it waits.
+/// Maximum nesting of handlers: a handler makes a call, and serves another call while it waits.
 const DEPTH_MAX: usize = 256;
-/// Longest name and most data of who wants to connect, in bytes.
+/// Maximum name length and data length of a connection request, in bytes.
 const CONNECT_NAME_MAX: usize = 32;
 const CONNECT_DATA_MAX: usize = 4 << 10;
 /// Bytes of one read.
 const READ_ROOM: usize = 16 << 10;
 
-/// A process that calls and serves. It belongs to one thread.
+/// A process that makes and serves calls. It belongs to one thread.
 pub struct Participant {
     socket: UnixStream,
     me: Uid,
@@ -62,47 +62,47 @@ pub struct Participant {
     handlers: RefCell<HashMap<Method, Rc<Handler>>>,
     /// Handlers of [`Method::CONNECT`], by name.
     connecting: RefCell<HashMap<Bytes, Rc<Handler>>>,
-    /// Requests that handlers are at, the innermost last.
+    /// Requests that are being handled, the innermost last.
     serving: RefCell<Vec<Ticket>>,
 }
 
-/// Function that answers the calls of a method. It may call others.
+/// Function that answers the calls of a method. It may make calls.
 type Handler = dyn Fn(&Participant, Uid, &[u8]) -> Result<Bytes, Fault>;
 
-/// Failure to take part, or to go on with it.
+/// Failure to become or remain a participant.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParticipantError {
-    /// This process is no rank of a launch.
+    /// This process is not a rank of a launch.
     #[error(
         "this process is no rank of a launch: LATTICE_LAUNCH_ID or LATTICE_RANK is not set\ntry: start it by lattice launch"
     )]
     NoRank,
-    /// The launch or the set is not in the directory, and no session of it here.
+    /// The launch or the set is not in the directory, and has no session here.
     #[error("{what} is no set of yours on this machine, and has no node here\ntry: lattice sets")]
     NoSet {
         /// The launch, or the id of the set.
         what: String,
     },
-    /// The directory cannot be used.
+    /// The directory is not usable.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    /// The session does not answer, or ends.
+    /// The session does not answer, or has ended.
     #[error("the session of the set cannot be reached: {0}")]
     Session(#[from] io::Error),
-    /// Whoever answers is not the session.
-    #[error("whoever answers for the set does not know its key, or is another user")]
+    /// The answering process is not the session.
+    #[error("the process that answers for the set does not have its key, or is another user's")]
     Impostor,
-    /// The session refuses, because another process speaks for this rank.
+    /// The session refuses, because another process is connected for this rank.
     #[error("another process speaks for this rank already, or the launch is ending")]
     Refused,
-    /// The session sent what is no frame.
+    /// The session sent a malformed frame.
     #[error("the session sent what is no frame: {0}")]
     Frame(#[from] FrameError),
 }
 
 impl Participant {
-    /// Takes part as the rank of a launch that this process is, by its environment.
+    /// Connects as the rank of a launch that the environment of this process names.
     ///
     /// # Errors
     /// Fails outside a launch, and if the launch's session on this machine cannot be reached.
@@ -128,10 +128,10 @@ impl Participant {
         }
     }
 
-    /// Takes part as a guest of a set, from any process of its user: on this machine, or on a node of a launch on a cluster.
+    /// Connects as a guest of a set, from any process of its user on this machine, or on a node of a cluster launch.
     ///
     /// # Errors
-    /// Fails if there is no such set, or its session cannot be reached.
+    /// Fails if there is no such set, or if its session cannot be reached.
     pub fn guest_of(set: SetId) -> Result<Self, ParticipantError> {
         let found = find(set);
         if let Ok(Some(record)) = &found {
@@ -180,30 +180,31 @@ impl Participant {
         Ok(directory.map(|directory| directory.list()).transpose()?.unwrap_or_default())
     }
 
-    /// Serves a method, by `handler`, while this process waits in [`Participant::progress`] or in a call of its own. Methods below
-    /// [`Method::FIRST_OF_PROGRAMS`] are answered by the session, but for [`Method::CONNECT`]. A handler that was there is replaced. An answer
-    /// of more than 64 KiB is told to the caller as the handler's failure.
+    /// Serves a method with `handler` while this process waits in [`Participant::progress`] or in a call. The session answers methods below
+    /// [`Method::FIRST_OF_PROGRAMS`], except [`Method::CONNECT`]. The handler replaces an earlier one. For an answer longer than 64 KiB the
+    /// caller receives a handler failure.
     pub fn serve(&self, method: Method, handler: impl Fn(&Self, Uid, &[u8]) -> Result<Bytes, Fault> + 'static) {
         self.handlers.borrow_mut().insert(method, Rc::new(handler));
     }
 
-    /// Serves those who want to connect to what is known by `name` here, by `handler`, which gets their data and answers with what they
-    /// need: an address, say. [`Participant::connect_to`] has the bounds.
+    /// Serves connection requests for `name` with `handler`. It receives the caller's data, and returns the information for the connection,
+    /// such as an address. [`Participant::connect_to`] lists the limits.
     pub fn accept(&self, name: &[u8], handler: impl Fn(&Self, Uid, &[u8]) -> Result<Bytes, Fault> + 'static) {
         self.connecting.borrow_mut().insert(Bytes::copy_from_slice(name), Rc::new(handler));
         self.serve(Method::CONNECT, |this, from, body| {
             let (name, data) =
                 take_named(Bytes::copy_from_slice(body)).ok_or_else(|| Fault("no name came".to_owned()))?;
             let handler = this.connecting.borrow().get(&name).filter(|_| data.len() <= CONNECT_DATA_MAX).cloned();
-            let nobody = || Fault(format!("nobody accepts connections to {:?} here", String::from_utf8_lossy(&name)));
+            let nobody =
+                || Fault(format!("no process accepts connections to {:?} here", String::from_utf8_lossy(&name)));
             handler.ok_or_else(nobody)?(this, from, &data)
         });
     }
 
-    /// Asks a process for a connection to what it knows by `name`, with `data` of the caller's; returns its answer.
+    /// Requests a connection to `name` from a process, with `data` of the caller; returns its answer.
     ///
     /// # Errors
-    /// Fails as the call does, and with [`CallError::Refused`] for a name of more than 32 bytes, or none, and data of more than 4 KiB.
+    /// Fails like a call, and with [`CallError::Refused`] if the name does not have 1 to 32 bytes, or the data exceeds 4 KiB.
     pub fn connect_to(&self, to: Uid, name: &[u8], data: &[u8], timeout: Duration) -> Result<Bytes, CallError> {
         let why = || format!("a name has 1 to {CONNECT_NAME_MAX} bytes, and data {CONNECT_DATA_MAX} at most");
         let fits = name.len() <= CONNECT_NAME_MAX && data.len() <= CONNECT_DATA_MAX;
@@ -211,10 +212,11 @@ impl Participant {
         self.call(to, Method::CONNECT, &body, timeout)
     }
 
-    /// Calls a method of a process, and waits for the answer; calls of others are served meanwhile.
+    /// Calls a method of a process, and waits for the answer. Meanwhile it serves calls of other processes.
     ///
     /// # Errors
-    /// Fails as the call does; with [`CallError::Lost`] from here when the session has ended, for the call may have been served.
+    /// Returns the failure of the call; if the session has ended, [`CallError::Lost`] from this process, because the call may have been
+    /// served.
     pub fn call(&self, to: Uid, method: Method, body: &[u8], timeout: Duration) -> Result<Bytes, CallError> {
         let options = CallOptions { timeout, within: self.serving.borrow().last().copied() };
         let body = Bytes::copy_from_slice(body);
@@ -232,15 +234,15 @@ impl Participant {
         }
     }
 
-    /// Descriptor that is readable when [`Participant::progress`] has something to do.
+    /// Descriptor that becomes readable when [`Participant::progress`] has work.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Waits until something has come, at most as long as `timeout` says, and serves what has.
+    /// Waits up to `timeout` for input, and processes it.
     ///
     /// # Errors
-    /// Fails when the session has ended.
+    /// Fails if the session has ended.
     pub fn progress(&self, timeout: Option<Duration>) -> Result<(), ParticipantError> {
         let due = self.machine.borrow().next_wake().map(|due| due.saturating_duration_since(Instant::now()));
         let wait = [timeout, due].into_iter().flatten().min();
@@ -249,7 +251,7 @@ impl Participant {
         self.carry_out()
     }
 
-    /// Takes in what comes within `wait`.
+    /// Reads the input that arrives within `wait`.
     fn receive(&self, wait: Option<Duration>) -> Result<(), ParticipantError> {
         let wait = wait.map_or(PollTimeout::NONE, poll_timeout);
         let mut watched = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
@@ -272,7 +274,7 @@ impl Participant {
         }
     }
 
-    /// Carries out all effects. No borrow is held while a handler runs, which may come back here.
+    /// Executes all effects. No borrow is held while a handler runs, because the handler may call this again.
     fn carry_out(&self) -> Result<(), ParticipantError> {
         let mut written = BytesMut::new();
         loop {
@@ -285,7 +287,7 @@ impl Participant {
                         None => return Ok(()),
                         Some(Effect::Serve(request)) => self.handle(&request),
                         Some(Effect::Ended(id, result)) => drop(self.ended.borrow_mut().insert(id, result)),
-                        // The one link is open as long as this process takes part.
+                        // The only link is open as long as this value exists.
                         Some(Effect::Open(_) | Effect::Close(_) | Effect::Send(..)) => {}
                     }
                 }
@@ -298,14 +300,14 @@ impl Participant {
             return Ok(());
         }
         while !written.is_empty() {
-            // A program in C is not to be killed by SIGPIPE because its session has ended.
+            // The end of the session must not kill a C program by SIGPIPE.
             match send(self.socket.as_raw_fd(), written, MsgFlags::MSG_NOSIGNAL) {
                 Ok(sent) => written.advance(sent),
                 Err(Errno::EINTR) => {}
                 Err(errno) => return Err(io::Error::from(errno).into()),
             }
         }
-        // One frame at least; the machine counts down to none.
+        // At least one frame was written. The machine's counter saturates at zero.
         self.machine.borrow_mut().handle_written(Neighbour::Session, u32::MAX);
         Ok(())
     }
@@ -327,28 +329,28 @@ impl Participant {
     }
 }
 
-/// Directory of the user's sets, as the environment of this process tells it.
+/// Directory of the user's sets, from the environment of this process.
 fn place() -> Result<PathBuf, DirectoryError> {
     let variable = |name: &str| std::env::var_os(name);
     let (named, home) = (variable(directory::VARIABLE), variable("HOME"));
     directory::place(named.as_deref().map(Path::new), home.as_deref().map(Path::new))
 }
 
-/// The set of this id in the directory of the user's sets.
+/// Looks up a set by its id in the directory of the user's sets.
 fn find(set: SetId) -> Result<Option<SetRecord>, DirectoryError> {
     let directory = Directory::open_existing(&place()?)?;
     Ok(directory.map(|directory| directory.find(set)).transpose()?.flatten())
 }
 
-/// A millisecond more than is left, so that what is due is due.
+/// Adds a millisecond, so that deadlines have passed after the wait.
 fn poll_timeout(left: Duration) -> PollTimeout {
     PollTimeout::try_from(left.saturating_add(Duration::from_millis(1))).unwrap_or(PollTimeout::MAX)
 }
 
-/// Connects to a socket in the abstract namespace, which anybody may have made: one that takes no connection is waited for so long.
+/// Connects to a socket in the abstract namespace. Any user may own it, so a socket that accepts no connection is waited for only `within`.
 fn reach(name: &str, within: Duration) -> io::Result<UnixStream> {
     let socket = socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-    // It bounds connect(2) as well, which then fails with EAGAIN.
+    // It limits connect(2) as well, which then fails with EAGAIN.
     let within = TimeVal::new(within.as_secs().cast_signed(), within.subsec_micros().into());
     setsockopt(&socket, sockopt::SendTimeout, &within)?;
     match socket::connect(socket.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?) {
@@ -361,7 +363,7 @@ fn reach(name: &str, within: Duration) -> io::Result<UnixStream> {
     }
 }
 
-/// Proves to know the set's key, and has it proved; returns the rank that the session has for this process.
+/// Proves that this process has the set's key, and verifies the proof of the session; returns the rank that the session assigns.
 fn greet(socket: &mut UnixStream, to: &Contact, rank: u32) -> Result<u32, ParticipantError> {
     let peer = getsockopt(&socket, sockopt::PeerCredentials).map_err(io::Error::from)?;
     if peer.uid() != geteuid().as_raw() {
@@ -393,7 +395,7 @@ mod tests {
 
     use super::*;
 
-    /// A session that ends when it has read a call, which it may have passed on.
+    /// A session that ends after it has read a call, which it may have forwarded.
     fn session_of_one_call(contact: &Contact) -> std::thread::JoinHandle<()> {
         let address = SocketAddr::from_abstract_name(contact.nonce.socket_name()).unwrap();
         let (listener, key) = (UnixListener::bind_addr(&address).unwrap(), contact.key.clone());
@@ -410,7 +412,7 @@ mod tests {
         })
     }
 
-    /// The ids of sets can be guessed, and so the names of the sockets that take guests. The queue of such a socket may be full for ever.
+    /// The ids of sets can be guessed, and so can the socket names for guests. The queue of such a socket may stay full indefinitely.
     #[test]
     fn whoever_takes_no_connection_is_not_waited_for_without_end() {
         let name = format!("lattice-participant-test-{}", std::process::id());

@@ -1,21 +1,21 @@
-//! Neighbours of a member, and which of them is nearest to a destination: arithmetic on indexes.
+//! Neighbours of a member, and the neighbour nearest to a destination: arithmetic on indexes.
 //!
-//! A member has neighbours at the distances ±2^k around the ring of all members. Some of them leaves at most a third of a distance, and
-//! clearing the highest bit of a distance costs one hop, so the best neighbour leads anywhere in at most ceil(log2 n) hops.
+//! A member has neighbours at the distances ±2^k around the ring of all members. One of them reduces a distance to at most a third.
+//! Clearing the highest bit of a distance costs one hop, so a route over the best neighbours has at most ceil(log2 n) hops.
 
-/// Shape of the links that a member may open in its set. Routes are found in the same way in all of them.
+/// Shape of the links that a member may open in its set. Routing is the same in all shapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Topology {
     /// Powers of two, in both directions.
     #[default]
     Strides,
-    /// The two next members.
+    /// The previous and the next member.
     Ring,
-    /// A square of rows: beside, above and below.
+    /// A square of rows: left, right, above and below.
     Mesh,
-    /// A mesh whose edges are joined.
+    /// A mesh with joined edges.
     Torus,
-    /// A tree in which each member has so many children, and a ring of all.
+    /// A tree with this many children per member, and a ring of all members.
     Tree(u32),
 }
 
@@ -26,8 +26,8 @@ pub fn distance(from: u32, to: u32, members: u32) -> u32 {
 }
 
 impl Topology {
-    /// Most hops that a frame needs while all members live. For [`Topology::Strides`] that is ceil(log2 `members`); the others have a
-    /// ring in them, which is at least as long.
+    /// Maximum hops of a frame while all members live. For [`Topology::Strides`] it is ceil(log2 `members`). The other shapes contain a
+    /// ring, and its diameter is an upper bound.
     pub fn hops_max(self, members: u32) -> u32 {
         match self {
             Self::Strides => members.max(1).next_power_of_two().trailing_zeros(),
@@ -35,7 +35,7 @@ impl Topology {
         }
     }
 
-    /// Neighbours of a member, each once, in no order.
+    /// Neighbours of a member, each once.
     pub fn neighbours(self, me: u32, members: u32) -> Vec<u32> {
         let mut neighbours = match self {
             Self::Strides => strides(me, members),
@@ -50,7 +50,7 @@ impl Topology {
         neighbours
     }
 
-    /// Neighbours of `me`, the nearest to `to` first; of two that are as near, the lower one.
+    /// Neighbours of `me`, the nearest to `to` first; for equal distances the lower index first.
     pub fn towards(self, me: u32, to: u32, members: u32) -> Vec<u32> {
         let neighbours = self.neighbours(me, members).into_iter();
         let mut by_distance: Vec<_> =
@@ -60,7 +60,7 @@ impl Topology {
     }
 }
 
-/// The member that is so many places behind `me`, which `by` may be negative for.
+/// The member `by` places after `me`; `by` may be negative.
 fn at(me: u32, by: i64, members: u32) -> u32 {
     (i64::from(me) + by).rem_euclid(i64::from(members.max(1))) as u32
 }
@@ -103,7 +103,7 @@ mod tests {
 
     use super::*;
 
-    /// Hops to every distance around a ring of `members`, by the best neighbour each time.
+    /// Hops to every distance around a ring of `members`, over the best neighbour at each step.
     fn hops(members: u32) -> Vec<u32> {
         let neighbours = strides(0, members);
         let mut hops = vec![0];

@@ -13,7 +13,7 @@ use lattice_overlay::directory::{
 };
 use tempfile::TempDir;
 
-/// Variable by which this program, started again, knows that it is to be a set in this directory.
+/// Variable for a second process of this program: it must act as a set in this directory.
 const MEMBER_OF: &str = "OVERLAY_TEST_MEMBER_OF";
 
 fn facts(launch: &str) -> SetFacts {
@@ -68,13 +68,13 @@ impl Founder {
     }
 }
 
-/// Not a test by itself: what [`Founder`] starts.
+/// Not a test by itself: the process of [`Founder`].
 #[test]
 fn a_process_that_is_a_set() {
     let Some(path) = std::env::var_os(MEMBER_OF) else { return };
     let set = found(&Directory::open(Path::new(&path)).unwrap(), "racing");
     println!("set={}", set.id());
-    // Until it is killed, or its parent is gone.
+    // Until it is killed, or its parent has ended.
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
@@ -90,7 +90,7 @@ fn a_hundred_processes_that_race_get_a_hundred_ids() {
     assert_eq!(ids.len(), 100);
     let directory = Directory::open(&path).unwrap();
     assert_eq!(directory.list().unwrap().len(), 100);
-    // All are killed, and nothing of them is left to be seen.
+    // All processes are killed. No file of their sets remains visible.
     for founder in founders {
         founder.kill();
     }
@@ -184,7 +184,7 @@ fn a_new_set_that_took_the_id_of_a_dead_one_is_not_removed_for_it() {
     let dead = directory.find(founder.set).unwrap().unwrap();
     let id = founder.kill();
     assert_eq!(directory.life(&dead), Life::Gone);
-    // Between somebody's look at the dead one and its removal, a new one takes its place.
+    // A new set replaces a dead one between its inspection and its removal.
     let new = found(&directory, "new");
     let text = fs::read_to_string(file_of(&home, &new)).unwrap();
     directory.remove(&new).unwrap();

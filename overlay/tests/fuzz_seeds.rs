@@ -1,5 +1,5 @@
-//! The fuzz targets as ordinary tests: frames, files and events of a member, and damaged copies of them, go through the very functions
-//! that the targets in `fuzz/` call.
+//! The fuzz targets as ordinary tests: frames, files and events of a member, and damaged copies of them, run through the same
+//! functions as the targets in `fuzz/`.
 //!
 //! `cargo test -p lattice-overlay --test fuzz_seeds -- --ignored` writes them as seeds to `fuzz/corpus/`.
 
@@ -48,7 +48,7 @@ fn files() -> Vec<Vec<u8>> {
     vec![std::fs::read(place.join(set.id().number().to_string())).unwrap()]
 }
 
-/// Calls out, links opened and lost, requests served, time, for a member in each state.
+/// Outgoing calls, opened and lost links, served requests, and passing time, for a member in each state.
 fn lives() -> Vec<Vec<u8>> {
     let events: [[u8; 9]; 8] = [
         [3, 0, 9, 30, 2, 0, 0, 0, 0],

@@ -1,9 +1,9 @@
-//! A certificate authority in a directory, for clusters that have none: what `lattice pki` does.
+//! A certificate authority in a directory, for clusters that have none: the implementation of `lattice pki`.
 //!
 //! ```text
-//! DIR/ca.pem            the CA's certificate; everybody has a copy
+//! DIR/ca.pem            the CA's certificate; every process has a copy
 //! DIR/ca.key.pem        its key; stays here
-//! DIR/agent-node3/      cert.pem, key.pem, ca.pem: all that a process needs
+//! DIR/agent-node3/      cert.pem, key.pem, ca.pem: the files of one process
 //! ```
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -24,7 +24,7 @@ use zeroize::Zeroizing;
 
 use crate::caller::Caller;
 
-/// The CA's certificate, in its own directory and in those that [`Authority::write`] makes.
+/// The CA's certificate, in its own directory and in the directories that [`Authority::write`] makes.
 pub const CA_CERTIFICATE_FILE: &str = "ca.pem";
 /// A process's certificate, in the directory that [`Authority::write`] makes.
 pub const CERTIFICATE_FILE: &str = "cert.pem";
@@ -34,12 +34,12 @@ pub const KEY_FILE: &str = "key.pem";
 pub const CA_KEY_FILE: &str = "ca.key.pem";
 /// Validity of a CA, in days.
 const CA_DAYS: u32 = 3650;
-/// Clocks may be wrong by this much: a certificate is valid since a little before it was made.
+/// Tolerance for wrong clocks: a certificate is valid from this time before its creation.
 pub const CLOCK_SKEW: Duration = Duration::from_secs(300);
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Failure to make certificates.
+/// Error of the authority.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PkiError {
@@ -50,16 +50,16 @@ pub enum PkiError {
         action: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// Error of the system.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// There is something already; it is never overwritten.
+    /// The path exists, and is never overwritten.
     #[error("{} exists, and is not overwritten; remove it to have it made anew", path.display())]
     Exists {
-        /// The file or directory that is there.
+        /// The existing file or directory.
         path: PathBuf,
     },
-    /// The directory holds no CA.
+    /// The directory contains no CA.
     #[error("{} holds no CA that can be used; make one with: lattice pki init DIR", directory.display())]
     NoAuthority {
         /// The directory.
@@ -67,76 +67,76 @@ pub enum PkiError {
         /// Fault of the CA's key or certificate.
         source: rcgen::Error,
     },
-    /// Key of a CA that is no secret.
-    #[error("the key {} can be read by everybody; run chmod 600", path.display())]
+    /// All users can use the key of a CA.
+    #[error("the key {} can be read by other users; run chmod 600", path.display())]
     Exposed {
         /// The file.
         path: PathBuf,
     },
-    /// A file does not hold what it should.
+    /// The content of a file is not valid.
     #[error("{} cannot be read", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Fault that was found.
+        /// Fault in the content.
         source: rustls::pki_types::pem::Error,
     },
-    /// A certificate was to be revoked that this CA has not issued.
+    /// The certificate to revoke was not issued by this CA.
     #[error("{} holds no certificate that this CA has issued", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
     },
-    /// A name that no certificate can bear.
-    #[error("no certificate can bear the name {name:?}")]
+    /// No certificate can contain the name.
+    #[error("no certificate can have the name {name:?}")]
     BadName {
         /// The name.
         name: String,
     },
-    /// A certificate would be valid for longer than dates can say.
+    /// The validity exceeds the dates that a certificate can contain.
     #[error("{days} days are longer than certificates can last")]
     TooLong {
-        /// Number of days that were asked for.
+        /// Requested number of days.
         days: u32,
     },
-    /// A certificate was to be renewed that is none.
+    /// The text to renew is not a certificate.
     #[error("no certificate was shown that could be renewed")]
     NoCertificate,
-    /// A certificate was to be renewed that is revoked.
+    /// The certificate to renew is revoked.
     #[error("the certificate was revoked")]
     Revoked,
-    /// A certificate was to be renewed that is valid no longer.
+    /// The certificate to renew has expired.
     #[error("the certificate has expired; issue a new one with `lattice pki issue`")]
     Expired,
-    /// Making keys or certificates failed.
+    /// Keys or certificates cannot be made.
     #[error("cannot make a certificate")]
     Make(#[from] rcgen::Error),
 }
 
-/// From when until when a certificate is valid.
+/// Period in which a certificate is valid.
 #[derive(Clone, Copy, Debug)]
 pub struct Validity {
-    /// The first moment.
+    /// Start of the period.
     pub from: SystemTime,
-    /// The last moment.
+    /// End of the period.
     pub until: SystemTime,
 }
 
 impl Validity {
-    /// From now on for so many days, and from some time before for clocks that are slow: a day where it is for a month or more, else five
+    /// From now on for this many days. The start is earlier to allow for slow clocks: by a day for a validity of a month or more, else by five
     /// minutes.
     ///
     /// # Errors
-    /// Fails if that goes beyond the year 9999, the last that a certificate can name.
+    /// Fails if the end is after the year 9999, the last one that a certificate can contain.
     pub fn days(days: u32) -> Result<Self, PkiError> {
-        // 7900 years from now are before the year 9999 for as long as this is going to be run.
+        // 7900 years from now end before the year 9999, for the whole lifetime of this program.
         if days <= 7900 * 365 { Ok(Self::lasting(DAY * days)) } else { Err(PkiError::TooLong { days }) }
     }
 
-    /// The same for so many hours.
+    /// Like [`Validity::days`], for this many hours.
     ///
     /// # Errors
-    /// As [`Validity::days`].
+    /// Returns the errors of [`Validity::days`].
     pub fn hours(hours: u32) -> Result<Self, PkiError> {
         Self::days(hours.div_ceil(24)).map(|_| Self::lasting(HOUR * hours))
     }
@@ -164,14 +164,14 @@ pub struct Issued {
 }
 
 impl Authority {
-    /// Makes a new CA in `directory`, which is made too if need be.
+    /// Creates a new CA in `directory`, which is created too if it is missing.
     ///
     /// # Errors
-    /// Fails if there is one already, or if it cannot be written.
+    /// Fails if a CA exists there, or if it cannot be written.
     pub fn create(directory: &Path) -> Result<Self, PkiError> {
         let key = KeyPair::generate()?;
         let mut params = parameters(Validity::days(CA_DAYS)?);
-        // Two CAs must not have one name: which of them signed a certificate is told by name first.
+        // Two CAs must have different names: a verifier selects the signer of a certificate by name first.
         let id = params.key_identifier(&key);
         let id: String = id.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
         params.distinguished_name = common_name(&format!("lattice CA {id}"));
@@ -185,15 +185,15 @@ impl Authority {
         make_directory(directory, Parents::Make)?;
         write_new(&directory.join(CA_KEY_FILE), &secret, 0o600)?;
         let written = write_new(&directory.join(CA_CERTIFICATE_FILE), &certificate, 0o644);
-        // Half an authority would be in the way of the next try.
+        // Half an authority would block the next attempt.
         written.inspect_err(|_| drop(fs::remove_file(directory.join(CA_KEY_FILE))))?;
         Ok(Self { certificate, issuer: Issuer::new(params, key) })
     }
 
-    /// The CA that [`Authority::create`] made in `directory`.
+    /// Opens the CA that [`Authority::create`] made in `directory`.
     ///
     /// # Errors
-    /// Fails if there is none, or if it cannot be read.
+    /// Fails if there is no CA, or if it cannot be read.
     pub fn open(directory: &Path) -> Result<Self, PkiError> {
         let unusable = |source| PkiError::NoAuthority { directory: directory.to_owned(), source };
         let read = |name| {
@@ -206,25 +206,25 @@ impl Authority {
         Ok(Self { certificate, issuer })
     }
 
-    /// The same, for a daemon, whose CA nobody else may use.
+    /// Like [`Authority::open`], for a daemon. No other user may have access to its CA.
     ///
     /// # Errors
-    /// As [`Authority::open`], and if everybody can read its key.
+    /// Returns the errors of [`Authority::open`], and fails if all users can use its key.
     pub fn open_private(directory: &Path) -> Result<Self, PkiError> {
         let path = directory.join(CA_KEY_FILE);
         match fs::metadata(&path) {
             Ok(key) if key.mode() & 0o007 != 0 => Err(PkiError::Exposed { path }),
-            // What cannot be read is told of when it is.
+            // `open` reports a key that cannot be read.
             Ok(_) | Err(_) => Self::open(directory),
         }
     }
 
-    /// Issues a certificate to `subject`, whose host has the further names or IP addresses `hosts`.
+    /// Issues a certificate to `subject`. `hosts` are further names or IP addresses of its host.
     ///
-    /// An agent's certificate bears its node's name as well, whatever `hosts` are.
+    /// An agent's certificate always contains its node's name as well.
     ///
     /// # Errors
-    /// Fails for names that no certificate can bear.
+    /// Fails for names that no certificate can contain.
     pub fn issue(&self, subject: &Caller, hosts: &[String], validity: Validity) -> Result<Issued, PkiError> {
         let key = KeyPair::generate()?;
         let certificate = Self::parameters_of(subject, hosts, validity)?.signed_by(&key, &self.issuer)?.pem();
@@ -261,7 +261,7 @@ impl Authority {
         Ok(params)
     }
 
-    /// Writes what a process needs into a new directory: `cert.pem`, `key.pem`, `ca.pem`.
+    /// Writes the files of a process into a new directory: `cert.pem`, `key.pem`, `ca.pem`.
     ///
     /// # Errors
     /// Fails if the directory exists, or if it cannot be written.
@@ -274,7 +274,7 @@ impl Authority {
     }
 }
 
-/// The name of the directory that [`Authority::write`] should be given for `subject`: `agent-node3`, `api`, `user-1000`, `admin`.
+/// The directory name to use with [`Authority::write`] for `subject`: `agent-node3`, `api`, `user-1000`, `admin`.
 pub fn directory_name(subject: &Caller) -> String {
     match subject {
         Caller::Agent(node) => format!("agent-{node}"),
@@ -284,10 +284,10 @@ pub fn directory_name(subject: &Caller) -> String {
     }
 }
 
-/// Fails if something is at `path`.
+/// Fails if `path` exists.
 ///
 /// # Errors
-/// Names the path.
+/// The error names the path.
 pub fn refuse_existing(path: &Path) -> Result<(), PkiError> {
     match path.symlink_metadata() {
         Ok(_) => Err(PkiError::Exists { path: path.to_owned() }),
@@ -295,7 +295,7 @@ pub fn refuse_existing(path: &Path) -> Result<(), PkiError> {
     }
 }
 
-/// The key of this text in PEM; its DER is wiped.
+/// The key in this PEM text; its DER is wiped.
 fn key_pair(secret: &str) -> Result<KeyPair, rcgen::Error> {
     let der =
         PrivateKeyDer::from_pem_slice(secret.as_bytes()).map_err(|error| rcgen::Error::PemError(error.to_string()))?;
@@ -315,12 +315,12 @@ fn common_name(name: &str) -> DistinguishedName {
     distinguished
 }
 
-/// Treatment of the directories above a new one.
+/// Treatment of the parents of a new directory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Parents {
-    /// Missing ones are made, and the new one may be there already.
+    /// Missing parents are created, and the directory may exist.
     Make,
-    /// All must be there, and the new one must not.
+    /// All parents must exist, and the directory must not.
     Expect,
 }
 
@@ -329,27 +329,27 @@ fn make_directory(path: &Path, parents: Parents) -> Result<(), PkiError> {
     made.map_err(|source| PkiError::Io { action: "make", path: path.to_owned(), source })
 }
 
-/// Writes a file that must not exist, and that nobody else can read a moment too early.
+/// Writes a new file, which has its final mode from the start. It must not exist.
 fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), PkiError> {
     let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
     let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|source| PkiError::Io { action: "write", path: path.to_owned(), source })
 }
 
-/// Replaces a file at once: whoever reads it sees the old one or the new one, also after a loss of power. Who may read it stays as it was:
-/// its mode, and its owner where root replaces what is another user's.
+/// Replaces a file atomically: readers see the old content or the new content, also after a loss of power. The file keeps its mode. It keeps its
+/// owner if root replaces the file of another user.
 pub(crate) fn write_over(path: &Path, text: &str) -> Result<(), PkiError> {
     let former = fs::metadata(path).ok();
     let mode = former.as_ref().map_or(0o644, |former| former.mode() & 0o777);
     let new = path.with_extension("pem.new");
     let replace = || {
-        // One that was left behind may be anybody's who may write in the directory, and a link.
+        // A leftover file may belong to any user with write access to the directory, and may be a link.
         fs::remove_file(&new).or_else(|error| if error.kind() == NotFound { Ok(()) } else { Err(error) })?;
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
         if let Some(former) = &former {
             keep_owner(&file, former)?;
         }
-        // A new one has what the process's mask leaves of it.
+        // The umask of the process reduces the mode of a new file.
         file.set_permissions(Permissions::from_mode(mode))?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
@@ -359,14 +359,14 @@ pub(crate) fn write_over(path: &Path, text: &str) -> Result<(), PkiError> {
     replace().map_err(|source| PkiError::Io { action: "write", path: path.to_owned(), source })
 }
 
-/// Gives a file the owner and the group of the one that it replaces; only root can do so for another user's.
+/// Gives a file the owner and the group of the file that it replaces. Only root can change the owner.
 fn keep_owner(file: &File, former: &fs::Metadata) -> io::Result<()> {
     let own = file.metadata()?;
     if own.uid() != former.uid() {
         return fchown(file, Some(former.uid()), Some(former.gid()));
     }
     if own.gid() != former.gid() {
-        // Refused to who is not in that group; the directory may have given it to the file before.
+        // Fails for a process outside of that group; the directory may already have set the group.
         let _ = fchown(file, None, Some(former.gid()));
     }
     Ok(())
@@ -390,7 +390,7 @@ mod tests {
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left behind");
     }
 
-    /// As root, who revokes in a directory of the API server's user; others can have no file of somebody else's here.
+    /// Root revokes in a directory of the API server's user. Without root, the test can only use its own file.
     #[test]
     fn a_file_that_root_replaces_keeps_its_owner() {
         let directory = tempfile::tempdir().unwrap();
@@ -457,7 +457,7 @@ mod tests {
         let authority = Authority::create(directory.path()).unwrap();
         let error =
             authority.issue(&Caller::Api, &["kn\u{f6}ten".to_owned()], Validity::days(1).unwrap()).err().unwrap();
-        assert_eq!(error.to_string(), "no certificate can bear the name \"kn\u{f6}ten\"");
+        assert_eq!(error.to_string(), "no certificate can have the name \"kn\u{f6}ten\"");
         assert!(matches!(Validity::days(u32::MAX), Err(PkiError::TooLong { .. })));
     }
 }

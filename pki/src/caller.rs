@@ -1,7 +1,7 @@
 //! The names of the processes of a cluster.
 //!
-//! A [`Caller`] has one written form, a URI. It stands in certificates as their subject alternative name, and, on loopback
-//! connections without TLS, in the metadata of each call.
+//! A [`Caller`] has one written form, a URI. Certificates contain it as their subject alternative name. On loopback connections without TLS, the
+//! metadata of each call contains it.
 //!
 //! ```text
 //! lattice:///api                the API server            lattice:///user/1000   a user, by uid
@@ -14,12 +14,12 @@ use std::str::FromStr;
 
 use rustls::pki_types::DnsName;
 
-/// Beginning of the URI of every caller.
+/// Prefix of the URI of every caller.
 pub const SCHEME: &str = "lattice:///";
-/// Limit of the characters of a strange URI that messages repeat.
+/// Maximum number of characters of a malformed URI in messages.
 const EXCERPT: usize = 64;
 
-/// Kind of a caller, without its name: all that decides which calls it may make.
+/// Kind of a caller, without its name. It alone decides which calls the caller may make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// A node agent.
@@ -28,28 +28,28 @@ pub enum Role {
     Api,
     /// A user.
     User,
-    /// A user who may act for all others.
+    /// A user with the right to act for all users.
     Admin,
 }
 
 /// Name of the process at the other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Caller {
-    /// The agent of the node of this name.
+    /// The agent of the node with this name.
     Agent(String),
     /// The API server.
     Api,
     /// The user with this uid.
     User(u32),
-    /// A user on a node of an allocation of his, as the node's agent has it from the kernel: he reaches what is of that allocation, and nothing
-    /// else of his. No certificate names one.
+    /// A user on a node of the user's own allocation; the node's agent has the uid from the kernel. The caller has access only to resources of
+    /// that allocation. No certificate names such a caller.
     UserIn {
         /// The user.
         uid: u32,
         /// Id of the allocation.
         allocation: String,
     },
-    /// An administrator; with a uid if the kernel named it, without if a certificate did.
+    /// An administrator; with a uid if the kernel supplied it, without one if a certificate did.
     Admin(Option<u32>),
 }
 
@@ -64,7 +64,7 @@ impl Caller {
         }
     }
 
-    /// The caller as it is written in a certificate.
+    /// The caller as written in a certificate.
     pub fn uri(&self) -> String {
         match self {
             Self::Agent(node) => format!("{SCHEME}agent/{node}"),
@@ -88,9 +88,9 @@ impl fmt::Display for Caller {
     }
 }
 
-/// A URI that names nobody.
+/// Error of a URI that names no caller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{uri:?} names nobody; there are {SCHEME}agent/NODE, {SCHEME}api, {SCHEME}user/UID and {SCHEME}admin")]
+#[error("{uri:?} is no identity; there are {SCHEME}agent/NODE, {SCHEME}api, {SCHEME}user/UID and {SCHEME}admin")]
 pub struct CallerError {
     uri: String,
 }
@@ -98,7 +98,7 @@ pub struct CallerError {
 impl FromStr for Caller {
     type Err = CallerError;
 
-    /// Reads what [`Caller::uri`] writes.
+    /// Parses the form that [`Caller::uri`] writes.
     fn from_str(uri: &str) -> Result<Self, CallerError> {
         let error = || CallerError { uri: uri.chars().take(EXCERPT).collect() };
         let path = uri.strip_prefix(SCHEME).ok_or_else(error)?;
@@ -112,8 +112,8 @@ impl FromStr for Caller {
     }
 }
 
-/// True if a node may have this name. A node's name is that of a host (RFC 1123, and underscores), or an IPv4 address, so that its
-/// certificate can bear it, and that it means nothing in URIs, hostlists and paths.
+/// True if a node may have this name: a host name (RFC 1123, and underscores), or an IPv4 address. A certificate can contain such a name, and
+/// the name has no special meaning in URIs, hostlists and paths.
 pub fn is_node_name(name: &str) -> bool {
     DnsName::try_from(name).is_ok() || name.parse::<Ipv4Addr>().is_ok()
 }
@@ -154,7 +154,7 @@ mod tests {
         for uri in strange.into_iter().chain(stranger).chain(["lattice:///admin/0", "lattice://api", "LATTICE:///api"])
         {
             let error = uri.parse::<Caller>().unwrap_err().to_string();
-            assert!(error.ends_with("names nobody; there are lattice:///agent/NODE, lattice:///api, lattice:///user/UID and lattice:///admin"), "{error}");
+            assert!(error.ends_with("is no identity; there are lattice:///agent/NODE, lattice:///api, lattice:///user/UID and lattice:///admin"), "{error}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Names of the processes of a cluster, and a certificate authority that certifies them.
 //!
-//! [`Caller`] is the name; [`Authority`] issues the certificates that bear it. Checking certificates, and deciding which caller may
-//! make which call, is left to whoever serves.
+//! [`Caller`] is the name; [`Authority`] issues the certificates that contain it. The server of a call checks certificates, and decides which
+//! caller may make which call.
 #![forbid(unsafe_code)]
 
 mod authority;

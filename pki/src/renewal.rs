@@ -1,6 +1,6 @@
-//! Renewal of certificates by whoever has them, while they are valid: the new key is made where it is used, and never leaves.
+//! Renewal of valid certificates by their holders: the new key is made where it is used, and is never sent.
 //!
-//! Renewals and revocations exclude each other by a lock on the authority's directory, so that none slips through between the two.
+//! A lock on the authority's directory separates renewals and revocations, so that no renewal escapes a revocation.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,9 +14,9 @@ use crate::caller::Caller;
 use crate::renewed::Renewed;
 use crate::revocation::{REVOKED_FILE, read_list};
 
-/// A new key, and the request that a CA certify it.
+/// A new key, and the request for its certificate.
 pub struct CertificateRequest {
-    /// The request, in DER (PKCS #10). It names nobody: who asks is known otherwise.
+    /// The request, in DER (PKCS #10). It contains no name: the caller is identified by other means.
     pub request: Vec<u8>,
     /// The private key, in PEM.
     pub key: String,
@@ -35,12 +35,12 @@ impl CertificateRequest {
 }
 
 impl Authority {
-    /// Issues a certificate to `subject`, who has shown the certificate `present` (in DER), for the key of `request`; in PEM. The
-    /// authority is that of `directory`.
+    /// Issues a certificate in PEM to `subject`, for the key of `request`. `subject` has presented the certificate `present` (in DER). The
+    /// authority is in `directory`.
     ///
     /// # Errors
-    /// Refuses requests that are not signed by their own key, and for a certificate that is revoked, or has expired: of such a one it may be
-    /// forgotten by which it was had. Fails if the renewal cannot be written down.
+    /// Fails if the request is not signed by its own key, or if the renewal cannot be recorded. Fails if `present` is revoked or has expired:
+    /// the origin of an expired certificate may be forgotten.
     pub fn renew(
         &self,
         directory: &Path,
@@ -53,7 +53,7 @@ impl Authority {
         let (_, shown) = X509Certificate::from_der(present).map_err(|_| PkiError::NoCertificate)?;
         let before = shown.raw_serial().to_vec();
         let now = seconds(SystemTime::now());
-        // A connection that is older goes on after the certificate's end.
+        // An open connection outlives its certificate.
         if shown.validity().not_after.timestamp() <= now as i64 {
             return Err(PkiError::Expired);
         }
@@ -69,7 +69,7 @@ impl Authority {
     }
 }
 
-/// Number of a certificate in DER.
+/// Serial number of a certificate in DER.
 fn serial(certificate: &[u8]) -> Option<Vec<u8>> {
     X509Certificate::from_der(certificate).ok().map(|(_, certificate)| certificate.raw_serial().to_vec())
 }
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(names(&certificate), names(&first));
     }
 
-    /// A thief may have renewed it, and again, before anybody knew.
+    /// A thief may have renewed it, and again, before the theft was discovered.
     #[test]
     fn what_was_had_by_a_revoked_certificate_is_revoked_with_it_and_renewed_no_more() {
         let world = World::new();
@@ -162,13 +162,13 @@ mod tests {
             assert!(matches!(world.renew("node3", certificate), Err(PkiError::Revoked)));
         }
         world.renew("node4", &other).unwrap();
-        // A new certificate for the same name begins a family of its own.
+        // A new certificate for the same name starts a family of its own.
         fs::remove_dir_all(world.directory.path().join("agent-node3")).unwrap();
         let anew = world.issue("node3");
         world.renew("node3", &anew).unwrap();
     }
 
-    /// Its family may be forgotten, and then what it is renewed to would not be revoked with that.
+    /// Its family may be forgotten. A renewal would then escape the revocation of the family.
     #[test]
     fn a_certificate_that_has_expired_is_renewed_no_more() {
         let world = World::new();

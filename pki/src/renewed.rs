@@ -1,5 +1,5 @@
-//! The certificates that were had by renewing others, in the file `renewed` of the authority's directory. Those that go back to one
-//! certificate are a family, and are revoked together: who stole the key of one may have renewed it.
+//! The certificates that result from renewals, in the file `renewed` of the authority's directory. All renewals that go back to one certificate
+//! are a family, and are revoked together: a thief of one key may have renewed it.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -9,20 +9,20 @@ use std::path::{Path, PathBuf};
 
 use crate::authority::{PkiError, write_over};
 
-/// File with a line for each renewal: the new certificate's number, that of the first of its family, and the second since 1970 at which
-/// the new one expires.
+/// File with a line for each renewal: the new certificate's serial number, the first serial number of its family, and the new certificate's
+/// expiry in seconds since 1970.
 const RENEWED_FILE: &str = "renewed";
-/// Number of lines from which on those of expired certificates are taken out.
+/// Number of lines from which lines of expired certificates are removed.
 const PRUNED_FROM: usize = 1024;
 
 /// One renewal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Line {
-    /// Number of the new certificate.
+    /// Serial number of the new certificate.
     number: String,
-    /// Number of the first one of its family, which was not had by renewal.
+    /// Serial number of the first certificate of its family, which is not a renewal.
     first: String,
-    /// Second since 1970 at which the new one expires.
+    /// Expiry of the new certificate, in seconds since 1970.
     until: u64,
 }
 
@@ -38,7 +38,7 @@ impl Line {
     }
 }
 
-/// The renewals of an authority. Nobody else renews or revokes while this is held.
+/// The renewals of an authority. No other process renews or revokes while this exists.
 pub(crate) struct Renewed {
     path: PathBuf,
     lines: Vec<Line>,
@@ -47,7 +47,7 @@ pub(crate) struct Renewed {
 }
 
 impl Renewed {
-    /// Waits for its turn, and reads what there is.
+    /// Waits for the lock, and reads the file.
     pub(crate) fn lock(directory: &Path) -> Result<Self, PkiError> {
         let path = directory.join(RENEWED_FILE);
         let locked = File::open(directory).and_then(|file| file.lock().map(|()| file));
@@ -59,15 +59,15 @@ impl Renewed {
         Ok(Self { path, lines: text.lines().filter_map(Line::parse).collect(), _lock: locked })
     }
 
-    /// Numbers of all certificates that are of one family with one of these.
+    /// Serial numbers of all certificates in the families of these certificates.
     pub(crate) fn families_of(&self, numbers: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let firsts: HashSet<String> = numbers.iter().map(|number| self.first_of(&hex(number))).collect();
         let theirs = self.lines.iter().filter(|line| firsts.contains(&line.first)).map(|line| &line.number);
         firsts.iter().chain(theirs).filter_map(|number| bytes(number)).collect()
     }
 
-    /// Writes down that a certificate was renewed by the one that is valid until the second `until`. Lines of certificates that have
-    /// expired `now` go when they are more than the others: nobody renews those.
+    /// Records a renewal of `before` by the certificate `number`, which is valid until the second `until`. Removes the lines of certificates
+    /// that have expired `now` if they are the majority: such certificates are never renewed.
     pub(crate) fn add(&mut self, before: &[u8], number: &[u8], until: u64, now: u64) -> Result<(), PkiError> {
         let line = Line { number: hex(number), first: self.first_of(&hex(before)), until };
         let added = line.text();

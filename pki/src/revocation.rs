@@ -1,4 +1,4 @@
-//! Certificates that an authority has revoked: a list of their numbers (RFC 5280, section 5), in a file beside the CA's certificate.
+//! Certificates that an authority has revoked: a list of their serial numbers (RFC 5280, section 5), in a file next to the CA's certificate.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,24 +13,24 @@ use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 use crate::authority::{Authority, PkiError, Validity, write_over};
 use crate::renewed::Renewed;
 
-/// The list of revoked certificates, in the CA's directory and beside the copies of the CA's certificate.
+/// The list of revoked certificates, in the CA's directory and next to the copies of the CA's certificate.
 pub const REVOKED_FILE: &str = "crl.pem";
 
-/// Time for which a list is good: nobody refuses it afterwards.
+/// Validity of a list in days. No verifier refuses it afterwards.
 const LIST_DAYS: u32 = 3650;
 
-/// Number of a revoked certificate, and the time of its revocation.
+/// Serial number of a revoked certificate, and the time of its revocation.
 type Revoked = (Vec<u8>, OffsetDateTime);
 
 impl Authority {
-    /// Adds the certificates in these files to the list in `directory`, which is made if there is none: each with all that were had by
-    /// renewing the same first one. Returns how many are on it.
+    /// Adds the certificates in these files to the list in `directory`, which is created if it is missing. Adds all renewals of their families
+    /// too. Returns the number of certificates on the list.
     ///
     /// # Errors
-    /// Fails if a file holds no certificate of this CA, or if the list cannot be read or written; the list is unchanged then.
+    /// Fails if a file contains no certificate of this CA, or if the list cannot be read or written. The list is then unchanged.
     pub fn revoke(&self, directory: &Path, certificates: &[PathBuf]) -> Result<usize, PkiError> {
         let numbers = certificates.iter().map(|path| self.number_of(path)).collect::<Result<Vec<_>, _>>()?;
-        // From here on none of them is renewed until they are on the list.
+        // From here on no process can renew them before they are on the list.
         let renewed = Renewed::lock(directory)?;
         let path = directory.join(REVOKED_FILE);
         let mut revoked = if path.exists() { read_list(&path)? } else { Vec::new() };
@@ -64,7 +64,7 @@ impl Authority {
         Ok(params.signed_by(&self.issuer)?.pem()?)
     }
 
-    /// The number of the certificate in a file.
+    /// The serial number of the certificate in a file.
     fn number_of(&self, path: &Path) -> Result<Vec<u8>, PkiError> {
         let foreign = || PkiError::Foreign { path: path.to_owned() };
         let der = |text: &[u8]| CertificateDer::from_pem_slice(text).map_err(|source| unreadable(path, source));

@@ -1,4 +1,4 @@
-//! Certificates as others see them: who trusts them for what, whom they name, for how long, and who can read their keys.
+//! Certificates as verifiers see them: their purposes, names and validity, and access to their keys.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -20,7 +20,7 @@ use x509_parser::pem::parse_x509_pem;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// A CA in a directory of its own, and those who trust it.
+/// A CA in a directory of its own, with verifiers that trust it.
 struct Site {
     directory: TempDir,
     authority: Authority,
@@ -44,14 +44,14 @@ impl Site {
         Arc::new(roots)
     }
 
-    /// True if a server that trusts the CA lets a client with this certificate in.
+    /// True if a server that trusts the CA admits a client with this certificate.
     fn trusts_client(&self, issued: &Issued, when: SystemTime) -> bool {
         let provider = Arc::new(default_provider());
         let verifier = WebPkiClientVerifier::builder_with_provider(self.roots(), provider).build().unwrap();
         verifier.verify_client_cert(&der(issued), &[], unix_time(when)).is_ok()
     }
 
-    /// True if a client that trusts the CA takes a server with this certificate for `name`.
+    /// True if a client that trusts the CA accepts a server with this certificate for `name`.
     fn trusts_server(&self, issued: &Issued, name: &str) -> bool {
         let provider = Arc::new(default_provider());
         let verifier = WebPkiServerVerifier::builder_with_provider(self.roots(), provider).build().unwrap();
@@ -137,7 +137,7 @@ fn a_certificate_names_its_caller_first_and_then_its_hosts() {
 
 #[test]
 fn a_certificate_is_valid_from_a_little_ago_to_its_last_day() {
-    // Certificates of private clusters are for long, and reach nodes whose clock no one has set.
+    // Certificates of private clusters are valid for long, and reach nodes with clocks that are not set.
     for (days, before) in [(2, CLOCK_SKEW), (365, DAY)] {
         let site = Site::new();
         let validity = Validity::days(days).unwrap();
@@ -182,7 +182,7 @@ fn a_ca_signs_callers_and_no_other_ca() {
     assert_eq!(leaf.issuer(), certificate.subject());
 }
 
-/// Which of two CAs signed a certificate is told by name first.
+/// A verifier selects one of two CAs by name first.
 #[test]
 fn no_two_cas_share_a_name_and_no_two_callers_a_key() {
     let (site, other) = (Site::new(), Site::new());
@@ -237,7 +237,7 @@ fn a_directory_without_a_usable_ca_says_how_to_make_one() {
     assert_eq!(opened().to_string(), expected);
 }
 
-/// A link that leads nowhere is something all the same: what is written through it would land elsewhere.
+/// A dangling link also counts as existing: a write through it would create a file elsewhere.
 #[test]
 fn a_dangling_link_counts_as_existing() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The client as a program sees it: the calls, and which protocol serves them.
+//! The public interface of the client: its calls, and the protocol that serves them.
 
 mod exchange;
 mod groups;
@@ -27,22 +27,22 @@ use crate::system;
 
 pub use self::groups::{PendingBarrier, RankGroup};
 
-/// The protocol to speak. The server cannot be asked: it learns the protocol from the client's first line.
+/// The protocol of a client. The server cannot report its protocol: it learns the protocol from the client's first line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// PMI-1, which every launcher speaks.
+    /// PMI-1, which every launcher serves.
     #[default]
     Auto,
-    /// PMI-1: no node attributes, no ring.
+    /// PMI-1: without node attributes and ring.
     Pmi1,
     /// PMI-2.
     Pmi2,
 }
 
-/// A rank's conversation with its launcher.
+/// Connection of a rank to its launcher.
 ///
-/// Calls block until the server answers, some of them until other ranks arrive; only a server that goes away ends the
-/// wait early. Dropping a client without [`finalize`](Self::finalize) tells the launcher that this rank failed.
+/// Calls block until the server replies. Some calls block until other ranks arrive, and end early only if the server closes the connection.
+/// If a client is dropped without [`finalize`](Self::finalize), the launcher treats this rank as failed.
 #[derive(Debug)]
 pub struct Client {
     wire: Wire,
@@ -62,19 +62,19 @@ impl From<Wire> for Client {
     }
 }
 
-/// Variable with the name of the job, which Slurm sets beside `PMI_FD`.
+/// Variable with the name of the job, which Slurm sets in addition to `PMI_FD`.
 const JOB_VARIABLE: &str = "PMI_JOBID";
 
 /// Treatment of the descriptor that `PMI_FD` names.
 #[derive(Clone, Copy, Debug)]
 enum Descriptor {
-    /// It becomes this client's own.
+    /// The client takes ownership.
     Take,
-    /// It stays open for others of this process.
+    /// The descriptor stays open for other parts of this process.
     Share,
 }
 
-/// Makes the same call on whichever protocol the client speaks.
+/// Makes the same call with the protocol of the client.
 macro_rules! on_wire {
     ($client:ident, $wire:ident => $call:expr) => {
         match &mut $client.wire {
@@ -87,25 +87,25 @@ macro_rules! on_wire {
 
 use on_wire;
 
-/// Getting hold of a client, and letting go of it.
+/// Creation and end of a client.
 impl Client {
-    /// Joins the job that the environment names: through the socket in `PMI_FD`, else at the address in `PMI_PORT`. With
-    /// neither the process is a job of its own, see [`is_singleton`](Self::is_singleton).
+    /// Joins the job that the environment names: through the socket in `PMI_FD`, or else at the address in `PMI_PORT`. If neither is set, the
+    /// process is a job by itself, see [`is_singleton`](Self::is_singleton).
     ///
-    /// A process can do this once, and not beside an MPI library: there is one connection per rank.
+    /// A process can call this once, and not together with an MPI library, because each rank has one connection.
     ///
     /// # Errors
-    /// Fails on a half-set environment, on a `PMI_FD` that is no inherited socket, and when the server does not speak
-    /// `protocol`.
+    /// Fails if the environment is incomplete, if `PMI_FD` is not an inherited socket, or if the server does not serve `protocol`.
     pub fn from_env(protocol: Protocol) -> Result<Self, ClientError> {
         Self::join(protocol, Descriptor::Take)
     }
 
-    /// Joins as [`from_env`](Self::from_env) does, but leaves `PMI_FD` open and as it is, so that it can be called again when this
-    /// client is gone. Clients that are alive at a time must take turns: each waits for the next reply, whoever asked.
+    /// Joins as [`from_env`](Self::from_env) does, but leaves `PMI_FD` open and unchanged. It can be called again after this client is
+    /// dropped. Clients that exist at the same time must take turns, because each client takes the next reply, even if it belongs to another
+    /// client.
     ///
     /// # Errors
-    /// As [`from_env`](Self::from_env). A rank at `PMI_PORT` is claimed once in a process.
+    /// As [`from_env`](Self::from_env). A process can claim a rank at `PMI_PORT` only once.
     pub fn sharing_env(protocol: Protocol) -> Result<Self, ClientError> {
         Self::join(protocol, Descriptor::Share)
     }
@@ -133,12 +133,12 @@ impl Client {
         Ok(client)
     }
 
-    /// Talks over `stream`, any connected stream socket in blocking mode, to a server that knows this end as `rank`.
+    /// Connects over `stream`, any connected stream socket in blocking mode, to a server that expects `rank` at this end.
     ///
-    /// PMI-1 does not say on the wire how many ranks there are, so `size` must; PMI-2 asks the server.
+    /// In PMI-1 the number of ranks is not part of the protocol, so that `size` must provide it. In PMI-2 the server provides it.
     ///
     /// # Errors
-    /// Fails when the server does not speak `protocol`, or not properly.
+    /// Fails if the server does not serve `protocol`, or violates it.
     pub fn over(stream: impl Into<OwnedFd>, protocol: Protocol, rank: u32, size: u32) -> Result<Self, ClientError> {
         Self::speak(stream.into(), protocol, (rank, size), None, None)
     }
@@ -180,7 +180,7 @@ impl Client {
     /// Connects to a server at `address` (`host:port`) and claims the rank `id` there.
     ///
     /// # Errors
-    /// Fails when nobody listens, when the rank is refused, and as [`over`](Self::over) does.
+    /// Fails if no process listens at the address, if the server refuses the rank, and as [`over`](Self::over) does.
     pub fn connect(address: &str, protocol: Protocol, id: u32) -> Result<Self, ClientError> {
         Self::connect_with(address, protocol, id, None)
     }
@@ -197,15 +197,15 @@ impl Client {
         }
     }
 
-    /// A job of one rank without a launcher: what is put can be got, and fences are free.
+    /// Creates a job of one rank without a launcher. Gets return the values of earlier puts, and fences do nothing.
     pub fn alone() -> Self {
         Wire::Alone(Singleton::new()).into()
     }
 
-    /// Takes leave in good order. The process may go on without PMI.
+    /// Leaves the job in good order. The process may continue without PMI.
     ///
     /// # Errors
-    /// Fails when the server is gone.
+    /// Fails if the server is gone.
     pub fn finalize(mut self) -> Result<(), ClientError> {
         match &mut self.wire {
             Wire::Pmi1(wire) => wire.finalize(),
@@ -214,12 +214,12 @@ impl Client {
         }
     }
 
-    /// Asks the launcher to end the whole job with the exit code `code`, and does not wait: there is no reply, and the
-    /// caller should exit. `message` goes to the user; line feeds in it become spaces. Without a code Lattice takes the one that MPI
-    /// libraries write into the message.
+    /// Requests that the launcher end the whole job with the exit code `code`, and does not wait. There is no reply, and the caller should
+    /// exit. The user receives `message`, in which spaces replace line feeds. Without a code Lattice uses the code that MPI libraries write
+    /// into the message.
     ///
     /// # Errors
-    /// Fails when the server is gone, so that the job is ending anyway.
+    /// Fails if the server is gone, in which case the job is already ending.
     pub fn abort(mut self, code: impl Into<Option<i32>>, message: &str) -> Result<(), ClientError> {
         let code = code.into();
         match &mut self.wire {
@@ -232,7 +232,7 @@ impl Client {
 
 /// Place of this rank in its job.
 impl Client {
-    /// This process's position in the job, from 0.
+    /// The rank of this process in the job, from 0.
     pub fn rank(&self) -> u32 {
         self.membership().rank
     }
@@ -242,7 +242,7 @@ impl Client {
         self.membership().size
     }
 
-    /// Number of the program in a multi-program job (`MPI_APPNUM`), if the launcher says.
+    /// Number of the program in a multi-program job (`MPI_APPNUM`); `None` if the launcher does not provide it.
     pub fn appnum(&self) -> Option<u64> {
         self.membership().appnum
     }
@@ -252,12 +252,12 @@ impl Client {
         &self.membership().job_id
     }
 
-    /// Returns true if another job started this one. In PMI-1 only the environment says so.
+    /// Returns true if another job started this one. In PMI-1 only the environment contains this fact.
     pub fn is_spawned(&self) -> bool {
         self.membership().spawned
     }
 
-    /// Lengths of texts that the server takes.
+    /// Maximum lengths of texts that the server accepts.
     pub fn limits(&self) -> Limits {
         match &self.wire {
             Wire::Pmi1(wire) => wire.limits,
@@ -266,27 +266,28 @@ impl Client {
         }
     }
 
-    /// Ranks of the job on this rank's node, itself included, in order; this one alone if the launcher does not say where ranks are.
+    /// Ranks of the job on this rank's node, including this rank, in order. If the launcher does not provide the placement, returns only this
+    /// rank.
     ///
     /// # Errors
-    /// Fails when the server is gone or answers nonsense.
+    /// Fails if the server is gone or sends an invalid reply.
     pub fn local_ranks(&mut self) -> Result<Vec<u32>, ClientError> {
         let rank = self.rank();
         let local = self.nodes()?.and_then(|nodes| process_mapping::local_ranks(&nodes, rank));
         Ok(local.unwrap_or_else(|| vec![rank]))
     }
 
-    /// Node of each rank, by the numbers of `PMI_process_mapping`; `None` if the launcher does not say where ranks are.
+    /// Node of each rank, by the numbers of `PMI_process_mapping`; `None` if the launcher does not provide the placement.
     ///
     /// # Errors
-    /// Fails when the server is gone or answers nonsense.
+    /// Fails if the server is gone or sends an invalid reply.
     pub fn nodes(&mut self) -> Result<Option<Vec<u32>>, ClientError> {
         let mapping = self.job_attribute("PMI_process_mapping")?;
         Ok(mapping.and_then(|mapping| process_mapping::nodes(&mapping, self.size())))
     }
 
-    /// Program of each rank, by the numbers of [`appnum`](Self::appnum); `None` where it is not told: under launchers other than Lattice, and
-    /// under that where it gives ranks no memory of their job.
+    /// Program of each rank, by the numbers of [`appnum`](Self::appnum). Returns `None` under launchers other than Lattice, and under Lattice
+    /// if ranks have no memory of their job.
     pub fn programs(&self) -> Option<Vec<u32>> {
         match self.wire {
             Wire::Alone(_) => Some(vec![0]),
@@ -294,20 +295,20 @@ impl Client {
         }
     }
 
-    /// Returns true if nobody launched this process.
+    /// Returns true if no launcher started this process.
     pub fn is_singleton(&self) -> bool {
         matches!(self.wire, Wire::Alone(_))
     }
 
-    /// Returns true if the launcher shares what fences bring in memory, so that most gets need no message.
+    /// Returns true if the launcher provides the pairs of fences in shared memory, so that most gets need no message.
     pub fn has_shared_memory(&self) -> bool {
         self.shared.is_there()
     }
 
-    /// Number of ranks that the job could grow to (`MPI_UNIVERSE_SIZE`), if the launcher says.
+    /// Maximum number of ranks of the job (`MPI_UNIVERSE_SIZE`); `None` if the launcher does not provide it.
     ///
     /// # Errors
-    /// Fails when the server is gone or answers nonsense.
+    /// Fails if the server is gone or sends an invalid reply.
     pub fn universe_size(&mut self) -> Result<Option<u32>, ClientError> {
         match &mut self.wire {
             Wire::Pmi1(wire) => wire.universe_size(),
@@ -316,11 +317,11 @@ impl Client {
         }
     }
 
-    /// A fact about the job, such as `PMI_process_mapping`; `None` if the launcher does not know the key. Never waits for
-    /// other ranks. In PMI-1 these facts share the key-value space.
+    /// A fact about the job, such as `PMI_process_mapping`; `None` if the launcher does not have the key. Never waits for other ranks. In
+    /// PMI-1 these facts are in the job's key-value space.
     ///
     /// # Errors
-    /// Refuses a malformed key; fails when the server is gone or answers nonsense.
+    /// Fails if the key is malformed, or if the server is gone or sends an invalid reply.
     pub fn job_attribute(&mut self, key: &str) -> Result<Option<Vec<u8>>, ClientError> {
         if let Some(value) = self.shared.attribute(key) {
             return Ok(Some(value));
@@ -332,18 +333,18 @@ impl Client {
         }
     }
 
-    /// Memory that all ranks of the job on this node share since before they started; `None` unless the launch asked for it
-    /// (`lattice launch --node-memory`). Each call maps it anew.
+    /// Memory that all ranks of the job on this node share from their start; `None` unless the launch requests it (`lattice launch
+    /// --node-memory`). Each call creates a new mapping.
     ///
     /// # Errors
-    /// Fails when the server is gone or answers nonsense, and when the descriptor was closed.
+    /// Fails if the server is gone or sends an invalid reply, or if the descriptor was closed.
     pub fn node_memory(&mut self) -> Result<Option<NodeMemory>, ClientError> {
         let Some(number) = self.lattice_fact("memory", "lattice.memory")? else { return Ok(None) };
         let number = str::from_utf8(&number).ok().and_then(|number| number.parse().ok()).unwrap_or(-1);
         Ok(Some(NodeMemory::inherited(number)?))
     }
 
-    /// A fact that Lattice alone tells, under a key of its own; no other launcher is asked for it.
+    /// A fact that only Lattice provides, under a key of its own. The request is not sent to other launchers.
     pub(crate) fn lattice_fact(&mut self, extension: &str, key: &str) -> Result<Option<Vec<u8>>, ClientError> {
         let is_there = match &mut self.wire {
             Wire::Pmi1(wire) => wire.has_extension(extension)?,

@@ -1,6 +1,6 @@
-//! The bytes between rank and server: requests go out whole, replies come in however the system cuts them.
+//! The bytes between rank and server: requests are sent whole, replies are received in pieces of any size.
 //!
-//! The end of a reply is the protocol's business; it brings a function that finds the end in what has arrived so far.
+//! The protocol determines the end of a reply. It provides a function that finds the end in the received bytes.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -12,24 +12,24 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::error::{ClientError, Defect, quote};
 
-/// The longest reply that is read, in bytes: the longest value that a server of Lattice takes, 64 KiB, whoever put it and whatever it
-/// announces, with what is around it.
+/// The maximum length of a reply, in bytes: the longest value that a server of Lattice accepts, 64 KiB, and the text around it. The limit holds
+/// for every sender and every announced length.
 pub(crate) const MESSAGE_MAX: usize = 65 * 1024;
 
-/// Position of the first message within the bytes that have arrived: its body, and the start of the next message.
+/// Position of the first message within the received bytes: its body, and the start of the next message.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub(crate) body: Range<usize>,
     pub(crate) next: usize,
 }
 
-/// A connected stream socket, and what arrived on it but was not asked for yet.
+/// A connected stream socket, and the received bytes that no request has consumed yet.
 #[derive(Debug)]
 pub(crate) struct Connection {
     /// Of any address family: only `send` and `recv` are called.
     stream: OwnedFd,
     arrived: Vec<u8>,
-    /// True once it is not known which request the next reply answers: the last one had none, or another one's.
+    /// True if the next reply cannot be assigned to a request: the last request had no reply, or the reply of another request.
     is_out_of_step: bool,
 }
 
@@ -38,7 +38,7 @@ impl Connection {
         Self { stream: socket, arrived: Vec::new(), is_out_of_step: false }
     }
 
-    /// Sends `message` in one write, where the system allows.
+    /// Sends `message`, in one write if possible.
     pub(crate) fn send(&mut self, command: &'static str, message: &[u8]) -> Result<(), ClientError> {
         if self.is_out_of_step {
             return Err(ClientError::Closed { command });
@@ -58,12 +58,12 @@ impl Connection {
         Ok(())
     }
 
-    /// A reply answered something else than what was asked: nothing more is asked.
+    /// Stops all further requests, because a reply belonged to another request.
     pub(crate) fn lose_step(&mut self) {
         self.is_out_of_step = true;
     }
 
-    /// Waits for one message and returns its body. `extent` finds it; `None` means that more bytes are needed.
+    /// Waits for one message and returns its body. `extent` finds it, and returns `None` if more bytes are needed.
     pub(crate) fn receive(
         &mut self,
         command: &'static str,
@@ -91,7 +91,8 @@ impl Connection {
         }
     }
 
-    /// Returns true if a message has arrived, or begun to, and if the server is gone: [`receive`](Self::receive) does not wait for others then.
+    /// Returns true if a message, or a part of one, has arrived, and if the server is gone. In both cases [`receive`](Self::receive) need not
+    /// wait for other ranks.
     pub(crate) fn has_more(&self) -> Result<bool, ClientError> {
         if !self.arrived.is_empty() {
             return Ok(true);
@@ -124,7 +125,7 @@ impl Connection {
     }
 }
 
-/// A server that is gone shows itself in several ways; they mean the same to the caller.
+/// A closed connection has several error numbers, with the same meaning to the caller.
 fn broken(command: &'static str, error: Errno) -> ClientError {
     match error {
         Errno::PIPE | Errno::CONNRESET => ClientError::Closed { command },

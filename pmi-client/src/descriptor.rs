@@ -1,7 +1,8 @@
-//! The one descriptor that the launcher left open for this process, the socket that `PMI_FD` names: taken over, or shared.
+//! The single descriptor that the launcher left open for this process: the socket in `PMI_FD`. It can be taken over or
+//! shared.
 //!
-//! Unsafe code is needed for it: a number in the environment can become an owned descriptor in no other way
-//! (opening `/proc/self/fd/N` fails on a socket).
+//! This needs unsafe code, because a number in the environment can become an owned descriptor in no other way (opening
+//! `/proc/self/fd/N` fails on a socket).
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -13,46 +14,47 @@ use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_getfd};
 
 use crate::error::ClientError;
 
-/// Least number of a descriptor of our own: a program may have closed 0, 1 or 2.
+/// Lowest number for a descriptor of this crate, because a program may have closed 0, 1 or 2.
 const FIRST_OF_OURS: RawFd = 3;
 
-/// The permission to use the environment's connection. There is one per process: a second conversation on one socket
-/// would mix its replies with the first, and a second claim of a rank over TCP brings Hydra to a stop (measured).
+/// Permission to use the connection of the environment. It exists once per process. A second client on one socket would
+/// mix its replies with the first. A second claim of a rank over TCP stops Hydra (measured).
 #[derive(Debug)]
 pub(crate) struct Admission(());
 
 impl Admission {
-    /// Takes the permission, which nobody can give back.
+    /// Takes the permission. It cannot be returned.
     pub(crate) fn take() -> Result<Self, ClientError> {
         static TAKEN: AtomicBool = AtomicBool::new(false);
         if TAKEN.swap(true, Ordering::Relaxed) { Err(ClientError::ConnectionTaken) } else { Ok(Self(())) }
     }
 
-    /// Makes the inherited socket `fd` this process's own. Children that the process starts do not inherit it further.
+    /// Takes ownership of the inherited socket `fd`. Child processes do not inherit it.
     pub(crate) fn into_inherited(self, fd: RawFd) -> Result<OwnedFd, ClientError> {
         check_inherited(fd)?;
         #[expect(unsafe_code, reason = "the launcher hands the descriptor over as a number")]
-        // SAFETY: `fd` is open and was inherited (just checked: what this process opens through `std` closes on exec,
-        // which an inherited descriptor cannot). So no value in this process owns it, unless made from the bare number as
-        // here; the launcher gives the number to PMI alone, and there is only one `Admission` to come this way with.
+        // SAFETY: `fd` is open and was inherited. This was just checked: descriptors that this process opens through `std`
+        // close on exec, while an inherited descriptor cannot. So no value in this process owns it, unless created from
+        // the number as here. The launcher provides the number only to PMI, and only one `Admission` exists.
         let inherited = unsafe { OwnedFd::from_raw_fd(fd) };
-        // The duplicate closes on exec. A child that kept the socket would hide this rank's end from the server.
+        // The duplicate closes on exec. If a child kept the socket, the server would not detect the end of this rank.
         fcntl_dupfd_cloexec(&inherited, FIRST_OF_OURS)
             .map_err(|_| ClientError::Descriptor { fd, reason: "it cannot be duplicated" })
     }
 }
 
-/// A descriptor of our own for the socket `fd`, which stays open for others of this process. Its flags are not changed.
+/// Returns a new descriptor for the socket `fd`, which stays open for other parts of this process. Its flags do not
+/// change.
 pub(crate) fn share(fd: RawFd) -> Result<OwnedFd, ClientError> {
     check_socket(fd)?;
     fcntl_dupfd_cloexec(borrowed(fd), FIRST_OF_OURS)
         .map_err(|_| ClientError::Descriptor { fd, reason: "it cannot be duplicated" })
 }
 
-/// The descriptor `fd`, which was found to be open. Were it closed meanwhile, the system would say so.
+/// Borrows the descriptor `fd`, which is open. If it is closed in the meantime, the system call fails.
 fn borrowed(fd: RawFd) -> BorrowedFd<'static> {
     #[expect(unsafe_code, reason = "the launcher hands the descriptor over as a number")]
-    // SAFETY: callers have checked that it is open, and end the borrow with the call that they make.
+    // SAFETY: callers have checked that the descriptor is open, and end the borrow with their next call.
     unsafe {
         BorrowedFd::borrow_raw(fd)
     }

@@ -1,8 +1,8 @@
-//! Reads what the launcher left in the environment: a descriptor, an address, or nothing.
+//! Reads the data of the launcher in the environment: a descriptor, an address, or nothing.
 //!
-//! `PMI_FD` (with `PMI_RANK` and `PMI_SIZE`) wins over `PMI_PORT` (with `PMI_ID`); without both the program runs alone, unless a launcher
-//! serves it PMIx.
-//! Libraries that take a missing `PMI_SIZE` for 1 turn one job of N ranks into N jobs of one; this client refuses.
+//! `PMI_FD` (with `PMI_RANK` and `PMI_SIZE`) overrides `PMI_PORT` (with `PMI_ID`). Without both the program runs alone, unless a launcher
+//! serves PMIx to it.
+//! Some libraries treat a missing `PMI_SIZE` as 1, so that one job of N ranks becomes N jobs of one rank. This client returns an error.
 
 use alloc::string::{String, ToString};
 use core::str::FromStr;
@@ -12,19 +12,19 @@ use crate::error::ClientError;
 /// Variable of every rank of a launcher that serves PMIx.
 const PMIX_VARIABLE: &str = "PMIX_NAMESPACE";
 
-/// The way to the server.
+/// The route to the server.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Door {
-    /// An inherited socket; the environment says who we are.
+    /// An inherited socket; the environment contains the rank.
     Descriptor { fd: i32, rank: u32, size: u32 },
-    /// An address to connect to; `id` is the rank to claim.
+    /// An address for a connection; `id` is the rank to claim.
     Port { address: String, id: u32 },
     /// No launcher.
     None,
 }
 
 impl Door {
-    /// Finds the door with the help of `lookup`, which knows the environment's variables.
+    /// Finds the route with `lookup`, which returns the value of an environment variable.
     pub(crate) fn find(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ClientError> {
         let environment = Environment { lookup };
         if let Some(fd) = environment.number("PMI_FD", "the number of a descriptor")? {
@@ -40,7 +40,7 @@ impl Door {
             let id = environment.needed("PMI_ID", "PMI_PORT", "a number")?;
             return Ok(Self::Port { address, id });
         }
-        // As MPICH does: a rank that took itself for the only one would compute the wrong thing.
+        // As in MPICH: a rank that acts as the only rank would compute a wrong result.
         match environment.text(PMIX_VARIABLE) {
             Some(_) => Err(ClientError::OnlyPmix { variable: PMIX_VARIABLE }),
             None => Ok(Self::None),
@@ -48,7 +48,7 @@ impl Door {
     }
 }
 
-/// Returns true if the launcher says that another job started this one. PMI-2 says so on the wire.
+/// Returns true if, by the environment, another job started this one. In PMI-2 the protocol contains this fact.
 pub(crate) fn is_spawned(lookup: impl Fn(&str) -> Option<String>) -> bool {
     matches!(Environment { lookup }.number("PMI_SPAWNED", "0 or 1"), Ok(Some(1..=i32::MAX)))
 }

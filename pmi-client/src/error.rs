@@ -1,107 +1,107 @@
-//! Errors of a rank, sorted by who must act: the launcher's environment, the server, or the caller.
+//! Errors of a rank, grouped by cause: the launcher's environment, the server, or the caller.
 
 use alloc::format;
 use alloc::string::{String, ToString};
 use job_memory::SystemError;
 
-/// Reason for which a call of the client failed.
+/// Reason why a call of the client failed.
 ///
-/// After a failure of the connection, or a reply that has no end or answers something else, nothing more is asked: every call fails as
-/// [`Closed`](Self::Closed). After any other error the client goes on as before.
+/// After a failure of the connection, or a reply that does not end or belongs to another request, no request is sent any more. Then
+/// every call fails as [`Closed`](Self::Closed). After any other error the client remains usable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// The launcher (or a wrapper script) left something unusable in the environment.
+    /// The launcher (or a wrapper script) left an unusable value in the environment.
     #[error("{variable}={value:?} in the environment is not {expected}")]
     Variable {
         /// The variable.
         variable: &'static str,
         /// Its value.
         value: String,
-        /// Description of what is possible.
+        /// Description of the valid values.
         expected: &'static str,
     },
-    /// The environment holds only half of what a rank needs.
+    /// The environment contains only a part of the required variables.
     #[error("the environment has {present} but no {missing}; a launcher sets both")]
     VariableMissing {
-        /// The variable that is there.
+        /// The variable that is set.
         present: &'static str,
-        /// The variable that is not.
+        /// The variable that is not set.
         missing: &'static str,
     },
-    /// The memory that the launcher tells of is not there.
+    /// The memory that the launcher announced does not exist.
     #[error(
         "the ranks of this node share memory, which this process cannot map: {0}; a runtime between launcher and program may have closed it"
     )]
     NodeMemory(#[from] job_memory::NotReadable),
-    /// The launcher serves PMIx and nothing else.
+    /// The launcher serves only PMIx.
     #[error(
         "the environment has {variable}, and neither PMI_FD nor PMI_PORT: the launcher serves PMIx, which this client does not speak"
     )]
     OnlyPmix {
-        /// The variable that says so.
+        /// The variable that shows it.
         variable: &'static str,
     },
-    /// `PMI_FD` names no connection that this process inherited.
+    /// `PMI_FD` is not a connection that this process inherited.
     #[error("PMI_FD={fd} is no connection to a launcher: {reason}")]
     Descriptor {
         /// The number in `PMI_FD`.
         fd: i32,
-        /// Kind of descriptor that was found.
+        /// Description of the found descriptor.
         reason: &'static str,
     },
-    /// Some other part of this process took the connection before.
+    /// Another part of this process has already taken the connection.
     #[error("this process has taken its PMI connection before; there is one per rank")]
     ConnectionTaken,
-    /// Nobody answers at the address in `PMI_PORT`.
+    /// The connection to the address in `PMI_PORT` failed.
     #[error("cannot connect to the PMI server at {address}")]
     Connect {
-        /// The address as it was given.
+        /// The address, unchanged.
         address: String,
-        /// Error of the system.
+        /// Error of the operating system.
         source: SystemError,
     },
 
-    /// The server went away: the job is ending, or its launcher died.
+    /// The server closed the connection: the job is ending, or its launcher died.
     #[error("the PMI server closed the connection before it answered `{command}`")]
     Closed {
-        /// The request that has no answer.
+        /// The request without a reply.
         command: &'static str,
     },
-    /// Reading or writing failed in another way.
+    /// A read or write failed in another way.
     #[error("the connection to the PMI server failed during `{command}`")]
     Io {
-        /// The request under way.
+        /// The request in progress.
         command: &'static str,
-        /// Error of the system.
+        /// Error of the operating system.
         source: SystemError,
     },
-    /// The server sent something that is not an answer to the request.
+    /// The server sent bytes that are not a reply to the request.
     #[error("the PMI server answered `{command}` with \"{seen}\": {defect}")]
     Malformed {
         /// The request.
         command: &'static str,
-        /// Fault in the answer.
+        /// Fault in the reply.
         defect: Defect,
-        /// The answer's bytes, escaped, and cut if there are many.
+        /// The bytes of the reply, escaped, and cut if they are long.
         seen: String,
     },
-    /// The server understood, and said no. The connection is in order.
+    /// The server refused the request. The connection remains usable.
     #[error("the PMI server refused `{command}`: rc={rc}{}", .message.as_ref().map(|text| format!(", {text}")).unwrap_or_default())]
     Refused {
         /// The request.
         command: &'static str,
         /// The server's return code, never 0.
         rc: i64,
-        /// The server's reason, if it gave one.
+        /// The server's reason, if any.
         message: Option<String>,
     },
-    /// The server does not speak the protocol that was asked for.
+    /// The server does not serve the requested protocol.
     #[error("the PMI server speaks version {offered}, this client asked for version {wanted}")]
     Version {
-        /// The version the client asked for.
+        /// The version that the client requested.
         wanted: u32,
-        /// The version the server answered.
+        /// The version that the server returned.
         offered: u32,
     },
 
@@ -113,48 +113,48 @@ pub enum ClientError {
         /// Place where it is missing: `in PMI-1`, `without a launcher`.
         place: &'static str,
     },
-    /// A text that cannot be carried.
+    /// A text that the protocol cannot carry.
     #[error("a {what} cannot hold {found:?}: {text:?}")]
     Text {
         /// `key`, `value` and the like.
         what: &'static str,
-        /// The first offending character.
+        /// The first invalid character.
         found: char,
         /// The text, escaped, and cut if it is long.
         text: String,
     },
-    /// A text that is empty where it must not be, or longer than the server takes.
+    /// A text that is empty but must not be, or longer than the server accepts.
     #[error("a {what} has {min} to {max} bytes, not {len}")]
     Length {
         /// `key`, `value` and the like.
         what: &'static str,
-        /// The least number of bytes.
+        /// The minimum number of bytes.
         min: usize,
-        /// The greatest number of bytes.
+        /// The maximum number of bytes.
         max: usize,
-        /// The number seen.
+        /// The actual number of bytes.
         len: usize,
     },
-    /// A name that is none of a resource.
+    /// A text that is not the name of a resource.
     #[error(
         "{name:?} names no resource: shm:ID, sem:ID, msg:ID, pshm:NAME, psem:NAME, mq:NAME, file:PATH, dir:PATH, pid:ID, of at most {max} bytes"
     )]
     ResourceName {
         /// The name, escaped, and cut if it is long.
         name: String,
-        /// The greatest number of bytes.
+        /// The maximum number of bytes.
         max: usize,
     },
-    /// A group, or a tag, that no barrier can have.
+    /// A group, or a tag, that is invalid for a barrier.
     #[error("a barrier of a group needs {needed}")]
     GroupBarrier {
-        /// Description of what is possible.
+        /// Description of the valid values.
         needed: &'static str,
     },
     /// A spawn request without a program.
     #[error("a spawn request names no program")]
     NothingToSpawn,
-    /// Nobody on this node will ever put the attribute that the caller wants to wait for.
+    /// No rank on this node can put the attribute for which the caller waits.
     #[error("no rank of this node put the node attribute {key:?}")]
     NotFound {
         /// The attribute's key.
@@ -172,7 +172,7 @@ pub enum Defect {
         /// The reply's name.
         expected: &'static str,
     },
-    /// A field that the request asked for is not there.
+    /// The reply belongs to another request.
     #[error("field `{field}` is missing")]
     MissingField {
         /// The field's name.
@@ -190,7 +190,7 @@ pub enum Defect {
         /// The field's name.
         field: &'static str,
     },
-    /// The server claims that the process has a rank its job cannot have.
+    /// The server assigned a rank that the job cannot have.
     #[error("rank {rank} does not exist in a job of {size}")]
     NoSuchRank {
         /// The rank.
@@ -198,13 +198,13 @@ pub enum Defect {
         /// The job's size.
         size: u32,
     },
-    /// The six bytes in front of a PMI-2 message are not a decimal length within the limit.
+    /// The six bytes before a PMI-2 message are not a decimal length within the limit.
     #[error("the first 6 bytes are not a length from 1 to {max}")]
     BadLength {
         /// The limit in bytes.
         max: usize,
     },
-    /// The reply does not end.
+    /// The reply does not end within the limit.
     #[error("longer than {max} bytes")]
     TooLong {
         /// The limit in bytes.
@@ -212,10 +212,10 @@ pub enum Defect {
     },
 }
 
-/// Number of bytes of somebody else's text that an error quotes.
+/// Maximum number of bytes of a quoted text in an error.
 const QUOTED_MAX: usize = 96;
 
-/// Makes bytes fit for a message: escaped, and cut where they are many.
+/// Formats bytes for a message: escaped, and cut if they are long.
 pub(crate) fn quote(bytes: &[u8]) -> String {
     match bytes.get(..QUOTED_MAX) {
         Some(head) if bytes.len() > QUOTED_MAX => format!("{}.. ({} bytes)", head.escape_ascii(), bytes.len()),

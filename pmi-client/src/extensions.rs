@@ -1,11 +1,12 @@
-//! Requests that Lattice's servers alone serve, and name: others end the job for a request that they do not know.
+//! Requests that only Lattice's servers serve. They list them under a key. Other servers end the job when they
+//! receive an unknown request.
 
 use crate::error::ClientError;
 
-/// Key under which a server names them.
+/// Key of the list.
 pub(crate) const EXTENSIONS_KEY: &str = "lattice.ext";
 
-/// Refuses a call that the server does not name.
+/// Returns an error for a request that the server does not list.
 pub(crate) fn need(served: Option<&[u8]>, extension: &str, call: &'static str) -> Result<(), ClientError> {
     match is_named(served, extension) {
         true => Ok(()),

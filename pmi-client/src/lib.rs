@@ -1,8 +1,29 @@
-//! The rank's side of PMI-1 and PMI-2: how a process of a parallel program finds its rank and meets the others.
+//! A blocking client of PMI-1 and PMI-2 for the ranks of a parallel program. It works under every launcher with PMI-1 or PMI-2.
+//! Without a launcher the process is rank 0 of 1.
 //!
-//! One blocking [`Client`] speaks either protocol to whatever launcher started the process, and works without one too:
-//! a program that nobody launched is rank 0 of 1. It keeps nothing but what the server told it once (rank, size, job);
-//! a [`get`](Client::get) asks the server, or reads what Lattice shares with the ranks of a node in memory.
+//! # Design
+//!
+//! [`Client`] holds one connection and the facts that the launcher sent once: rank, size, job. A get asks the launcher, or
+//! reads memory that Lattice shares with the ranks of a node.
+//!
+//! ```text
+//!             put                    fence                        get
+//! rank ── Client ──> PMI_FD, or PMI_PORT ──> launcher     shared memory ──> Client
+//! ```
+//!
+//! # Most used
+//!
+//! * [`Client::from_env`] with [`Protocol::Auto`]
+//! * [`Client::rank`], [`Client::size`], [`Client::put`], [`Client::fence`], [`Client::get`]
+//! * [`Client::finalize`]: a client that is dropped without it reports a failed rank
+//! * [`Client::publish`], [`Client::lookup`], [`Client::spawn`], [`SpawnRequest`]
+//! * [`ClientError`]
+//!
+//! Features: `std` (default); `pmix`, a client of PMIx; `library`, PMI through a C library.
+//!
+//! # Example
+//!
+//! `examples/pmi_ring.rs`. C programs use `libpmi.so.0` of `pmi-client/c-abi`.
 //!
 //! ```
 //! use pmi_client::{Client, ClientError, Protocol};
@@ -17,20 +38,6 @@
 //! client.finalize()
 //! # }
 //! ```
-//!
-//! | file | what it owns |
-//! |---|---|
-//! | `client.rs`, `client/` | the public calls; which protocol serves them |
-//! | `environment.rs`, `descriptor.rs` | what the launcher left in the environment |
-//! | `pmi1.rs`, `pmi2.rs`, `singleton.rs` | one protocol each, and life without a server |
-//! | `connection.rs`, `reply.rs` | bytes in and out, bounded; what all replies have in common |
-//! | `shared.rs` | gets without a message, where the launcher shares its pairs in memory |
-//! | `membership.rs`, `process_mapping.rs` | the place of a rank in its job; the ranks of its node |
-//! | `topology.rs` | the levels of the machine that a rank is in |
-//! | `limits.rs` | lengths and signs of texts |
-//! | `system.rs` | the environment and names of hosts, with `std` and without |
-//! | `pmix.rs`, `pmix/` | the rank's side of PMIx (feature `pmix`) |
-//! | `library.rs` | PMI through a C library that is found at run time (feature `library`) |
 
 #![cfg_attr(not(feature = "std"), no_std)]
 

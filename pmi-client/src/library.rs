@@ -1,6 +1,6 @@
-//! PMI through a C library that is found at run time, as programs in C reach it: `libpmi.so.0` or `libpmi2.so.0`, whoever made it.
+//! PMI through a C library that is loaded at run time, as in C programs: any implementation of `libpmi.so.0` or `libpmi2.so.0`.
 //!
-//! For self-tests and comparisons: who wants PMI from Rust takes [`Client`](crate::Client).
+//! For self-tests and comparisons. Programs in Rust use [`Client`](crate::Client) for PMI.
 #![allow(unsafe_code, reason = "functions of a C library are called")]
 
 mod spawn;
@@ -12,12 +12,12 @@ use std::ptr;
 
 use libloading::{Library, Symbol};
 
-/// Most bytes of a value that is read, its NUL included. Libraries take longer ones only if their launcher does.
+/// Maximum size of a value, including its NUL, in bytes. Libraries accept longer values only if their launcher does.
 const VALUE_MAX: usize = 64 * 1024;
-/// Most bytes of a name of a key-value space, its NUL included.
+/// Maximum size of the name of a key-value space, including its NUL, in bytes.
 const NAME_MAX: usize = 1024;
 
-/// Functions by which a library is called.
+/// Functions through which a library is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LibraryApi {
     /// PMI-1, of `libpmi.so.0`.
@@ -26,11 +26,11 @@ pub enum LibraryApi {
     Pmi2,
 }
 
-/// A call through a library that failed.
+/// A failed call through a library.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LibraryError {
-    /// There is no such library, or it lacks a function.
+    /// The library does not exist, or lacks a function.
     #[error("cannot use {library}: {reason}")]
     Load {
         /// The library.
@@ -46,16 +46,16 @@ pub enum LibraryError {
         /// Its return code.
         code: c_int,
     },
-    /// The library says that this process has a rank its job cannot have.
-    #[error("the library says that this is rank {rank} of {size}")]
+    /// The library returned a rank that the job cannot have.
+    #[error("the library reports rank {rank} of {size}")]
     NoSuchRank {
         /// The rank.
         rank: c_int,
         /// Number of ranks.
         size: c_int,
     },
-    /// A number that C has no `int` for.
-    #[error("{number} is too much for a C library, whose numbers end at 2147483647")]
+    /// A number that does not fit into an `int` of C.
+    #[error("{number} is too much for a C library, with numbers up to 2147483647")]
     Number {
         /// The number.
         number: usize,
@@ -76,27 +76,27 @@ type Put2 = unsafe extern "C" fn(*const c_char, *const c_char) -> c_int;
 type Get2 = unsafe extern "C" fn(*const c_char, c_int, *const c_char, *mut c_char, c_int, *mut c_int) -> c_int;
 type Attribute2 = unsafe extern "C" fn(*const c_char, *mut c_char, c_int, *mut c_int) -> c_int;
 
-/// A rank's conversation with its launcher through a C library.
+/// Connection of a rank to its launcher through a C library.
 #[derive(Debug)]
 pub struct LibraryClient {
     library: Library,
     api: LibraryApi,
     rank: u32,
     size: u32,
-    /// Name of the job's key-value space; empty in PMI-2, whose calls mean the own job without one.
+    /// Name of the job's key-value space; empty in PMI-2, where calls without a name refer to the job of the caller.
     space: CString,
 }
 
 impl LibraryClient {
-    /// Loads a library by its path, or by a name that the dynamic linker looks for, and joins the job through it.
+    /// Loads a library by its path, or by a name that the dynamic linker resolves, and joins the job through it.
     ///
     /// The file must be a PMI library: its initialisers run, and its functions are called by name.
     ///
     /// # Errors
-    /// Fails when there is none, when it lacks a function, and when it cannot join.
+    /// Fails if the library does not exist, lacks a function, or cannot join.
     pub fn load(file: &Path, api: LibraryApi) -> Result<Self, LibraryError> {
         let reason = |error: &libloading::Error| error.source().map_or_else(|| error.to_string(), ToString::to_string);
-        // SAFETY: initialisers of PMI libraries have no preconditions; the caller vouches that this is one.
+        // SAFETY: initialisers of PMI libraries have no preconditions. The caller guarantees that the file is such a library.
         let library = unsafe { Library::new(file) };
         let library = library
             .map_err(|error| LibraryError::Load { library: file.display().to_string(), reason: reason(&error) })?;
@@ -110,7 +110,7 @@ impl LibraryClient {
         Ok(client)
     }
 
-    /// This process's position in the job, from 0.
+    /// The rank of this process in the job, from 0.
     pub fn rank(&self) -> u32 {
         self.rank
     }
@@ -120,10 +120,10 @@ impl LibraryClient {
         self.size
     }
 
-    /// Puts `value` under `key`, for every rank to get after the next [`fence`](Self::fence).
+    /// Puts `value` under `key`. Every rank can get it after the next [`fence`](Self::fence).
     ///
     /// # Errors
-    /// Fails when the library does.
+    /// Fails if the call of the library fails.
     pub fn put(&mut self, key: &str, value: &[u8]) -> Result<(), LibraryError> {
         let (key, value) = (text(key.as_bytes())?, text(value)?);
         match self.api {
@@ -140,10 +140,10 @@ impl LibraryClient {
         }
     }
 
-    /// Waits until every rank of the job has called this as often.
+    /// Waits until every rank of the job has called this the same number of times.
     ///
     /// # Errors
-    /// Fails when the library does.
+    /// Fails if the call of the library fails.
     pub fn fence(&mut self) -> Result<(), LibraryError> {
         match self.api {
             LibraryApi::Pmi1 => {
@@ -156,10 +156,10 @@ impl LibraryClient {
         }
     }
 
-    /// The value under `key`; `None` if the library has none.
+    /// Returns the value under `key`; `None` if the library does not return one.
     ///
     /// # Errors
-    /// Fails when the library lacks the function.
+    /// Fails if the library lacks the function.
     pub fn get(&mut self, key: &str) -> Result<Option<Vec<u8>>, LibraryError> {
         let key = text(key.as_bytes())?;
         let mut value = vec![0_u8; VALUE_MAX];
@@ -173,17 +173,17 @@ impl LibraryClient {
             LibraryApi::Pmi2 => {
                 let get = self.function::<Get2>("PMI2_KVS_Get")?;
                 let mut found: c_int = 0;
-                // SAFETY: as above; a null job is the own one, and -1 an owner that is not known.
+                // SAFETY: as above. A null job is the job of the caller, and -1 is an unknown owner.
                 unsafe { get(ptr::null(), -1, key.as_ptr(), buffer, length, &raw mut found) }
             }
         };
         Ok((code == 0).then(|| text_in(&value).into_bytes()))
     }
 
-    /// A fact about the job, such as `PMI_process_mapping`; `None` if the launcher does not know the key.
+    /// A fact about the job, such as `PMI_process_mapping`; `None` if the launcher does not have the key.
     ///
     /// # Errors
-    /// Fails when the library lacks the function.
+    /// Fails if the library lacks the function.
     pub fn job_attribute(&mut self, key: &str) -> Result<Option<Vec<u8>>, LibraryError> {
         if self.api == LibraryApi::Pmi1 {
             return self.get(key);
@@ -195,10 +195,10 @@ impl LibraryClient {
         Ok((code == 0 && found != 0).then(|| text_in(&value).into_bytes()))
     }
 
-    /// Takes leave in good order.
+    /// Leaves the job in good order.
     ///
     /// # Errors
-    /// Fails when the library does.
+    /// Fails if the call of the library fails.
     pub fn finalize(self) -> Result<(), LibraryError> {
         match self.api {
             LibraryApi::Pmi1 => self.call("PMI_Finalize"),
@@ -206,7 +206,7 @@ impl LibraryClient {
         }
     }
 
-    /// Joins; returns rank and number of ranks.
+    /// Joins the job. Returns the rank and the number of ranks.
     fn init(&self) -> Result<(c_int, c_int), LibraryError> {
         let (mut spawned, mut rank, mut size, mut appnum) = (0, 0, 0, 0);
         match self.api {
@@ -214,13 +214,13 @@ impl LibraryClient {
                 for (name, number) in
                     [("PMI_Init", &mut spawned), ("PMI_Get_rank", &mut rank), ("PMI_Get_size", &mut size)]
                 {
-                    // SAFETY: each takes the place of one number.
+                    // SAFETY: each function writes one number.
                     check(name, unsafe { self.function::<Number>(name)?(number) })?;
                 }
             }
             LibraryApi::Pmi2 => {
                 let init = self.function::<Init2>("PMI2_Init")?;
-                // SAFETY: it takes the places of four numbers.
+                // SAFETY: the function writes four numbers.
                 let code = unsafe { init(&raw mut spawned, &raw mut size, &raw mut rank, &raw mut appnum) };
                 check("PMI2_Init", code)?;
             }
@@ -231,7 +231,7 @@ impl LibraryClient {
     fn own_space(&self) -> Result<CString, LibraryError> {
         let name = "PMI_KVS_Get_my_name";
         let mut space = vec![0; NAME_MAX];
-        // SAFETY: as the prototype of pmi.h has it; the buffer has the length that is passed.
+        // SAFETY: by the prototype of pmi.h. The buffer has the length that is passed.
         check(name, unsafe { self.function::<Text>(name)?(space.as_mut_ptr().cast(), NAME_MAX as c_int) })?;
         Ok(text_in(&space))
     }
@@ -239,13 +239,13 @@ impl LibraryClient {
     /// Calls a function without arguments.
     fn call(&self, name: &'static str) -> Result<(), LibraryError> {
         let function = self.function::<Plain>(name)?;
-        // SAFETY: it takes nothing.
+        // SAFETY: the function has no arguments.
         check(name, unsafe { function() })
     }
 
-    /// A function of the library, which must have the type that pmi.h or pmi2.h gives it.
+    /// Returns a function of the library. The type must be that of pmi.h or pmi2.h.
     fn function<F>(&self, name: &str) -> Result<Symbol<'_, F>, LibraryError> {
-        // SAFETY: callers take the types of the two headers; the symbol cannot outlive the library.
+        // SAFETY: callers use the types of the two headers. The symbol cannot outlive the library.
         unsafe { self.library.get(name) }.map_err(|error| {
             let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
             LibraryError::Load { library: "the PMI library".to_owned(), reason }
@@ -261,7 +261,7 @@ fn text(bytes: &[u8]) -> Result<CString, LibraryError> {
     CString::new(bytes).map_err(|_| LibraryError::Nul)
 }
 
-/// The text at the beginning of a buffer; a library that wrote no NUL has filled all of it.
+/// Returns the text at the start of a buffer. A library that wrote no NUL has filled the whole buffer.
 fn text_in(buffer: &[u8]) -> CString {
     CStr::from_bytes_until_nul(buffer).map(CStr::to_owned).unwrap_or_default()
 }

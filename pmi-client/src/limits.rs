@@ -1,34 +1,34 @@
-//! Limits of texts. Checked here, because a server that cannot parse a request ends the job.
+//! Limits of texts. The client checks them, because a server that cannot parse a request ends the job.
 
 use crate::error::{ClientError, quote};
 
-/// Texts that a rank's server takes.
+/// Limits of the texts that a rank's server accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Bytes of the longest job id.
+    /// Maximum length of a job id, in bytes.
     pub job_id_max: usize,
-    /// Bytes of the longest key.
+    /// Maximum length of a key, in bytes.
     pub key_max: usize,
-    /// Bytes of the longest value.
+    /// Maximum length of a value, in bytes.
     pub value_max: usize,
     pub(crate) key_signs: KeySigns,
 }
 
-/// Signs of which a key may be made.
+/// Valid characters of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeySigns {
-    /// Those that separate no fields in PMI-1, and none in PMI-2 where a server knows no escape.
+    /// Characters that are not separators in PMI-1, or in the PMI-2 of servers without an escape.
     OneWord,
-    /// All that a line holds: in PMI-2 a field ends at `;`, which is escaped.
+    /// All characters of a line. In PMI-2 `;` ends a field, and is escaped in a key.
     OneLine,
 }
 
 impl Limits {
-    /// Checks a key: not empty, not too long, and of signs that the wire carries.
+    /// Checks a key: not empty, not too long, and only with characters that the protocol can carry.
     ///
     /// # Errors
-    /// [`ClientError::Length`] or [`ClientError::Text`] for any other key.
+    /// [`ClientError::Length`] or [`ClientError::Text`] for an invalid key.
     pub fn check_key(&self, key: &str) -> Result<(), ClientError> {
         check_length("key", key.len(), 1, self.key_max)?;
         let separator = |c: char| match self.key_signs {
@@ -38,17 +38,17 @@ impl Limits {
         refuse("key", key.as_bytes(), key.chars().find(|&c| separator(c)))
     }
 
-    /// Checks a value: not too long, and all bytes but line feed and NUL, which PMI-1 cannot carry.
+    /// Checks a value: not too long, and without line feed and NUL, which PMI-1 cannot carry.
     ///
     /// # Errors
-    /// [`ClientError::Length`] or [`ClientError::Text`] for any other value.
+    /// [`ClientError::Length`] or [`ClientError::Text`] for an invalid value.
     pub fn check_value(&self, value: &[u8]) -> Result<(), ClientError> {
         check_length("value", value.len(), 0, self.value_max)?;
         check_line("value", value)
     }
 }
 
-/// Checks that `text` fits into one line: a service name, a port, an argument.
+/// Checks that `text` has a single line: a service name, a port, an argument.
 pub(crate) fn check_line(what: &'static str, text: &[u8]) -> Result<(), ClientError> {
     refuse(what, text, text.iter().find(|byte| matches!(byte, b'\n' | 0)).map(|&byte| byte.into()))
 }

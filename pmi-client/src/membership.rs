@@ -1,8 +1,9 @@
-//! Results that every protocol gives alike: the place of a rank in its job, its neighbours in a ring, pairs by their number.
+//! Results that are the same in every protocol: the place of a rank in its job, its neighbours in a ring, pairs by their
+//! number.
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// Place of a rank in its job, as the server states it at the beginning.
+/// Place of a rank in its job, as the server reports it at the start.
 #[derive(Debug)]
 pub(crate) struct Membership {
     pub(crate) rank: u32,
@@ -13,7 +14,7 @@ pub(crate) struct Membership {
     pub(crate) job_id: String,
 }
 
-/// A pair out of all, by [`Client::pair_at`](crate::Client::pair_at).
+/// A pair of a space, from [`Client::pair_at`](crate::Client::pair_at).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexedPair {
     /// The key.
@@ -27,10 +28,10 @@ pub struct IndexedPair {
 /// Result of [`Client::ring`](crate::Client::ring).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RingNeighbours {
-    /// Number of ranks that come before this one in the ring.
+    /// Number of ranks before this one in the ring.
     pub position: u32,
-    /// The value of the rank before.
+    /// The value of the previous rank.
     pub left: Vec<u8>,
-    /// The value of the rank after.
+    /// The value of the next rank.
     pub right: Vec<u8>,
 }

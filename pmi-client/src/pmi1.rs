@@ -1,7 +1,8 @@
-//! PMI-1: `cmd=name key=value ...` and a line feed, in both directions; one reply to each request, at once but for barriers of groups.
+//! PMI-1: `cmd=name key=value ...` and a line feed, in both directions. Each request has one reply, at once except for barriers of
+//! groups.
 //!
-//! Fields end at a space, except that a reply's `value`, `val` or `port` runs to the end of the line. Hydra puts fields of its
-//! own behind it all the same: 4.1 after a value, 3 and 4.0 after a port.
+//! Fields end at a space, except that `value`, `val` or `port` of a reply extends to the end of the line. Nevertheless Hydra appends
+//! further fields: 4.1 after a value, 3 and 4.0 after a port.
 
 mod barriers;
 mod spawn;
@@ -25,31 +26,31 @@ use crate::resources::{self, ResourceCall};
 use crate::shared::{MemoryOf, SharedPairs};
 use crate::spawn::SpawnRequest;
 
-/// The version this client asks for, as MPICH's does. A server that answers 1.2 has barriers of groups.
+/// The version that this client requests, as MPICH's does. A server that replies with 1.2 has barriers of groups.
 const VERSION: u32 = 1;
 
 /// Extension of a Lattice that serves barriers of groups to clients of any version.
 const GROUP_BARRIERS: &str = "barrier_group";
 
-/// A PMI-1 conversation after `init`.
+/// A PMI-1 connection after `init`.
 #[derive(Debug)]
 pub(crate) struct Pmi1 {
     connection: Connection,
     pub(crate) membership: Membership,
     pub(crate) limits: Limits,
-    /// Requests that this server is known to serve beyond those that all do; asked for when the first is needed.
+    /// Requests of this server beyond the common ones. They are requested at the first need.
     extensions: Option<Vec<u8>>,
-    /// Second number of the version that the server speaks.
+    /// Minor version of the server's protocol.
     subversion: u32,
     barriers: GroupBarriers,
 }
 
-/// Claims the rank `id` on a TCP connection, and returns rank and size as the server sets them.
+/// Claims the rank `id` on a TCP connection. Returns the rank and the size that the server sets.
 pub(crate) fn claim(connection: &mut Connection, id: u32) -> Result<(u32, u32), ClientError> {
     let command = "initack";
     connection.send(command, format!("cmd=initack pmiid={id}\n").as_bytes())?;
     receive(connection, command, "initack")?.accepted()?;
-    // three lines: size, rank, and a debug flag that means nothing to us
+    // three lines: size, rank, and a debug flag that is ignored
     let size = receive(connection, command, "set")?.number("size")?;
     let reply = receive(connection, command, "set")?;
     let rank = reply.number("rank")?;
@@ -57,13 +58,13 @@ pub(crate) fn claim(connection: &mut Connection, id: u32) -> Result<(u32, u32), 
     if rank < size { Ok((rank, size)) } else { Err(reply.malformed(Defect::NoSuchRank { rank, size })) }
 }
 
-/// Opens the conversation in either protocol; the first line is PMI-1's even when `version` is 2. Returns the subversion that is spoken.
+/// Opens the connection in either protocol. The first line is in PMI-1 even if `version` is 2. Returns the subversion of the server.
 pub(crate) fn open(connection: &mut Connection, version: u32, subversion: u32) -> Result<u32, ClientError> {
     let command = "init";
     let line = format!("cmd=init pmi_version={version} pmi_subversion={subversion}\n");
     connection.send(command, line.as_bytes())?;
     let reply = receive(connection, command, "response_to_init")?;
-    // before `rc`: a server that cannot speak our version says which one it speaks
+    // before `rc`: a server that does not support this version returns its own version
     if let Ok(offered) = reply.number("pmi_version")
         && offered != version
     {
@@ -75,7 +76,8 @@ pub(crate) fn open(connection: &mut Connection, version: u32, subversion: u32) -
 }
 
 impl Pmi1 {
-    /// Introduces the rank, in the order in which MPI libraries do; by the name of its job first where `memory` may tell the rest.
+    /// Sends the first requests in the order of MPI libraries. If `memory` may have the other facts, requests only the name of the job
+    /// first.
     pub(crate) fn init(
         mut connection: Connection,
         (rank, size): (u32, u32),
@@ -101,7 +103,7 @@ impl Pmi1 {
             }
         };
         let job_id = named.map_or_else(|| ask("get_my_kvsname", "my_kvsname")?.text("kvsname"), Ok)?;
-        // all counts include the NUL of a C string; what could not be read back is not put
+        // all counts include the NUL of a C string; a value that could not be read back is not put
         let [name, key_max, value_max] = announced.map(|most| most.saturating_sub(1).min(MESSAGE_MAX / 2));
         let limits = Limits { job_id_max: name.max(job_id.len()), key_max, value_max, key_signs: KeySigns::OneWord };
         let membership = Membership { rank, size, appnum: u64::try_from(appnum).ok(), spawned: false, job_id };
@@ -124,7 +126,7 @@ impl Pmi1 {
         self.request("get", &fields, "get_result")?.value_if_found()
     }
 
-    /// The pair of the job's space, or of another one, with this index.
+    /// Returns the pair with this index, in the job's space or in another one.
     pub(crate) fn pair_at(&mut self, space: Option<&str>, index: u64) -> Result<Option<IndexedPair>, ClientError> {
         let command = "getbyidx";
         self.need_extension(command, "pair_at")?;
@@ -166,12 +168,13 @@ impl Pmi1 {
         let mut fields: Vec<(&str, &[u8])> = Vec::new();
         fields.extend(call.phase().map(|phase| ("phase", phase.as_bytes())));
         fields.extend((!timeout.is_empty()).then_some(("timeout", timeout.as_bytes())));
-        // Last, for it may hold spaces.
+        // Last, because it may contain spaces.
         fields.push(("name", name.as_bytes()));
         self.request(command, &fields, answer)?.accepted().map(drop)
     }
 
-    /// Refuses a call that the server does not serve. Only Lattice's is asked: others end the job for a request that they do not know.
+    /// Returns an error for a call that the server does not serve. The request goes only to Lattice's servers: other servers end the job
+    /// when they receive an unknown request.
     fn need_extension(&mut self, command: &str, call: &'static str) -> Result<(), ClientError> {
         match self.has_extension(command)? {
             true => Ok(()),
@@ -187,7 +190,7 @@ impl Pmi1 {
         Ok(extensions::is_named(self.extensions.as_deref(), name))
     }
 
-    /// The name of a space, one word as a key is; the job's own if none is given.
+    /// Returns the name of a space, which is one word like a key; the job's own name if there is none.
     fn space_name(&self, space: Option<&str>) -> Result<String, ClientError> {
         let signs = Limits { key_max: self.limits.job_id_max, ..self.limits };
         match space {
@@ -200,7 +203,7 @@ impl Pmi1 {
         self.request("barrier_in", &[], "barrier_out")?.accepted().map(drop)
     }
 
-    /// Begins a barrier of a group, and returns the number of its tag; `None` if there is nobody to wait for.
+    /// Begins a barrier of a group, and returns the number of its tag; `None` if there are no other ranks.
     pub(crate) fn begin_barrier(
         &mut self,
         group: RankGroup<'_>,
@@ -221,7 +224,7 @@ impl Pmi1 {
         if self.subversion >= 2 { Ok(()) } else { self.need_extension(GROUP_BARRIERS, "group_barrier") }
     }
 
-    /// Returns true if the barrier with this tag has ended, and forgets it then.
+    /// Returns true if the barrier with this tag has ended, and removes it.
     pub(crate) fn test_barrier(&mut self, tag: u32) -> Result<bool, ClientError> {
         loop {
             match self.barriers.take(tag) {
@@ -242,7 +245,7 @@ impl Pmi1 {
         }
     }
 
-    /// Waits for the end of any barrier of a group; nothing else is to come.
+    /// Waits for the end of any barrier of a group. No other message can arrive.
     fn receive_end(&mut self) -> Result<(), ClientError> {
         let (command, answer) = ("barrier_in", "barrier_out");
         let message = self.connection.receive(command, line_extent)?;
@@ -300,7 +303,7 @@ impl Pmi1 {
         self.request("finalize", &[], "finalize_ack")?.accepted().map(drop)
     }
 
-    /// Sends `command` and waits for the reply called `answer`.
+    /// Sends `command` and waits for the reply `answer`.
     fn request(
         &mut self,
         command: &'static str,
@@ -311,7 +314,7 @@ impl Pmi1 {
         self.receive(command, answer)
     }
 
-    /// Waits for the reply called `answer`, and keeps ends of barriers of groups that come before it.
+    /// Waits for the reply `answer`, and stores ends of barriers of groups that arrive before it.
     fn receive(&mut self, command: &'static str, answer: &'static str) -> Result<Reply, ClientError> {
         loop {
             let message = self.connection.receive(command, line_extent)?;
@@ -323,7 +326,7 @@ impl Pmi1 {
     }
 }
 
-/// Sends `command` and waits for the reply called `answer`, before there can be anything else to come.
+/// Sends `command` and waits for the reply `answer`, at a time when no other message can arrive.
 fn request(
     connection: &mut Connection,
     command: &'static str,
@@ -349,7 +352,7 @@ fn receive(connection: &mut Connection, command: &'static str, answer: &'static 
     reply.inspect_err(|_| connection.lose_step())
 }
 
-/// Finds the first line; its body is without the line feed.
+/// Finds the first line. Its body excludes the line feed.
 fn line_extent(arrived: &[u8]) -> Result<Option<Extent>, Defect> {
     match arrived.iter().position(|&byte| byte == b'\n') {
         Some(end) if end > MESSAGE_MAX => Err(Defect::TooLong { max: MESSAGE_MAX }),
@@ -357,7 +360,7 @@ fn line_extent(arrived: &[u8]) -> Result<Option<Extent>, Defect> {
     }
 }
 
-/// Fields that Hydra puts behind a text that should be last, and the field by which to tell that it has not come before.
+/// Fields that Hydra appends to a text that should be last, and the field that shows whether it has already been sent.
 const TRAILERS: [(&[u8], &[u8]); 2] = [(b" found=TRUE", b"found"), (b" info=ok rc=0 msg=success", b"rc")];
 
 fn parse(line: &[u8]) -> Fields {
@@ -374,7 +377,7 @@ fn parse(line: &[u8]) -> Fields {
         }
         let end = rest.iter().position(|&byte| byte == b' ').unwrap_or(rest.len());
         let (token, tail) = rest.split_at(end);
-        // a token without `=` belongs to a message with spaces in it; it tells us nothing
+        // a token without `=` belongs to a message with spaces; it is ignored
         if let Some(equals) = token.iter().position(|&byte| byte == b'=') {
             fields.push((token[..equals].to_vec(), token[equals + 1..].to_vec()));
         }
@@ -383,8 +386,8 @@ fn parse(line: &[u8]) -> Fields {
     fields
 }
 
-/// The end of `text` that is not part of it. A text that happens to end like this is whole if the server has already
-/// sent the field in its right place.
+/// Returns the end of `text` that is not part of it. If the server has already sent the field in its proper place, a text that ends like
+/// this is complete.
 fn trailer_of<'a>(text: &'a [u8], before: &Fields) -> &'a [u8] {
     let trailer = TRAILERS
         .iter()

@@ -1,7 +1,7 @@
 //! PMI-2: six bytes of decimal length, then `cmd=name;key=value;...;`, in both directions.
 //!
-//! A `;` within a value is doubled. Servers align the length left or right; this client sends it right-aligned and reads
-//! both. Hydra's server neither doubles nor halves, so a value with `;` does not survive there.
+//! A `;` within a value is doubled. Servers align the length left or right. This client sends it right-aligned and reads both. Hydra's server
+//! neither doubles nor halves, so that a value with `;` is damaged there.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -19,32 +19,32 @@ use crate::reply::{Fields, Reply};
 use crate::resources::{self, ResourceCall};
 use crate::spawn::SpawnRequest;
 
-/// The protocol's own limits, which no command asks for: `PMI2_MAX_KEYLEN` and `PMI2_MAX_VALLEN` are the sizes of readers' buffers, 64
-/// and 1024 bytes, in which a NUL has its place.
+/// The fixed limits of the protocol, for which no command exists. `PMI2_MAX_KEYLEN` and `PMI2_MAX_VALLEN` are the sizes of readers' buffers, 64
+/// and 1024 bytes, including a NUL.
 pub(crate) const LIMITS: Limits =
     Limits { job_id_max: 255, key_max: 63, value_max: 1023, key_signs: KeySigns::OneLine };
 
-/// The bytes in front of a message that hold its length.
+/// Number of bytes before a message that contain its length.
 const PREFIX: usize = 6;
 
-/// A key that nobody puts; see [`Pmi2::fence`].
+/// A key that no rank puts; see [`Pmi2::fence`].
 const NONEXISTENT_KEY: &str = "-NONEXIST-KEY";
 
-/// Answer of a server to a question for what is not there yet.
+/// Behaviour of a server for a request for an absent attribute.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Absent {
-    /// It says so at once.
+    /// The server reports at once that it is absent.
     Say,
-    /// It answers when somebody has put it.
+    /// The server replies once a rank has put it.
     Wait,
 }
 
-/// A PMI-2 conversation after `fullinit`.
+/// A PMI-2 connection after `fullinit`.
 #[derive(Debug)]
 pub(crate) struct Pmi2 {
     connection: Connection,
     pub(crate) membership: Membership,
-    /// Requests that this server is known to serve beyond those that all do; asked for when the first is needed.
+    /// Requests of this server beyond the common ones. They are requested at the first need.
     extensions: Option<Vec<u8>>,
 }
 
@@ -54,8 +54,8 @@ impl Pmi2 {
         self.connection.as_fd()
     }
 
-    /// Introduces the rank, and names its job where the launcher has told it; the server says how many others there are. Slurm's demands the job,
-    /// and `threaded` (measured with 22.05), no other one needs them.
+    /// Sends the rank, and the name of its job if the launcher has provided it. The server returns the number of ranks. Slurm's server requires
+    /// the job, and `threaded` (measured with 22.05); other servers do not.
     pub(crate) fn init(mut connection: Connection, rank: u32, job: Option<&str>) -> Result<Self, ClientError> {
         pmi1::open(&mut connection, 2, 0)?;
         let ours = rank.to_string();
@@ -84,12 +84,12 @@ impl Pmi2 {
         self.get_pair(key)?.value_if_found()
     }
 
-    /// Slurm's and Lattice's servers answer the fence when all ranks have arrived. Hydra answers at once, and holds back
-    /// the answer to a get of an absent key until every rank has fenced as often as the asker: so ask for one, as MPICH
-    /// 4.1 and later do. Without the get this would be no barrier under Hydra (measured with 4.0.2).
+    /// Slurm's and Lattice's servers reply to the fence when all ranks have arrived. Hydra replies at once. It delays the reply to a get of an
+    /// absent key until every rank has fenced as often as the caller. Therefore this function gets an absent key, as MPICH 4.1 and later do.
+    /// Without the get this would be no barrier under Hydra (measured with 4.0.2).
     pub(crate) fn fence(&mut self) -> Result<(), ClientError> {
         request(&mut self.connection, "kvs-fence", &[], "kvs-fence-response")?.accepted()?;
-        // servers say in different ways that the key is absent, and here none of them matters
+        // servers report in different ways that the key is absent, and here all of them are equivalent
         self.get_pair(NONEXISTENT_KEY).map(drop)
     }
 
@@ -103,7 +103,7 @@ impl Pmi2 {
         let fields = [("key", b"universeSize".as_slice())];
         let reply = request(&mut self.connection, "info-getjobattr", &fields, "info-getjobattr-response")?;
         let size = reply.if_found()?.map(|reply| reply.number::<i64>("value")).transpose()?;
-        // -1 is "not set" too
+        // -1 means "not set" too
         Ok(size.and_then(|size| u32::try_from(size).ok()))
     }
 
@@ -131,7 +131,7 @@ impl Pmi2 {
         if self.extensions.is_none() {
             self.extensions = Some(match self.job_attribute(EXTENSIONS_KEY) {
                 Ok(served) => served.unwrap_or_default(),
-                // A server's way to say that it does not know the key.
+                // The reply of a server that does not have the key.
                 Err(ClientError::Refused { .. }) => Vec::new(),
                 Err(error) => return Err(error),
             });
@@ -194,7 +194,7 @@ impl Pmi2 {
         request(&mut self.connection, "spawn", &fields, "spawn-response")?.spawned_job()
     }
 
-    /// Sends `isworld`, which Slurm's server reads, and `exitcode`, which Hydra's and Lattice's do.
+    /// Sends `isworld`, which Slurm's server reads, and `exitcode`, which Hydra's and Lattice's servers read.
     pub(crate) fn abort(&mut self, code: Option<i32>, message: &str) -> Result<(), ClientError> {
         let message = message.replace(['\n', '\0'], " ");
         let code = code.map(|code| code.to_string());
@@ -220,7 +220,7 @@ impl Pmi2 {
     }
 }
 
-/// Sends `command` and waits for the reply called `answer`.
+/// Sends `command` and waits for the reply `answer`.
 fn request(
     connection: &mut Connection,
     command: &'static str,
@@ -249,7 +249,7 @@ fn encode(command: &str, fields: &[(&str, &[u8])]) -> Result<Vec<u8>, ClientErro
     Ok(message)
 }
 
-/// The order is the meaning here: what follows a `subcmd` belongs to it.
+/// The order is significant: fields after a `subcmd` belong to it.
 fn spawn_fields(wanted: &SpawnRequest) -> Vec<(String, String)> {
     let mut fields = Vec::new();
     let mut add = |name: String, value: String| fields.push((name, value));
@@ -275,11 +275,11 @@ fn spawn_fields(wanted: &SpawnRequest) -> Vec<(String, String)> {
     fields
 }
 
-/// Finds the first message by its length; its body is without the length.
+/// Finds the first message by its length. Its body excludes the length.
 fn frame_extent(arrived: &[u8]) -> Result<Option<Extent>, Defect> {
     let Some(prefix) = arrived.get(..PREFIX) else { return Ok(None) };
     let digits = str::from_utf8(prefix).unwrap_or_default().trim_matches(' ');
-    // `parse` alone would take a sign
+    // `parse` alone would accept a sign
     let len = digits.parse().ok().filter(|_| digits.bytes().all(|byte| byte.is_ascii_digit()));
     match len {
         Some(len @ 1..=MESSAGE_MAX) => {
@@ -306,7 +306,7 @@ fn parse(body: &[u8]) -> Fields {
     fields
 }
 
-/// Splits at the first `=`. A field without one is the rest of a value that the server did not escape.
+/// Splits at the first `=`. A field without `=` is the rest of a value that the server did not escape.
 fn push_field(fields: &mut Fields, field: &[u8]) {
     if let Some(equals) = field.iter().position(|&byte| byte == b'=') {
         fields.push((field[..equals].to_vec(), field[equals + 1..].to_vec()));

@@ -1,7 +1,7 @@
-//! The rank's side of PMIx, without libpmix: a process that a launcher serves PMIx finds its rank and meets the others.
+//! The rank's side of PMIx, without libpmix: a process of a launcher that serves PMIx finds its rank and connects to the other ranks.
 //!
-//! Speaks to the servers of libpmix 4 and 5 (orterun, prterun, Slurm) and to Lattice's. Events, groups and shared memory of libpmix are
-//! left out; nothing is announced that would make a server use them.
+//! It works with the servers of libpmix 4 and 5 (orterun, prterun, Slurm) and with Lattice's. It has no events, groups and shared memory
+//! of libpmix, and announces no feature that would make a server use them.
 //!
 //! ```no_run
 //! use pmi_client::pmix::{Collect, PmixClient, PmixError, Value};
@@ -47,30 +47,30 @@ pub enum Value {
     Text(Vec<u8>),
     /// Bytes.
     Bytes(Vec<u8>),
-    /// A number that is not negative, of whatever width.
+    /// A number that is not negative, of any width.
     Number(u64),
-    /// A truth.
+    /// A boolean.
     Bool(bool),
-    /// A value of another type, which this client only carries.
+    /// A value of another type, which this client cannot send.
     Other {
         /// Code of the type, as in `pmix_common.h`.
         code: u16,
     },
 }
 
-/// Data that a fence brings.
+/// Data that a fence exchanges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collect {
     /// None: the fence is a barrier.
     Nothing,
-    /// What all ranks have committed.
+    /// All committed values of all ranks.
     Data,
 }
 
-/// A rank's conversation with its PMIx server.
+/// Connection of a rank to its PMIx server.
 ///
-/// Calls block until the server answers, some of them until other ranks arrive. Dropping a client without
-/// [`finalize`](Self::finalize) tells the launcher that this rank failed.
+/// Calls block until the server replies, some of them until other ranks arrive. If a client is dropped without
+/// [`finalize`](Self::finalize), the launcher treats this rank as failed.
 #[derive(Debug)]
 pub struct PmixClient {
     connection: Connection,
@@ -79,9 +79,9 @@ pub struct PmixClient {
     size: u32,
     /// Facts about the job.
     facts: BTreeMap<String, Value>,
-    /// Values that are not committed yet, each behind its key.
+    /// Values that are not committed yet, each after its key.
     staged: Vec<(String, Value)>,
-    /// Values of ranks that were asked for: a server sends all of a rank's at once.
+    /// Values of ranks from earlier gets. A server sends all values of a rank at once.
     known: HashMap<u32, BTreeMap<String, Value>>,
 }
 
@@ -89,12 +89,12 @@ impl PmixClient {
     /// Joins the job that the environment names: `PMIX_NAMESPACE`, `PMIX_RANK` and one of the `PMIX_SERVER_URI` variables.
     ///
     /// # Errors
-    /// Fails when the environment names no PMIx server, when nobody listens there, and when the server refuses this rank.
+    /// Fails if the environment names no PMIx server, if no server listens there, or if the server refuses this rank.
     pub fn from_env() -> Result<Self, PmixError> {
         Self::from_variables(|variable| env::var_os(variable))
     }
 
-    /// Joins as [`from_env`](Self::from_env) does, with the variables that `lookup` knows.
+    /// Joins as [`from_env`](Self::from_env) does, with the variables that `lookup` returns.
     ///
     /// # Errors
     /// As [`from_env`](Self::from_env).
@@ -112,7 +112,7 @@ impl PmixClient {
         Ok(Self { connection, namespace, rank, size, facts, staged: Vec::new(), known: HashMap::new() })
     }
 
-    /// This process's position in the job, from 0.
+    /// The rank of this process in the job, from 0.
     pub fn rank(&self) -> u32 {
         self.rank
     }
@@ -127,10 +127,10 @@ impl PmixClient {
         &self.namespace
     }
 
-    /// A fact about the job, such as `pmix.univ.size`; `None` if the server does not know the key. Never waits for other ranks.
+    /// A fact about the job, such as `pmix.univ.size`; `None` if the server does not have the key. Never waits for other ranks.
     ///
     /// # Errors
-    /// Fails when the server is gone or answers nonsense.
+    /// Fails if the server is gone or sends an invalid reply.
     pub fn job_attribute(&mut self, key: &str) -> Result<Option<Value>, PmixError> {
         if let Some(value) = self.facts.get(key) {
             return Ok(Some(value.clone()));
@@ -139,20 +139,20 @@ impl PmixClient {
         Ok(values.remove(key))
     }
 
-    /// Puts `value` under `key`, for other ranks to get after the next [`commit`](Self::commit). A later put of the same key replaces it.
+    /// Puts `value` under `key`. Other ranks can get it after the next [`commit`](Self::commit). A later put of the same key replaces it.
     pub fn put(&mut self, key: &str, value: Value) {
         self.staged.push((key.to_owned(), value));
     }
 
-    /// Returns true if something was put since the last [`commit`](Self::commit).
+    /// Returns true if a value was put since the last [`commit`](Self::commit).
     pub fn has_staged(&self) -> bool {
         !self.staged.is_empty()
     }
 
-    /// Hands the server what was put.
+    /// Sends all puts to the server.
     ///
     /// # Errors
-    /// Fails when the server refuses it or is gone, and on a value of a type that this client only carries.
+    /// Fails if the server refuses them or is gone, and for a value of a type that this client cannot send.
     pub fn commit(&mut self) -> Result<(), PmixError> {
         let encoding = self.connection.encoding();
         let mut pairs = Writer::new(encoding);
@@ -171,15 +171,15 @@ impl PmixClient {
         })?;
         answers::success("commit", &answer)?;
         self.staged.clear();
-        // What was known of this rank's own values is not what it has committed now.
+        // The earlier values of this rank are outdated.
         self.known.remove(&self.rank);
         Ok(())
     }
 
-    /// Waits until every rank of the job has called this as often.
+    /// Waits until every rank of the job has called this the same number of times.
     ///
     /// # Errors
-    /// Fails when the job is ending, for example because a rank is lost.
+    /// Fails if the job is ending, for example because a rank is lost.
     pub fn fence(&mut self, collect: Collect) -> Result<(), PmixError> {
         let whole = Proc { namespace: self.namespace.as_bytes(), rank: types::RANK_WILDCARD };
         let answer = self.connection.ask("fence", command::FENCE, |out| {
@@ -194,15 +194,16 @@ impl PmixClient {
             }
         })?;
         answers::success("fence", &answer)?;
-        // What is put under a known key is another value now.
+        // After the fence a key may have a new value.
         self.known.clear();
         Ok(())
     }
 
-    /// The value that a rank has committed under `key`; `None` if there is none. The server waits for it as it sees fit.
+    /// Returns the value that a rank has committed under `key`; `None` if there is none. The server decides how long it waits for the
+    /// value.
     ///
     /// # Errors
-    /// Fails when the server is gone or answers nonsense.
+    /// Fails if the server is gone or sends an invalid reply.
     pub fn get(&mut self, rank: u32, key: &str) -> Result<Option<Value>, PmixError> {
         if let Some(value) = self.known.get(&rank).and_then(|values| values.get(key)) {
             return Ok(Some(value.clone()));
@@ -213,10 +214,10 @@ impl PmixClient {
         Ok(known.get(key).cloned())
     }
 
-    /// Asks the server for a value of `key` about the job as a whole, such as `pmix.qry.psets`; `None` if it has none.
+    /// Queries the server for a value of `key` about the whole job, such as `pmix.qry.psets`; `None` if it has none.
     ///
     /// # Errors
-    /// Fails when the server is gone or answers nonsense.
+    /// Fails if the server is gone or sends an invalid reply.
     pub fn query(&mut self, key: &str) -> Result<Option<Value>, PmixError> {
         let answer = self.connection.ask("query", command::QUERY, |out| {
             out.count(1);
@@ -229,13 +230,13 @@ impl PmixClient {
         Ok(found.remove(key))
     }
 
-    /// Takes leave in good order. The process may go on without PMIx.
+    /// Leaves the job in good order. The process may continue without PMIx.
     ///
-    /// A server that closes instead of answering has heard it: libpmix 3.2 below Open MPI 4.1.8's `mpirun` does so more often than not
-    /// (measured), and its own clients do not mind.
+    /// A server that closes the connection instead of replying has received the request. libpmix 3.2 below Open MPI 4.1.8's `mpirun`
+    /// mostly does this (measured), and its own clients accept it.
     ///
     /// # Errors
-    /// Fails when the server refuses, and when it was gone before.
+    /// Fails if the server refuses, or if it was gone before.
     pub fn finalize(mut self) -> Result<(), PmixError> {
         match self.connection.ask("finalize", command::FINALIZE, |_| {}) {
             Ok(answer) => answers::success("finalize", &answer),
@@ -244,10 +245,10 @@ impl PmixClient {
         }
     }
 
-    /// Asks the launcher to end the whole job with this exit code, and does not wait; the caller should exit.
+    /// Requests that the launcher end the whole job with this exit code, and does not wait. The caller should exit.
     ///
     /// # Errors
-    /// Fails when the server is gone, so that the job is ending anyway.
+    /// Fails if the server is gone, in which case the job is already ending.
     pub fn abort(mut self, code: i32, message: &str) -> Result<(), PmixError> {
         self.connection.tell("abort", command::ABORT, |out| {
             out.status(code);
@@ -257,7 +258,7 @@ impl PmixClient {
         })
     }
 
-    /// All values that the server tells of a rank, or of the job, when it is asked for one.
+    /// Requests one value. Returns all values of the rank, or of the job, in the reply.
     fn fetch(&mut self, rank: u32, key: &str, at_once: bool) -> Result<BTreeMap<String, Value>, PmixError> {
         let namespace = self.namespace.as_bytes();
         let answer = self.connection.ask("get", command::GET, |out| {

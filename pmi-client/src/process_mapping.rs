@@ -1,23 +1,24 @@
-//! Ranks of a node, out of `PMI_process_mapping`: `(vector,(first node,nodes,ranks on each),...)`, ranks in order.
+//! Ranks of a node, from `PMI_process_mapping`: `(vector,(first node,nodes,ranks on each),...)`, ranks in order.
 //!
-//! The blocks are gone through again if they hold fewer ranks than the job has, as MPICH does: Hydra says `(vector,(0,1,1))` for any
-//! number of ranks on one node.
+//! If the blocks have fewer ranks than the job, they repeat, as in MPICH. Hydra sends `(vector,(0,1,1))` for any number of ranks on
+//! one node.
 use alloc::vec::Vec;
 
-/// Ranks on the node of `rank`, in order, of the nodes of all ranks; `None` if there is no such rank.
+/// Returns the ranks on the node of `rank`, in order. `nodes` contains the node of each rank. Returns `None` if the rank does not
+/// exist.
 pub(crate) fn local_ranks(nodes: &[u32], rank: u32) -> Option<Vec<u32>> {
     let own = nodes.get(rank as usize)?;
     Some((0..).zip(nodes).filter(|&(_, node)| node == own).map(|(rank, _)| rank).collect())
 }
 
-/// Node of `rank`, and its position among the ranks there; `None` if there is no such rank.
+/// Returns the node of `rank`, and its position among the ranks of the node; `None` if the rank does not exist.
 pub(crate) fn place(nodes: &[u32], rank: u32) -> Option<(u32, u32)> {
     let own = *nodes.get(rank as usize)?;
     let before = nodes[..rank as usize].iter().filter(|&&node| node == own).count();
     Some((own, before as u32))
 }
 
-/// Node of each rank; `None` for a mapping that cannot be read.
+/// Returns the node of each rank; `None` for an invalid mapping.
 pub(crate) fn nodes(mapping: &[u8], size: u32) -> Option<Vec<u32>> {
     let blocks = parse(str::from_utf8(mapping).ok()?)?;
     Some(blocks.iter().cycle().flat_map(Block::nodes_of_ranks).take(size as usize).collect())
@@ -31,14 +32,14 @@ struct Block {
 }
 
 impl Block {
-    /// Node of each of the block's ranks. There may be more than any job has.
+    /// Returns the node of each rank of the block. The block may have more ranks than any job.
     fn nodes_of_ranks(&self) -> impl Iterator<Item = u32> {
         let Self { first_node, nodes, ranks_on_each } = *self;
         (0..nodes).flat_map(move |node| (0..ranks_on_each).map(move |_| first_node.wrapping_add(node)))
     }
 }
 
-/// Blocks of a mapping, of which each holds a rank at least.
+/// Parses the blocks of a mapping. Each block has at least one rank.
 fn parse(mapping: &str) -> Option<Vec<Block>> {
     let list = mapping.strip_prefix("(vector,(")?.strip_suffix("))")?;
     list.split("),(").map(block).collect()

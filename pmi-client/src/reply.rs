@@ -1,7 +1,7 @@
-//! A server's reply, taken apart into fields, and what replies of both protocols have in common.
+//! A server's reply, split into fields, and the common parts of replies of both protocols.
 //!
-//! The two servers in wide use differ in how they say "not found": Slurm and Lattice send `found=FALSE`, Hydra's later
-//! versions a bare `rc=1`, PMI-1 servers an `rc` with a reason. [`Reply::if_found`] takes them all.
+//! Servers report "not found" in different ways: Slurm and Lattice send `found=FALSE`, Hydra's later versions a bare
+//! `rc=1`, and PMI-1 servers an `rc` with a reason. [`Reply::if_found`] accepts all of them.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -12,9 +12,9 @@ use crate::error::{ClientError, Defect, quote};
 /// A reply with the expected name.
 #[derive(Debug)]
 pub(crate) struct Reply {
-    /// The request it answers.
+    /// The request to which it belongs.
     command: &'static str,
-    /// The reply as it came, for error messages.
+    /// The bytes of the reply, for error messages.
     body: Vec<u8>,
     fields: Fields,
 }
@@ -23,7 +23,7 @@ pub(crate) struct Reply {
 pub(crate) type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 
 impl Reply {
-    /// Takes `body` for the reply called `name` to the request `command`; `parse` finds the fields.
+    /// Parses `body` as the reply `name` to the request `command`. `parse` finds the fields.
     pub(crate) fn new(
         command: &'static str,
         name: &'static str,
@@ -37,7 +37,7 @@ impl Reply {
         }
     }
 
-    /// Passes the reply on unless the server refused. A missing `rc` is consent: Hydra 3 and 4.0 often leave it out.
+    /// Returns the reply unless the server refused. A missing `rc` means success: Hydra 3 and 4.0 often omit it.
     pub(crate) fn accepted(self) -> Result<Self, ClientError> {
         match self.rc()? {
             0 => Ok(self),
@@ -45,7 +45,7 @@ impl Reply {
         }
     }
 
-    /// Returns the value that was looked up; `None` if the server says that there is no such thing.
+    /// Returns the reply; `None` if the server reports that the value does not exist.
     pub(crate) fn if_found(self) -> Result<Option<Self>, ClientError> {
         if self.rc()? != 0 && self.message().is_none_or(|message| says_not_found(&message)) {
             return Ok(None);
@@ -54,12 +54,12 @@ impl Reply {
         Ok((reply.field("found") != Some(b"FALSE")).then_some(reply))
     }
 
-    /// The value that was looked up, if there is one.
+    /// Returns the requested value, if it exists.
     pub(crate) fn value_if_found(self) -> Result<Option<Vec<u8>>, ClientError> {
         self.if_found()?.map(|reply| reply.needed("value").map(<[u8]>::to_vec)).transpose()
     }
 
-    /// The job that a spawn has made, if the server tells.
+    /// Returns the job that a spawn has started, if the server provides it.
     pub(crate) fn spawned_job(self) -> Result<Option<String>, ClientError> {
         let reply = self.accepted()?;
         if reply.field("jobid").is_none() { Ok(None) } else { reply.text("jobid").map(Some) }
@@ -91,13 +91,13 @@ impl Reply {
         if self.field("rc").is_none() { Ok(0) } else { self.number("rc") }
     }
 
-    /// The server's reason: `msg` in PMI-1, `errmsg` in PMI-2.
+    /// Returns the server's reason: `msg` in PMI-1, `errmsg` in PMI-2.
     fn message(&self) -> Option<String> {
         self.field("msg").or(self.field("errmsg")).map(|text| String::from_utf8_lossy(text).into_owned())
     }
 }
 
-/// Returns true if the reason beside a nonzero `rc` means "no such key": `key_not_found`, `service_not_found`,
+/// Returns true if the reason of a nonzero `rc` means "no such key": `key_not_found`, `service_not_found`,
 /// `key_<name>_not_found`.
 fn says_not_found(message: &str) -> bool {
     message.contains("not_found") || message.contains("not found")

@@ -1,14 +1,14 @@
-//! Resources that outlive their process: registered with the launcher, which removes what a rank leaves.
+//! Resources that outlive their process. The launcher removes registered resources that a rank leaves.
 
 use crate::error::{ClientError, quote};
 
-/// Name of the requests among those that a server may serve.
+/// Name of these requests in the list of the server.
 pub(crate) const EXTENSION: &str = "resource";
 
-/// The longest name of a resource, in bytes.
+/// Maximum length of the name of a resource, in bytes.
 const NAME_MAX: usize = 1024;
 
-/// Kinds of resources: the beginnings of their names.
+/// Kinds of resources: the prefixes of their names.
 const KINDS: [&str; 9] = ["shm", "sem", "msg", "pshm", "psem", "mq", "file", "dir", "pid"];
 
 /// A call about a resource.
@@ -41,7 +41,7 @@ impl ResourceCall {
     }
 }
 
-/// Checks what a server would refuse in any case; what is behind the kind is the server's to judge.
+/// Checks the parts that every server would refuse. The server checks the text after the kind.
 pub(crate) fn check_name(name: &str) -> Result<(), ClientError> {
     let is_known = name.split_once(':').is_some_and(|(kind, _)| KINDS.contains(&kind));
     if is_known && name.len() <= NAME_MAX && !name.contains(|c: char| c.is_ascii_control()) {

@@ -1,8 +1,12 @@
-//! Gets without a message: the memory of the job that the launcher may have given this rank beside its connection.
+//! Gets without a message: the memory of the job that the launcher may provide to this rank in addition to its connection.
 //!
-//! The memory shows what fences brought, and the server knows more: what was put since, facts about the job. So a key that is not there,
-//! and one that this rank has put since its last fence, is asked for; and so is everything after a barrier of a group until the next fence,
-//! and where there is no memory, which is no error.
+//! The memory contains the pairs of fences. The server has more: later puts, and facts about the job. Therefore the client sends a request
+//! to the server in these cases:
+//!
+//! - for a key that is not in the memory
+//! - for a key that this rank has put since its last fence
+//! - for all keys after a barrier of a group, until the next fence
+//! - for all keys if there is no memory, which is no error
 
 use alloc::borrow::ToOwned;
 use alloc::collections::BTreeSet;
@@ -13,38 +17,38 @@ use job_memory::{JobReader, Lookup};
 
 use crate::system;
 
-/// Fact of Lattice: the limits that its server announces for names, keys and values of PMI-1.
+/// Fact of Lattice: the limits of its server for names, keys and values of PMI-1.
 const LIMITS_KEY: &str = "lattice.limits";
 
-/// A way to find the memory of a job by the job's name.
+/// A function that finds the memory of a job by the job's name.
 pub(crate) type MemoryOf = fn(&str) -> SharedPairs;
 
-/// Memory of a rank's job, as far as there is one.
+/// Memory of a rank's job, if it exists.
 #[derive(Debug, Default)]
 pub(crate) struct SharedPairs {
     memory: Option<JobReader>,
     /// Keys that this rank has put since its last fence.
     unfenced: BTreeSet<String>,
-    /// True if a barrier of a group has brought pairs since the last fence, which the memory does not have.
+    /// True if a barrier of a group has exchanged pairs since the last fence. The memory does not have these pairs.
     is_behind: bool,
 }
 
 impl SharedPairs {
-    /// The way to the memory that the environment names, if it names one.
+    /// Returns the function for the memory that the environment names, if it names one.
     pub(crate) fn offered() -> Option<MemoryOf> {
         system::variable(job_memory::VARIABLE).map(|_| Self::from_env as MemoryOf)
     }
 
-    /// The memory of the job `job_id` that the environment names. From the next fence on there are pairs in it.
+    /// Returns the memory of the job `job_id` that the environment names. It has pairs from the next fence on.
     fn from_env(job_id: &str) -> Self {
         let number = system::variable(job_memory::VARIABLE).and_then(|number| number.parse().ok());
-        // A runtime may have closed the descriptor, and another launcher may have started this process in between.
+        // A runtime may have closed the descriptor, or another launcher may have started this process.
         let memory = number.and_then(|number| JobReader::inherited(number, job_id).ok());
         let memory = memory.filter(|memory| memory.ask_for_pairs().is_ok());
         Self { memory, ..Self::default() }
     }
 
-    /// True if there is a memory, whether or not there are pairs in it.
+    /// Returns true if the memory exists, with or without pairs.
     pub(crate) fn is_there(&self) -> bool {
         self.memory.is_some()
     }
@@ -59,7 +63,8 @@ impl SharedPairs {
         }
     }
 
-    /// What a server would tell at the beginning: its limits for names, keys and values, and `MPI_APPNUM` of this rank, -1 without one.
+    /// Returns facts that a server would send at the start: its limits for names, keys and values, and `MPI_APPNUM` of this rank, -1
+    /// without one.
     pub(crate) fn introduction(&self, rank: u32) -> Option<([usize; 3], i64)> {
         let memory = self.memory.as_ref()?;
         let limits = memory.attribute(LIMITS_KEY)?;
@@ -72,26 +77,26 @@ impl SharedPairs {
         self.memory.as_ref()?.attribute(name)
     }
 
-    /// Program of each of so many ranks.
+    /// Returns the program of each rank of a job with `size` ranks.
     pub(crate) fn programs(&self, size: u32) -> Option<Vec<u32>> {
         let memory = self.memory.as_ref()?;
         (0..size).map(|rank| u32::try_from(memory.appnum(rank)?).ok()).collect()
     }
 
-    /// This rank has put `key`, whose value the memory does not have before the next fence.
+    /// Records that this rank has put `key`. The memory has its value only after the next fence.
     pub(crate) fn note_put(&mut self, key: &str) {
         if self.memory.is_some() && !self.unfenced.contains(key) {
             self.unfenced.insert(key.to_owned());
         }
     }
 
-    /// This rank has left a fence.
+    /// Records that this rank has left a fence.
     pub(crate) fn note_fence(&mut self) {
         self.unfenced.clear();
         self.is_behind = false;
     }
 
-    /// This rank has left a barrier of a group.
+    /// Records that this rank has left a barrier of a group.
     pub(crate) fn note_group_barrier(&mut self) {
         self.is_behind = true;
     }

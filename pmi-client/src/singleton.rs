@@ -1,4 +1,4 @@
-//! Life without a launcher: rank 0 of 1, its own key-value space, its own names. Nothing here ever waits.
+//! The client without a launcher: rank 0 of 1, with its own key-value space and its own names. No call ever waits.
 
 use alloc::borrow::ToOwned;
 use alloc::collections::BTreeMap;
@@ -12,17 +12,17 @@ use crate::error::ClientError;
 use crate::limits::{KeySigns, Limits, check_line};
 use crate::membership::{IndexedPair, Membership};
 
-/// Limits that PMI servers commonly announce, so that a program that works alone works under a launcher too.
+/// Common limits of PMI servers, so that a program that works alone also works under a launcher.
 pub(crate) const LIMITS: Limits =
     Limits { job_id_max: 255, key_max: 63, value_max: 1023, key_signs: KeySigns::OneLine };
 
-/// The only rank of a job that nobody launched.
+/// The only rank of a job without a launcher.
 #[derive(Debug)]
 pub(crate) struct Singleton {
     pub(crate) membership: Membership,
-    /// Pairs of the job's space, which has no name here, and of others.
+    /// Pairs by space. The job's space has no name here.
     spaces: BTreeMap<Option<String>, Pairs>,
-    /// Number of spaces made so far.
+    /// Number of created spaces.
     made: u64,
     node_attributes: BTreeMap<String, Vec<u8>>,
     names: BTreeMap<String, Vec<u8>>,
@@ -89,7 +89,7 @@ impl Singleton {
         self.spaces.remove(&Some(name.to_owned())).map(drop).ok_or_else(|| no_such_space("destroy_kvs"))
     }
 
-    /// True of a space beside the job's own.
+    /// Returns true for a space other than the job's own.
     fn is_made(&self, space: Option<&str>) -> bool {
         space.is_some_and(|name| name != self.membership.job_id)
     }
@@ -99,7 +99,7 @@ impl Singleton {
         self.spaces.get_mut(&name).ok_or_else(|| no_such_space(command))
     }
 
-    /// The one fact that a launcher would know and that holds without one: where the ranks are.
+    /// Returns the only fact of launchers that is valid without one: the placement of the ranks.
     pub(crate) fn job_attribute(&self, key: &str) -> Result<Option<Vec<u8>>, ClientError> {
         LIMITS.check_key(key)?;
         Ok((key == "PMI_process_mapping").then(|| b"(vector,(0,1,1))".to_vec()))

@@ -1,4 +1,4 @@
-//! What the system is asked for in one way with `std` and in another without: variables of the environment, and connections to hosts by name.
+//! System functions that differ with and without `std`: environment variables, and connections to hosts by name.
 
 #[cfg(feature = "std")]
 pub(crate) use with_std::{connect, variable};
@@ -12,12 +12,12 @@ mod with_std {
     use std::net::TcpStream;
     use std::os::fd::OwnedFd;
 
-    /// Value of a variable, with what is not UTF-8 replaced.
+    /// Value of a variable, with invalid UTF-8 replaced.
     pub(crate) fn variable(name: &str) -> Option<String> {
         env::var_os(name).map(|value| value.to_string_lossy().into_owned())
     }
 
-    /// Connects to `host:port`, and has each request sent at once: they are small, and the next one waits for the reply.
+    /// Connects to `host:port`, and disables delays of requests: they are small, and the next one waits for the reply.
     pub(crate) fn connect(address: &str) -> io::Result<OwnedFd> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
@@ -25,7 +25,7 @@ mod with_std {
     }
 }
 
-/// By the C library, whose callers are programs in C.
+/// Functions of the C library, for libraries with callers in C.
 #[cfg(any(not(feature = "std"), test))]
 #[cfg_attr(test, allow(dead_code, reason = "the environment is that of the other one"))]
 mod without_std {
@@ -40,12 +40,12 @@ mod without_std {
     use rustix::io::Errno;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, connect as connect_socket, socket_with, sockopt};
 
-    /// Value of a variable, with what is not UTF-8 replaced.
+    /// Value of a variable, with invalid UTF-8 replaced.
     pub(crate) fn variable(name: &str) -> Option<String> {
         let name = CString::new(name).ok()?;
         #[expect(unsafe_code, reason = "the C library owns the environment")]
-        // SAFETY: the name ends with a NUL. The value lasts until the program changes the environment, which no program in C may do while
-        // another thread looks at it.
+        // SAFETY: the name ends with a NUL. The value is valid until the program changes the environment. No C program may do so while
+        // another thread reads it.
         let value = unsafe {
             let value = libc::getenv(name.as_ptr());
             if value.is_null() { None } else { Some(CStr::from_ptr(value)) }
@@ -53,7 +53,7 @@ mod without_std {
         Some(String::from_utf8_lossy(value?.to_bytes()).into_owned())
     }
 
-    /// Connects to `host:port`, and has each request sent at once: they are small, and the next one waits for the reply.
+    /// Connects to `host:port`, and disables delays of requests: they are small, and the next one waits for the reply.
     pub(crate) fn connect(address: &str) -> Result<OwnedFd, SystemError> {
         let (host, port) = address.rsplit_once(':').ok_or(Errno::INVAL)?;
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
@@ -76,7 +76,7 @@ mod without_std {
         Ok(stream)
     }
 
-    /// Addresses of a host, in the order in which they are to be tried.
+    /// Addresses of a host, in the order in which they must be tried.
     struct Addresses(*mut libc::addrinfo);
 
     impl Addresses {
@@ -84,7 +84,7 @@ mod without_std {
             let host = CString::new(host).map_err(|_| Errno::INVAL)?;
             let mut found = ptr::null_mut();
             #[expect(unsafe_code, reason = "names are resolved by the C library")]
-            // SAFETY: all zeroes are hints that say nothing, and the host's name ends with a NUL.
+            // SAFETY: a structure of zeroes is a valid set of empty hints, and the host's name ends with a NUL.
             let result = unsafe {
                 let hints = libc::addrinfo { ai_socktype: libc::SOCK_STREAM, ..core::mem::zeroed() };
                 libc::getaddrinfo(host.as_ptr(), ptr::null(), &raw const hints, &raw mut found)
@@ -96,7 +96,7 @@ mod without_std {
             let mut next = self.0.cast_const();
             let entries = iter::from_fn(move || {
                 #[expect(unsafe_code, reason = "the C library returns a list of structures")]
-                // SAFETY: each entry leads to the next, or is the last, and lasts as long as `self`.
+                // SAFETY: each entry points to the next one, or is the last, and is valid as long as `self`.
                 let entry = unsafe { next.as_ref() }?;
                 next = entry.ai_next;
                 Some(entry)
@@ -108,25 +108,25 @@ mod without_std {
     impl Drop for Addresses {
         fn drop(&mut self) {
             #[expect(unsafe_code, reason = "the C library made the list")]
-            // SAFETY: it is freed once.
+            // SAFETY: the list is freed only once.
             unsafe {
                 libc::freeaddrinfo(self.0);
             }
         }
     }
 
-    /// The address of an entry with a port; `None` for one of another family.
+    /// The address of an entry with a port; `None` for an address of another family.
     fn address_of(entry: &libc::addrinfo, port: u16) -> Option<SocketAddr> {
         match entry.ai_family {
             libc::AF_INET => {
-                #[expect(unsafe_code, reason = "the family tells which structure there is")]
-                // SAFETY: it is this one.
+                #[expect(unsafe_code, reason = "the family decides the structure")]
+                // SAFETY: the address has this family.
                 let address = unsafe { entry.ai_addr.cast::<libc::sockaddr_in>().read() };
                 Some((Ipv4Addr::from_bits(u32::from_be(address.sin_addr.s_addr)), port).into())
             }
             libc::AF_INET6 => {
-                #[expect(unsafe_code, reason = "the family tells which structure there is")]
-                // SAFETY: it is this one.
+                #[expect(unsafe_code, reason = "the family decides the structure")]
+                // SAFETY: the address has this family.
                 let address = unsafe { entry.ai_addr.cast::<libc::sockaddr_in6>().read() };
                 Some((Ipv6Addr::from(address.sin6_addr.s6_addr), port).into())
             }

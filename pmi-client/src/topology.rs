@@ -1,7 +1,7 @@
-//! Place of a rank in the levels of the machine: its node, and within it the NUMA domain and the L3 cache that it is bound to.
+//! Place of a rank in the levels of the machine: its node, and within the node the NUMA domain and the L3 cache to which it is bound.
 //!
-//! Lattice tells all of it (`lattice.topo`, see `pmi-core/src/server/places.rs`). Of other launchers the node is known by the map of the
-//! job, and nobody is asked for what he may not know.
+//! Lattice provides all levels (`lattice.topo`, see `pmi-core/src/server/places.rs`). Under other launchers only the node is available,
+//! from the job's process mapping. The client sends them no request that they may not support.
 
 use alloc::vec::Vec;
 
@@ -21,7 +21,7 @@ pub enum TopologyLevel {
 }
 
 impl TopologyLevel {
-    /// All levels, in the order in which they are told.
+    /// All levels, in the order of Lattice's reply.
     pub const ALL: [Self; 3] = [Self::Node, Self::Numa, Self::L3];
 
     fn name(self) -> &'static str {
@@ -33,23 +33,23 @@ impl TopologyLevel {
     }
 }
 
-/// Ranks that are near each other on a level, as one of them sees it.
+/// Ranks that share a level, as seen by one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cluster {
     /// The level.
     pub level: TopologyLevel,
-    /// Number of the node among those of the job; within the node, number of the domain or of the cache.
+    /// Number of the node among the nodes of the job. Within the node, number of the domain or of the cache.
     pub number: u32,
-    /// Position of this rank among those of its job in the cluster.
+    /// Position of this rank among the ranks of its job in the cluster.
     pub position: u32,
 }
 
 impl Client {
-    /// The clusters that this rank is in, from the node on; none if the launcher does not even say on which node ranks are. The domain and
-    /// the cache are known of ranks that are bound to CPUs of one alone, under Lattice.
+    /// Returns the clusters to which this rank belongs, from the node down; none if the launcher does not even provide the nodes of ranks.
+    /// The domain and the cache are available under Lattice, for ranks that are bound to CPUs of a single one.
     ///
     /// # Errors
-    /// Fails when the server is gone or answers nonsense.
+    /// Fails if the server is gone or sends an invalid reply.
     pub fn topology(&mut self) -> Result<Vec<Cluster>, ClientError> {
         if let Some(text) = self.lattice_fact("topo", "lattice.topo")? {
             return Ok(parse(&text));
@@ -61,7 +61,7 @@ impl Client {
     }
 }
 
-/// Levels up to the first that cannot be read.
+/// Returns the levels up to the first invalid one.
 fn parse(text: &[u8]) -> Vec<Cluster> {
     let words = text.split(|&byte| byte == b',').map(|word| str::from_utf8(word).ok());
     TopologyLevel::ALL.into_iter().zip(words).map_while(|(level, word)| cluster(level, word?)).collect()

@@ -1,5 +1,5 @@
-//! Servers that say too little, too much or nonsense: each gets a typed error that quotes what it said, none a panic or
-//! an endless wait.
+//! Servers that send too little, too much or invalid data. In each case the client returns a typed error with the
+//! received bytes, and never panics or waits indefinitely.
 
 use std::io::Write;
 use std::net::Shutdown;
@@ -21,7 +21,7 @@ fn frame(body: &str) -> String {
     format!("{:6}{body}", body.len())
 }
 
-/// A server that has said everything it will ever say, before it was asked.
+/// A server that has sent all its data before the first request.
 fn server(says: &[u8]) -> (UnixStream, UnixStream) {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     theirs.write_all(says).unwrap();
@@ -34,7 +34,7 @@ fn join(says: impl AsRef<[u8]>, protocol: Protocol) -> Result<Client, ClientErro
     Client::over(ours, protocol, 0, 2)
 }
 
-/// What `call` returns when a well-behaved server suddenly answers `reply`.
+/// Returns the result of `call` if a correct server suddenly sends `reply`.
 fn answered<T>(
     protocol: Protocol,
     reply: impl AsRef<[u8]>,
@@ -222,7 +222,7 @@ fn a_program_runs_alone() {
     assert_eq!(client.job_attribute("PMI_process_mapping").unwrap().as_deref(), Some(&b"(vector,(0,1,1))"[..]));
     client.put_node_attribute("n", "w").unwrap();
     assert_eq!(client.await_node_attribute("n").unwrap(), b"w");
-    // waiting for somebody else would last for ever
+    // waiting for another rank would never end
     assert!(matches!(client.await_node_attribute("m"), Err(ClientError::NotFound { .. })));
     assert_eq!(client.ring("me").unwrap().left, b"me");
     client.put("l", "w").unwrap();

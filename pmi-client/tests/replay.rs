@@ -1,5 +1,5 @@
-//! Conversations that real MPI libraries had with real servers, held again by this client: once with whole replies, once
-//! with replies that arrive byte by byte.
+//! Recorded exchanges between real MPI libraries and real servers, repeated by this client: once with whole replies,
+//! once with replies that arrive byte by byte.
 
 mod support;
 
@@ -13,7 +13,7 @@ use support::{Delivery, Transcript};
 
 const DELIVERIES: [Delivery; 2] = [Delivery::Whole, Delivery::ByteByByte];
 
-/// Lets a client that believes itself `rank` of `size` talk to the server of that rank in `file`.
+/// Runs a client with `rank` and `size` against the server of this rank in `file`.
 fn replay(file: &str, protocol: Protocol, (rank, size): (u32, u32), conversation: fn(Client)) {
     let transcript = Transcript::load(file, &[&rank.to_string()]);
     for delivery in DELIVERIES {
@@ -27,7 +27,7 @@ fn replay(file: &str, protocol: Protocol, (rank, size): (u32, u32), conversation
     }
 }
 
-/// What a client got, as text.
+/// Returns the result of a get as text.
 fn text(found: Result<Option<Vec<u8>>, ClientError>) -> Option<String> {
     found.unwrap().map(|bytes| String::from_utf8(bytes).unwrap())
 }
@@ -211,7 +211,7 @@ fn pmi2_every_call_under_hydra_5() {
     });
 }
 
-/// The first half of both: one server answers `found=FALSE`, the other `rc=1`.
+/// The first half of both recordings: one server sends `found=FALSE`, the other one `rc=1`.
 fn pmi2_pairs_and_attributes(client: &mut Client) {
     client.put("key-0", "a b=c-0").unwrap();
     client.fence().unwrap();

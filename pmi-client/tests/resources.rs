@@ -1,4 +1,4 @@
-//! What a client sends about resources, to a server that names the extension and to one that does not.
+//! Requests of a client about resources, to a server that lists the extension and to one that does not.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -6,7 +6,7 @@ use std::thread;
 
 use pmi_client::{Client, ClientError, Protocol};
 
-/// Lets a client talk to a server that says these answers in turn, and returns what the client sent from the `init` on.
+/// Runs a client against a server that sends these replies in turn. Returns the requests of the client from `init` on.
 fn sent(protocol: Protocol, answers: &[String], conversation: impl FnOnce(&mut Client)) -> Vec<String> {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     thread::scope(|scope| {

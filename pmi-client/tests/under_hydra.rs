@@ -1,5 +1,5 @@
-//! The client as ranks of real jobs, launched by MPICH's Hydra. Each rank is this test program again, running one of the
-//! ignored tests below.
+//! The client as ranks of real jobs, launched by MPICH's Hydra. Each rank is this test program again, and runs one of
+//! the ignored tests below.
 
 use std::env;
 use std::process::{Command, ExitStatus};
@@ -8,7 +8,7 @@ use pmi_client::{Client, ClientError, Protocol};
 
 const RANKS: u32 = 4;
 
-/// Runs the test called `program` as all ranks of a job, and checks that every one of them passed.
+/// Runs the test `program` as all ranks of a job, and checks that it passed in every rank.
 fn launch(program: &str, hydra_options: &[&str]) {
     let output = Command::new("mpiexec.hydra")
         .args(hydra_options)
@@ -40,12 +40,12 @@ fn pmi1_over_tcp() {
 
 #[test]
 fn abort_ends_the_job_with_the_code() {
-    // Hydra itself now and then ends by a signal when a rank aborts while others start.
+    // Hydra itself sometimes ends by a signal if a rank aborts while other ranks start.
     let ended = (0..5).map(|_| abort()).find(|status| status.code().is_some());
     assert_eq!(ended.expect("Hydra ends by itself once in five launches").code(), Some(42));
 }
 
-/// Launches two ranks of which one aborts.
+/// Launches two ranks; one of them aborts.
 fn abort() -> ExitStatus {
     Command::new("mpiexec.hydra")
         .args(["-n", "2"])
@@ -62,7 +62,7 @@ fn abort() -> ExitStatus {
 fn rank_in_pmi1() {
     let mut client = Client::from_env(Protocol::Pmi1).unwrap();
     exchange(&mut client);
-    // Hydra keeps job facts in the key-value space
+    // Hydra stores job facts in the key-value space
     assert!(client.job_attribute("PMI_process_mapping").unwrap().is_some());
     assert!(matches!(client.ring("x"), Err(ClientError::Unsupported { .. })));
     // Hydra would end the job for the request.
@@ -96,7 +96,7 @@ fn rank_that_aborts() {
         client.abort(42, "on purpose").unwrap();
         return;
     }
-    // the other rank never comes, so only the end of the job ends this
+    // the other rank never enters the fence, so that only the end of the job ends this one
     let _ = client.fence();
 }
 

@@ -1,12 +1,13 @@
-//! A fence without a middle: nodes tell each other what they know, in rounds over doubling distances (Bruck's all-gather).
+//! An all-to-all fence: nodes exchange their blocks in rounds over doubling distances (Bruck's all-gather).
 //!
 //! ```text
-//! among 5 nodes, node 0 knows after     round 0: 0 1        round 1: 0 1 2 3        round 2: 0 1 2 3 4
-//!                  and hears in it              from 1                from 2                from 4
+//! 5 nodes: blocks on node 0 after       round 0: 0 1        round 1: 0 1 2 3        round 2: 0 1 2 3 4
+//!          received in this round               from 1                from 2                from 4
 //! ```
-//! A fence of N nodes takes ceil(log2 N) rounds, in each of which a node sends one message and hears one, and no node carries more than the
-//! others: it sends and hears what all bring, once. A tree of the same depth goes up and down, and its root sends everything several times; but
-//! its nodes have a few neighbours, and here each has two for each round. So this is for hosts whose nodes reach each other anyway.
+//! A fence of N nodes takes ceil(log2 N) rounds. In each round a node sends one message and receives one. All nodes carry the same load:
+//! each sends and receives all contributions once. A tree of the same depth passes data up and down, and its root sends everything
+//! several times. But the nodes of a tree have a few neighbours, and here each node has two for each round. So this fence is for hosts
+//! with connections between all nodes anyway.
 
 use async_trait::async_trait;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -15,7 +16,7 @@ use crate::fence::{Contribution, Fence, FenceError, FenceId, Merged};
 use crate::ids::NodeIndex;
 use crate::segment::Segment;
 
-/// Names a message among all between two nodes.
+/// Identifier of a message between two nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MessageId {
     /// The fence.
@@ -24,19 +25,19 @@ pub struct MessageId {
     pub round: u32,
 }
 
-/// Ways of a node to the other nodes of a job.
+/// Connections of a node to the other nodes of a job.
 #[async_trait]
 pub trait Links: Send + Sync {
-    /// Sends a message, which is kept until the other node asks for it.
+    /// Sends a message. The message is stored until the other node receives it.
     ///
     /// # Errors
-    /// Says why when the other node is lost.
+    /// Returns the reason when the other node is lost.
     async fn send(&self, to: NodeIndex, id: &MessageId, message: Bytes) -> Result<(), String>;
 
     /// Waits for a message of another node.
     ///
     /// # Errors
-    /// Says why when the other node is lost before it has sent the message.
+    /// Returns the reason when the other node is lost before it sends the message.
     async fn receive(&self, from: NodeIndex, id: &MessageId) -> Result<Bytes, String>;
 }
 
@@ -49,7 +50,7 @@ pub struct AllToAll<L> {
     all: Vec<NodeIndex>,
 }
 
-/// A node that is lost, and how that was seen.
+/// A lost node, and how the loss was detected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Lost {
     node: NodeIndex,
@@ -57,12 +58,12 @@ struct Lost {
 }
 
 impl<L: Links> AllToAll<L> {
-    /// The fences of `node`, one of so many.
+    /// Creates the fences of `node` in a job of `nodes` nodes.
     pub fn new(links: L, node: NodeIndex, nodes: u32) -> Self {
         Self { links, node, all: (0..nodes).map(NodeIndex).collect() }
     }
 
-    /// Goes through the rounds of a fence, and returns what the members bring, in their order from this node on.
+    /// Runs the rounds of a fence, and returns the contributions of the members, in their order from this node on.
     async fn gather(&self, id: &FenceId, members: &[NodeIndex], own: Bytes) -> Result<Vec<Bytes>, Lost> {
         let place = members.iter().position(|&member| member == self.node);
         let own_place = place.ok_or_else(|| Lost { node: self.node, reason: "it is no member of the fence".into() })?;
@@ -75,7 +76,7 @@ impl<L: Links> AllToAll<L> {
             let id = MessageId { fence: id.clone(), round };
             let message = match &failed {
                 None => encode(&known[..known.len().min(count - distance)]),
-                // Whoever waits for this node hears of the loss from it.
+                // Forwards the loss to the node that waits for this one.
                 Some(lost) => encode_loss(lost),
             };
             let to = at(count - distance);
@@ -91,7 +92,7 @@ impl<L: Links> AllToAll<L> {
                         known.extend(blocks);
                         None
                     }
-                    Ok(Ok(blocks)) => Some(Lost { node: from, reason: format!("it told of {} nodes", blocks.len()) }),
+                    Ok(Ok(blocks)) => Some(Lost { node: from, reason: format!("it reported {} nodes", blocks.len()) }),
                     Ok(Err(lost)) => {
                         Some(lost.unwrap_or_else(|| Lost { node: from, reason: "it makes no sense".into() }))
                     }
@@ -109,7 +110,7 @@ impl<L: Links> AllToAll<L> {
     }
 }
 
-/// Number of rounds in which so many nodes know everything.
+/// Number of rounds after which `nodes` nodes have all contributions.
 fn rounds(nodes: usize) -> u32 {
     nodes.max(1).next_power_of_two().trailing_zeros()
 }
@@ -130,7 +131,7 @@ impl<L: Links> Fence for AllToAll<L> {
     }
 }
 
-/// The segments as one, which means the same; fails if it would be longer than `max`, which others could not read.
+/// Joins the segments into one segment with the same meaning. Fails above `max` bytes, because other nodes cannot read a longer segment.
 fn joined(segments: &[Segment], max: usize) -> Result<Bytes, String> {
     if let [one] = segments {
         return Ok(one.clone().into_bytes());
@@ -147,7 +148,7 @@ fn joined(segments: &[Segment], max: usize) -> Result<Bytes, String> {
 const KNOWN: u8 = 0;
 const LOST: u8 = 1;
 
-/// What is known of some nodes: their number, then each contribution behind its length.
+/// Encodes contributions: their number, then each contribution after its length.
 fn encode(blocks: &[Bytes]) -> Bytes {
     let mut out = BytesMut::with_capacity(5 + blocks.iter().map(|block| 8 + block.len()).sum::<usize>());
     out.put_u8(KNOWN);
@@ -167,7 +168,7 @@ fn encode_loss(lost: &Lost) -> Bytes {
     out.freeze()
 }
 
-/// Reads a message; fails with the loss that it tells of, or without one if it makes no sense.
+/// Decodes a message. Fails with the loss that the message reports, or with `None` if the message is malformed.
 fn decode(mut message: Bytes) -> Result<Vec<Bytes>, Option<Lost>> {
     let kind = message.try_get_u8().map_err(|_| None)?;
     let number = message.try_get_u32().map_err(|_| None)?;

@@ -1,9 +1,9 @@
-//! Keys by which ranks that come through `PMI_PORT` prove who they are.
+//! Keys by which ranks that connect through `PMI_PORT` prove their identity.
 //!
-//! All that a client can carry is `PMI_ID`: clients of MPICH, Intel MPI and Slurm read it as a C `int`, send it back (`initack
-//! pmiid=`, `fullinit` with `pmirank=` or `srcid=`), and take their rank from the server's answer. So a key is a number of 31 bits, and
-//! guards against mistakes of the same user (what an earlier launch left behind, connecting to a port that was given out again);
-//! other users are kept out by the kernel's word on who is at the other end ([`Admission`](crate::driver::Admission)).
+//! `PMI_ID` is the only field for such a key. Clients of MPICH, Intel MPI and Slurm read it as a C `int`, send it back (`initack pmiid=`,
+//! `fullinit` with `pmirank=` or `srcid=`), and take their rank from the server's answer. So a key is a number of 31 bits. It protects
+//! against mistakes of the same user: processes of an earlier launch, and connections to a reused port. Other users are rejected by the
+//! peer credentials of the kernel ([`Admission`](crate::driver::Admission)).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,16 +18,16 @@ pub struct ClaimKeys {
 }
 
 impl ClaimKeys {
-    /// The least key. No rank's number is as large, so that a client which claims its rank by number is told so.
+    /// The least key. It is above every rank number, so a client that claims its rank by number gets an error.
     pub const MIN: u32 = 1 << 24;
 
     /// The greatest key: clients read a C `int`.
     pub const MAX: u32 = i32::MAX as u32;
 
-    /// Draws keys for `ranks` ranks from `random`, a source that cannot be guessed. No two are alike.
+    /// Draws keys for `ranks` ranks from `random`, a source that cannot be guessed. All keys differ.
     ///
     /// # Errors
-    /// Fails when the source does.
+    /// Fails when the source fails.
     pub fn draw<E>(ranks: usize, mut random: impl FnMut() -> Result<u32, E>) -> Result<Self, E> {
         let mut drawn = Self::default();
         while drawn.keys.len() < ranks {
@@ -68,7 +68,7 @@ mod tests {
     proptest! {
         #[test]
         fn keys_are_c_ints_above_every_rank_and_no_two_are_alike(draws in prop::collection::vec(any::<u32>(), 1..20)) {
-            // A source that repeats itself, and then counts.
+            // A source that repeats its values, and then counts.
             let mut draws = draws.clone().into_iter().chain(draws).chain(ClaimKeys::MIN..);
             let keys = ClaimKeys::draw(20, || Ok::<_, Infallible>(draws.next().unwrap())).unwrap();
             let mut all: Vec<u32> = (0..20).map(|local| keys.key_of(LocalRank(local)).unwrap()).collect();

@@ -1,7 +1,7 @@
-//! The suite that every implementation of [`Fence`] must pass; whoever writes one calls [`check`] in a test of their own.
+//! The suite that every implementation of [`Fence`] must pass. Call [`check`] in a test of the implementation.
 //!
-//! The suite needs no runtime: all calls of a trial are polled together by whatever executor awaits [`check`]. A fence that never answers
-//! makes it wait for ever, so give it a time limit where fences may.
+//! The suite needs no runtime: the executor that awaits [`check`] polls all calls of a trial together. A fence that never completes
+//! blocks the suite indefinitely, so set a time limit for such fences.
 
 use std::fmt;
 use std::future::{self, Future};
@@ -20,7 +20,7 @@ use crate::segment::Segment;
 pub struct Cluster {
     /// One fence for each node, in the order of the nodes.
     pub fences: Vec<Arc<dyn Fence>>,
-    /// Ends a node without a word, as a crash does. Without it the promise about lost nodes is not checked.
+    /// Ends a node without notice, as a crash does. Without it the suite does not check [`Promise::Loss`].
     pub lose: Option<Box<dyn FnOnce(NodeIndex) + Send>>,
 }
 
@@ -30,13 +30,13 @@ impl From<Vec<Arc<dyn Fence>>> for Cluster {
     }
 }
 
-/// The same fence by [`Fence::begin`], for the suite to check that way as well.
+/// Calls a fence through [`Fence::begin`], so that the suite can check that path too.
 pub struct ByBegin(pub Arc<dyn Fence>);
 
 /// Result of a fence, and the task that waits for it.
 type Awaited = Arc<Mutex<(Option<Result<Merged, FenceError>>, Option<Waker>)>>;
 
-/// Gives up a fence whose call is dropped.
+/// Gives up a fence when its call is dropped.
 struct GiveUp<'fence>(&'fence dyn Fence, &'fence FenceId);
 
 impl Drop for GiveUp<'_> {
@@ -77,23 +77,23 @@ impl Fence for ByBegin {
     }
 }
 
-/// Promise of a fence.
+/// Promise of a fence, checked by the suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Promise {
-    /// All nodes take away the same: what was brought, in the order of the nodes.
+    /// All nodes receive the same result: the contributions in the order of the nodes.
     NodeOrder,
-    /// A fence to which some or all bring nothing is a barrier all the same.
+    /// A fence with some or only empty contributions is still a barrier.
     Emptiness,
-    /// Fences of one scope follow each other, and those of different scopes may be open at once; none takes part in another.
+    /// Fences of one scope follow each other. Fences of different scopes may be open at once, and never mix.
     Separation,
-    /// A fence of some nodes needs no others.
+    /// A fence of some nodes does not need the other nodes.
     Membership,
-    /// Large contributions arrive whole.
+    /// Large contributions arrive complete.
     Size,
-    /// Data stays with its nodes only where that is permitted; then all nodes hear how many bytes that are.
+    /// A fence withholds data only with permission. All nodes then receive the number of withheld bytes.
     Withholding,
-    /// When a node is lost, its fences fail on all other nodes.
+    /// The loss of a node fails its fences on all other nodes.
     Loss,
 }
 
@@ -111,51 +111,51 @@ impl fmt::Display for Promise {
     }
 }
 
-/// A promise that was not kept.
+/// A broken promise.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Broken {
-    /// The closure made another number of fences than it was asked for.
+    /// The closure created another number of fences than requested.
     #[error("{fences} fences were made for {nodes} nodes")]
     Incomplete {
-        /// Number asked for.
+        /// Requested number.
         nodes: u32,
         /// Number found.
         fences: usize,
     },
-    /// A node took away something else than was brought.
+    /// A node received other pairs than the contributed ones.
     #[error("{promise}: among {nodes} nodes, node {node} took from {id:?} as pair {at} {found:?}, not {expected:?}")]
     OtherPairs {
         /// Promise that is broken.
         promise: Promise,
         /// The size of the cluster.
         nodes: u32,
-        /// The node that was served wrong.
+        /// The node with the wrong result.
         node: NodeIndex,
-        /// In which fence.
+        /// The fence.
         id: Box<FenceId>,
         /// The position of the first pair that differs.
         at: usize,
-        /// The `key=value` that should be there; `None` behind the end.
+        /// The expected `key=value`; `None` after the end.
         expected: Option<Box<str>>,
-        /// Pairs found.
+        /// The `key=value` found; `None` after the end.
         found: Option<Box<str>>,
     },
-    /// A fence withheld data that it was to carry, or counted it wrong.
+    /// A fence withheld data without permission, or reported a wrong number of bytes.
     #[error(
-        "{promise}: among {nodes} nodes, {id:?} told node {node} of {found} bytes withheld; possible was {expected}",
+        "{promise}: among {nodes} nodes, {id:?} reported to node {node} that {found} bytes are withheld; possible was {expected}",
         promise = Promise::Withholding
     )]
     Withheld {
         /// The size of the cluster.
         nodes: u32,
-        /// The node that was told.
+        /// The node that received the wrong number.
         node: NodeIndex,
         /// The fence.
         id: Box<FenceId>,
-        /// Bytes that were brought, or 0 where none may be withheld.
+        /// Contributed bytes, or 0 where the fence may not withhold data.
         expected: u64,
-        /// Bytes that were told of.
+        /// Reported bytes.
         found: u64,
     },
     /// A fence failed although every node took part in it.
@@ -189,11 +189,10 @@ pub enum Broken {
 /// Number of fences of one scope that follow each other.
 const EPOCHS: u64 = 4;
 
-/// Checks every promise with clusters of `nodes` nodes, which `make` makes: a new one for each promise, so that each begins with
-/// epoch 0.
+/// Checks every promise with clusters of `nodes` nodes. `make` creates a new cluster for each promise, so that each starts with epoch 0.
 ///
 /// # Errors
-/// Tells the first promise that is found broken.
+/// Returns the first broken promise.
 pub async fn check<M>(nodes: u32, mut make: impl FnMut(u32) -> M) -> Result<(), Broken>
 where
     M: Future<Output = Cluster>,
@@ -222,7 +221,7 @@ where
     Ok(())
 }
 
-/// One promise and the cluster that it is checked with.
+/// One promise and the cluster for its check.
 struct Trial {
     promise: Promise,
     nodes: u32,
@@ -259,7 +258,7 @@ impl Trial {
         scope.members(&(0..self.nodes).map(NodeIndex).collect::<Vec<_>>()).to_vec()
     }
 
-    /// Every node goes through all fences of all scopes, as fast as it can.
+    /// Runs all fences of all scopes on every node, without a pause.
     async fn run(&self) -> Result<(), Broken> {
         let scopes = self.scopes();
         let mut calls: Vec<Call<'_>> = Vec::new();
@@ -297,7 +296,7 @@ impl Trial {
             Promise::Emptiness if id.epoch.0.is_multiple_of(2) || node.0.is_multiple_of(2) => Vec::new(),
             Promise::Size => vec![[(node.to_string(), "x".repeat(256 * 1024))].into_iter().collect()],
             Promise::Withholding if id.epoch.0 == 1 => {
-                // The first node's data fits one frame of most fences, that of all together does not.
+                // The first node's data fits one frame of most fences; the data of all nodes together does not.
                 let len = if node.0 == 0 { 1024 } else { 256 * 1024 };
                 vec![[(node.to_string(), "x".repeat(len))].into_iter().collect()]
             }
@@ -305,7 +304,7 @@ impl Trial {
         }
     }
 
-    /// Permission that all nodes give in a fence.
+    /// Permission of all nodes in a fence.
     fn exchange(&self, epoch: Epoch) -> Exchange {
         match (self.promise, epoch.0) {
             (Promise::Withholding, 0 | 1) => Exchange::Auto,
@@ -314,7 +313,7 @@ impl Trial {
         }
     }
 
-    /// Compares the result of a fence that withheld data: its bytes are counted, and the first node's data is there, or none.
+    /// Checks the result of a fence that withholds data: the number of bytes, and the pairs of the first node or none.
     fn compare_withheld(&self, node: NodeIndex, id: &FenceId, merged: &Merged) -> Result<(), Broken> {
         let members = self.members(&id.scope);
         let is_permitted = self.exchange(id.epoch) != Exchange::Full;
@@ -328,7 +327,7 @@ impl Trial {
         self.compare(node, id, sources, &merged.segments)
     }
 
-    /// Compares pairs with those that `sources` brought.
+    /// Compares pairs with the contributions of `sources`.
     fn compare(&self, node: NodeIndex, id: &FenceId, sources: &[NodeIndex], found: &[Segment]) -> Result<(), Broken> {
         let brought: Vec<_> = sources.iter().flat_map(|member| self.brings(*member, id)).collect();
         let mut expected = brought.iter().flat_map(Segment::pairs);
@@ -347,7 +346,7 @@ impl Trial {
         }
     }
 
-    /// All nodes but the last arrive, then the last is lost.
+    /// Waits until all nodes except the last have arrived, then loses the last node.
     async fn lose_one(&self, lose: Box<dyn FnOnce(NodeIndex) + Send>) -> Result<(), Broken> {
         let lost = NodeIndex(self.nodes - 1);
         let id = FenceId { scope: Scope::World, epoch: Epoch(0) };
@@ -375,7 +374,7 @@ fn shown((key, value): (&[u8], &[u8])) -> Box<str> {
     format!("{}={}", text(key), text(value)).into()
 }
 
-/// Polls all calls until all have kept their promise, or one has not: the others may wait for that one for ever.
+/// Polls all calls until all succeed or one fails. After a failure the other calls may wait indefinitely.
 async fn join(calls: Vec<Call<'_>>) -> Result<(), Broken> {
     let mut calls: Vec<_> = calls.into_iter().map(Some).collect();
     future::poll_fn(|context| {

@@ -1,10 +1,10 @@
-//! Connections to a server by number, whatever it speaks. The number of a stranger's connection is given out again; a rank's is not,
-//! because answers to it may still be on their way.
+//! Connections to a server of any protocol, by number. The number of a connection without a rank is reused. A rank's number is not
+//! reused, because answers to it may still be in flight.
 
-/// Most bytes of one answer to a rank: about what a query for all processes of a very large job takes.
+/// Maximum length of one answer to a rank: about the length of the answer to a query for all processes of a very large job.
 pub const ANSWER_MAX: usize = 256 * 1024 * 1024;
 
-/// Names a connection to a server: a rank's own socket, or one that came through a listener.
+/// Number of a connection to a server: a rank's own socket, or a connection through a listener.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ConnectionId(pub u32);
 
@@ -12,7 +12,7 @@ pub struct ConnectionId(pub u32);
 #[derive(Debug)]
 pub struct Connections<C> {
     slots: Vec<Slot<C>>,
-    /// Slots of strangers that have gone.
+    /// Slots of released connections.
     free: Vec<ConnectionId>,
 }
 
@@ -25,9 +25,9 @@ struct Slot<C> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SlotPhase {
     Open,
-    /// Nothing more is read from it.
+    /// Closed for reading.
     Closed,
-    /// Closed, and its number may be given out again.
+    /// Closed, and its number may be reused.
     Free,
 }
 
@@ -38,7 +38,7 @@ impl<C> Default for Connections<C> {
 }
 
 impl<C: Default> Connections<C> {
-    /// Begins a connection.
+    /// Opens a connection.
     pub fn open(&mut self) -> ConnectionId {
         let slot = Slot { state: C::default(), phase: SlotPhase::Open };
         match self.free.pop() {
@@ -53,12 +53,12 @@ impl<C: Default> Connections<C> {
         }
     }
 
-    /// Returns the state of a connection; `None` if there never was one of that number.
+    /// Returns the state of a connection; `None` if its number was never used.
     pub fn get(&self, id: ConnectionId) -> Option<&C> {
         self.slots.get(id.0 as usize).map(|slot| &slot.state)
     }
 
-    /// Returns the state of a connection, to change it.
+    /// Returns the mutable state of a connection.
     pub fn get_mut(&mut self, id: ConnectionId) -> Option<&mut C> {
         self.slots.get_mut(id.0 as usize).map(|slot| &mut slot.state)
     }
@@ -68,7 +68,7 @@ impl<C: Default> Connections<C> {
         self.slots.get(id.0 as usize).is_some_and(|slot| slot.phase == SlotPhase::Open)
     }
 
-    /// Ends a connection that was a rank's: its number stays taken.
+    /// Closes a connection of a rank. Its number is not reused.
     pub fn close(&mut self, id: ConnectionId) {
         if let Some(slot) = self.slots.get_mut(id.0 as usize)
             && slot.phase == SlotPhase::Open
@@ -77,7 +77,7 @@ impl<C: Default> Connections<C> {
         }
     }
 
-    /// Ends a connection that is nobody's, or nobody's any more. Its state is dropped, and its number may be given out again.
+    /// Closes a connection that belongs to no rank, or to no rank any more. Drops its state, and makes its number available again.
     pub fn release(&mut self, id: ConnectionId) {
         if let Some(slot) = self.slots.get_mut(id.0 as usize)
             && slot.phase != SlotPhase::Free

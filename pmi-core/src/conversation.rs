@@ -1,4 +1,4 @@
-//! One rank's dialogue with its server: what was said so far, and what may be said next.
+//! Protocol state of one connection: the messages so far decide which requests may follow.
 //!
 //! ```text
 //!            init                 finalize
@@ -19,7 +19,7 @@ pub struct Offer {
     pub pmi1: bool,
     /// PMI-2.
     pub pmi2: bool,
-    /// Answer PMI-1.1 clients with 1.2, which has group barriers. flux's client then refuses to talk.
+    /// Answers PMI-1.1 clients with 1.2, which has group barriers. flux's client then refuses to continue.
     pub group_barriers: bool,
 }
 
@@ -29,46 +29,46 @@ impl Default for Offer {
     }
 }
 
-/// One connection and what was said on it.
+/// Protocol state of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Conversation {
-    /// Bytes that are not a whole message yet.
+    /// Bytes of an incomplete message.
     pub(crate) frames: FrameBuffer,
-    /// Rank of the connection; unknown until it is claimed when it came through `PMI_PORT`.
+    /// Rank of the connection. Through `PMI_PORT` it is unknown until a claim.
     pub(crate) rank: Option<LocalRank>,
-    /// True if the rank was claimed on it, and not given to it.
+    /// True if the rank was claimed on this connection, and not assigned to it.
     pub(crate) claimed: bool,
-    /// Claim of a rank that has another connection.
+    /// State of a claim of a rank that has another connection.
     pub(crate) contest: Contest,
-    /// True if the last `init` came from a rank that had not finalized: of another process, or for another MPI session.
+    /// True if the last `init` came from a rank that had not finalized: from another process, or for another MPI session.
     pub(crate) is_repeated: bool,
-    /// The version agreed on last.
+    /// The last agreed version.
     version: Option<Version>,
 }
 
-/// State of a claim whose rank has another connection.
+/// State of a claim of a rank that has another connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Contest {
     #[default]
     None,
-    /// The claim is to be handled once more, after the end of the other connection, if that has ended.
+    /// The server handles the claim once more, after the end of the other connection if that has ended.
     Opened,
-    /// It is being handled for the second time.
+    /// The server handles the claim for the second time.
     Decided,
 }
 
 impl Conversation {
-    /// Returns true if PMI-1.2 was agreed on: every fence answer carries a tag then.
+    /// Returns true for PMI-1.2: every fence answer then carries a tag.
     pub(crate) fn has_tags(&self) -> bool {
         self.version == Some(Version { major: 1, minor: 2 })
     }
 
-    /// Returns true once a version was agreed on.
+    /// Returns true after the agreement on a version.
     pub(crate) fn is_greeted(&self) -> bool {
         self.version.is_some()
     }
 
-    /// Agrees on a version.
+    /// Agrees on a version, and returns the answer.
     pub(crate) fn greet(&mut self, asked: Version, offer: Offer) -> Response<'static> {
         let agreed = match asked.major {
             1 if offer.pmi1 => Version { major: 1, minor: if offer.group_barriers { 2 } else { 1 } },
@@ -86,14 +86,14 @@ impl Conversation {
         Response::Init(agreed)
     }
 
-    /// Returns the refusal of `request`, if it may not be made now.
+    /// Returns an error answer if `request` is not allowed in this state.
     pub(crate) fn refusal(&self, request: &Request<'_>) -> Option<Response<'static>> {
         let early = self.version.is_none();
         let text = match request {
             Request::Init(_) | Request::InitAck { .. } | Request::Abort { .. } => return None,
             _ if early && !matches!(request, Request::Adopted(_)) => "init comes first",
             Request::FullInit { .. } => return None,
-            _ if self.rank.is_none() => "nobody knows which rank this is: initack or fullinit comes first",
+            _ if self.rank.is_none() => "the rank of this connection is not known: initack or fullinit must come first",
             _ => return None,
         };
         Some(Response::Error { code: ErrorCode::NotThere, text: text.into() })

@@ -1,4 +1,4 @@
-//! Ranks of a job that have died while the others go on, as these others are told.
+//! Dead ranks of a job, as the server reports them to the ranks that continue.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Write;
@@ -6,7 +6,7 @@ use std::fmt::Write;
 use crate::ids::{NodeIndex, Rank};
 use crate::job::Placement;
 
-/// A rank that has died, and that the others of its job go on without.
+/// A dead rank of a job that continues without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Death {
     /// The rank.
@@ -15,7 +15,7 @@ pub struct Death {
     pub kind: DeathKind,
 }
 
-/// End of a rank that has died.
+/// End of a dead rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DeathKind {
     /// Its process was killed by a signal.
@@ -26,7 +26,7 @@ pub enum DeathKind {
     NodeLost,
 }
 
-/// Dead ranks of a job, in the order in which they became known.
+/// Dead ranks of a job, in the order of their reports.
 #[derive(Debug, Default)]
 pub struct Deaths {
     known: HashSet<Rank>,
@@ -34,10 +34,10 @@ pub struct Deaths {
 }
 
 impl Deaths {
-    /// The longest value of `PMI_dead_processes`: clients have room for 1024 bytes with the NUL.
+    /// The longest value of `PMI_dead_processes`. Clients have room for 1024 bytes with the NUL.
     const TEXT_MAX: usize = 1023;
 
-    /// Adds a rank; false if it is known.
+    /// Adds a rank; returns false if it is already known.
     pub fn add(&mut self, rank: Rank) -> bool {
         let is_new = self.known.insert(rank);
         if is_new {
@@ -57,7 +57,7 @@ impl Deaths {
         self.known.contains(&rank)
     }
 
-    /// The first node other than `own` all of whose ranks are known to be dead.
+    /// Returns the first node, except `own`, on which all ranks are known to be dead.
     pub fn dead_node(&self, placement: &Placement, own: NodeIndex) -> Option<NodeIndex> {
         let mut nodes = BTreeSet::new();
         nodes.extend(self.known.iter().filter_map(|&rank| placement.node_of(rank)));
@@ -70,8 +70,8 @@ impl Deaths {
         self.known.is_empty()
     }
 
-    /// Value of `PMI_dead_processes`, `4,1,3`: ranks in the order in which they died, as Hydra serves it. MPICH relies on the order.
-    /// Ranks that have no room in a value are left out. `None` while nobody is dead.
+    /// Value of `PMI_dead_processes`, such as `4,1,3`: ranks in the order of their deaths, as Hydra returns it. MPICH relies on the
+    /// order. A value without room for a rank omits it. `None` without dead ranks.
     pub fn text(&self) -> Option<&str> {
         (!self.text.is_empty()).then_some(&self.text)
     }

@@ -1,4 +1,4 @@
-//! Drives a [`Server`] over the sockets of its ranks with tokio, on a [`Runner`].
+//! Runs a [`Server`] over the sockets of its ranks with tokio, on a [`Runner`].
 
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
@@ -17,28 +17,28 @@ use crate::segment::Segment;
 use crate::server::{Action, ReleaseTimer, Server, Ticket};
 use crate::services::{Answer, Services};
 
-/// Takes every message of a traced server, in order.
+/// Receives every message of a traced server, in order.
 pub type TraceSink = Box<dyn FnMut(&Trace) + Send>;
 
-/// Takes the ranks of a node that have died and that the others go on without, each once.
+/// Receives each dead rank of a node once, if the other ranks continue.
 pub type DeathSink = Box<dyn FnMut(Death) + Send>;
 
-/// Called each time that all ranks have begun again, with the number of times that they have, before they are told: what their programs before
-/// have left on this node can be removed. To be quick, for all ranks wait.
+/// Receives the number of restarts after each restart of all ranks, before the ranks are notified. The host can then remove the files
+/// that earlier programs left on this node. The call must be quick, because all ranks wait for it.
 pub type RestartSink = Box<dyn FnMut(u32) + Send>;
 
-/// Shows the ranks of a node what fences bring, beside the server's answers: in memory that they read.
+/// Publishes the pairs of fences to the ranks of a node, in memory that the ranks read. The server still answers gets.
 pub trait Publisher: Send {
-    /// Returns true once a rank wants to read there. Asked when a fence of the whole job is complete, until it is true.
+    /// Returns true after a rank requests to read there. Called when a fence of the whole job is complete, until it returns true.
     fn is_wanted(&self) -> bool;
 
-    /// Makes room for so many keys in all, and returns false if there is none: then nothing more is published.
+    /// Reserves room for `keys` keys in all. Returns false without room; publishing then stops.
     fn reserve(&mut self, keys: usize) -> bool;
 
-    /// Shows a pair, which replaces an older one of its key; returns false if that cannot be: then nothing more is published.
+    /// Publishes a pair, which replaces an older pair of its key. Returns false on failure; publishing then stops.
     fn publish(&mut self, key: &[u8], value: &[u8]) -> bool;
 
-    /// Everything that so many fences brought was shown; the ranks leave the last of them now.
+    /// Reports that the pairs of `fences` fences are published. The ranks now leave the last of these fences.
     fn complete(&mut self, fences: u64);
 }
 
@@ -47,7 +47,7 @@ pub struct Driver {
     runner: Runner<Pmi>,
 }
 
-/// A server with what its host gives it.
+/// A server and the callbacks of its host.
 struct Pmi {
     server: Server,
     fence: Arc<dyn Fence>,
@@ -63,24 +63,23 @@ struct Pmi {
 
 /// Progress of a [`Publisher`].
 enum Publishing {
-    /// There is none, or it has failed.
+    /// No publisher exists, or it has failed.
     Off,
-    /// No rank wants to read.
+    /// No rank has requested to read.
     Unwanted(Box<dyn Publisher>),
     On(Box<dyn Publisher>),
 }
 
-/// Something that the server asked for is over.
+/// Completion of an operation of the server.
 enum Event {
     Fence(FenceId, Result<Merged, FenceError>),
     Answer(Ticket, Answer),
-    /// A report has reached the host.
+    /// The host has received a report.
     Told,
 }
 
 impl Driver {
-    /// Runs `server`. The receiver gets, once, the reason why the job must end, if it must. Needs a tokio runtime with I/O
-    /// and time, of any flavour.
+    /// Runs `server`. If the job must end, the receiver gets the reason once. Needs a tokio runtime with I/O and time, of any flavour.
     pub fn new(
         mut server: Server,
         fence: Arc<dyn Fence>,
@@ -96,12 +95,12 @@ impl Driver {
         (Self { runner: Runner::new(pmi) }, end)
     }
 
-    /// Lets `publisher` show the ranks what fences bring, from the first one on that is complete when it is wanted.
+    /// Publishes the results of fences through `publisher`, from the first complete fence after a rank has requested them.
     pub fn publish_to(&self, publisher: Box<dyn Publisher>) {
         self.runner.with(|pmi| pmi.publishing = Publishing::Unwanted(publisher));
     }
 
-    /// Begins the conversation with a rank over the server's end of its socket pair.
+    /// Starts the conversation with a rank over the server's end of its socket pair.
     ///
     /// # Errors
     /// Fails when the runtime cannot watch the socket, and as [`Server::connect`].
@@ -110,7 +109,7 @@ impl Driver {
         self.runner.connect(socket, |pmi| pmi.server.connect(local).map_err(refused))
     }
 
-    /// Also serves ranks that come through `PMI_PORT`. See [`Admission`] for who is let in.
+    /// Also serves ranks that connect through `PMI_PORT`. [`Admission`] defines which clients are admitted.
     ///
     /// # Errors
     /// Fails when the runtime cannot watch the listener.
@@ -118,7 +117,7 @@ impl Driver {
         self.runner.listen(listener, admission)
     }
 
-    /// The same for ranks that come through a socket in the file system.
+    /// Also serves ranks that connect through a socket in the file system.
     ///
     /// # Errors
     /// Fails when the runtime cannot watch the listener.
@@ -131,32 +130,32 @@ impl Driver {
         self.runner.stay_awake();
     }
 
-    /// Handles at once what the rank has sent so far. See [`Runner::drain`].
+    /// Handles all messages that the rank has sent so far. See [`Runner::drain`].
     pub fn drain(&self, local: LocalRank) {
         self.runner.drain(|pmi| pmi.server.connection_of(local));
     }
 
-    /// The rank's process returned status 0.
+    /// Reports that the rank's process returned status 0.
     pub fn rank_exited(&self, local: LocalRank) {
         self.runner.with(|pmi| pmi.server.handle_exit(local));
     }
 
-    /// The rank's process failed, and the others go on if they can.
+    /// Reports that the rank's process failed, and that the other ranks continue if they can.
     pub fn rank_failed(&self, local: LocalRank, kind: DeathKind) {
         self.runner.with(|pmi| pmi.server.handle_borne_failure(local, kind));
     }
 
-    /// Ranks of other nodes have died, and the others go on.
+    /// Reports that ranks of other nodes have died, and that the other ranks continue.
     pub fn ranks_died(&self, deaths: &[Death]) {
         self.runner.with(|pmi| pmi.server.handle_deaths(deaths));
     }
 
-    /// Has `sink` told of each rank of this node that has died and that the others go on without.
+    /// Sets the sink for dead ranks of this node, where the other ranks continue.
     pub fn tell_deaths_to(&self, sink: DeathSink) {
         self.runner.with(|pmi| pmi.deaths = Some(sink));
     }
 
-    /// Has `sink` called each time that all ranks have begun again.
+    /// Sets the sink for restarts of all ranks.
     pub fn tell_restarts_to(&self, sink: RestartSink) {
         self.runner.with(|pmi| pmi.restarts = Some(sink));
     }
@@ -173,14 +172,14 @@ impl Driver {
 }
 
 impl Drop for Pmi {
-    /// Other nodes wait for what this one does not complete.
+    /// Gives up incomplete fences, because other nodes wait for them.
     fn drop(&mut self) {
         self.fences.iter().for_each(|id| self.fence.give_up(id));
     }
 }
 
 impl Pmi {
-    /// Shows all pairs that there are, if a rank has come to want them; what the fence brings follows.
+    /// Publishes all current pairs if a rank has requested them. The pairs of the fence follow.
     fn begin_publishing(&mut self, fence: &FenceId) {
         if !matches!((&self.publishing, &fence.scope), (Publishing::Unwanted(_), Scope::World)) {
             return;
@@ -315,7 +314,7 @@ impl Protocol for Pmi {
         }
     }
 
-    /// The end of a fence comes from other nodes, and ranks on nodes that share this machine need the core for it.
+    /// The end of a fence comes from other nodes. Ranks of nodes that share this machine need the core for it.
     fn expects_requests(&self) -> bool {
         self.fences.is_empty()
     }

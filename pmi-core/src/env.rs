@@ -1,23 +1,22 @@
-//! The variables that a rank is born with, and those of an outer launcher that must not reach it.
+//! The variables that a rank starts with, and the variables of an outer launcher that must not reach it.
 
 use std::ffi::OsString;
 
 use crate::ids::{LocalRank, Rank};
 
-/// The prefixes of variables by which launchers and their clients find each other. One that is inherited from an outer
-/// launcher tells a rank lies: `PMI_SIZE` with `PMIX_NAMESPACE` beside it aborts `MPI_Init` in MPICH 5, `PMI_VERSION` makes
-/// MPICH 4.0 skip the process mapping, `PMI_TOTALVIEW` makes it wait for a debugger, `PMI_ID` makes Slurm's client send
-/// another field (all measured).
+/// Prefixes of variables by which launchers and their clients find each other. Variables from an outer launcher are wrong for a rank (all
+/// measured). `PMI_SIZE` together with `PMIX_NAMESPACE` aborts `MPI_Init` in MPICH 5. `PMI_VERSION` makes MPICH 4.0 skip the process
+/// mapping. `PMI_TOTALVIEW` makes it wait for a debugger. `PMI_ID` makes Slurm's client send another field.
 pub const SCRUBBED_PREFIXES: &[&str] =
     &["PMI_", "PMI2_", "PMIX_", "PRTE_", "HYDI_", "HYDRA_", "OMPI_", "PALS_", "LATTICE_"];
 
 /// Single variables with the same effect.
 pub const SCRUBBED_NAMES: &[&str] = &["MPI_LOCALRANKID", "MPI_LOCALNRANKS"];
 
-/// Variables that begin with a scrubbed prefix, yet are the user's settings and no launcher's.
+/// Prefixes of variables that match a scrubbed prefix, but are settings of the user and not of a launcher.
 const KEPT_PREFIXES: &[&str] = &["OMPI_MCA_", "PMIX_MCA_", "PRTE_MCA_", "LATTICE_API_", "LATTICE_LOG"];
 
-/// Single variables with a scrubbed prefix that are the user's settings, too: for a launcher that a rank's script starts.
+/// Single variables that match a scrubbed prefix, but are settings of the user for a launcher that a rank's script starts.
 const KEPT_NAMES: &[&str] = &[
     "LATTICE_SETS",
     "HYDRA_LAUNCHER",
@@ -32,7 +31,7 @@ const KEPT_NAMES: &[&str] = &[
 
 /// Returns true if an inherited variable must not reach a rank.
 ///
-/// The user's own settings (`OMPI_MCA_*`) stay, but for those by which Open MPI's launcher speaks to its processes.
+/// The user's own settings (`OMPI_MCA_*`) stay, except the variables that Open MPI's launcher sets for its processes.
 pub fn is_scrubbed(name: &str) -> bool {
     let begins = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
     let users_own = begins(KEPT_PREFIXES) && !name.starts_with("OMPI_MCA_ess") && !name.starts_with("OMPI_MCA_orte");
@@ -40,12 +39,12 @@ pub fn is_scrubbed(name: &str) -> bool {
     SCRUBBED_NAMES.contains(&name) || (begins(SCRUBBED_PREFIXES) && !users_own)
 }
 
-/// Returns the variables of this process that a rank may inherit: all but those that [`is_scrubbed`] names.
+/// Returns the variables of this process that a rank may inherit: all except the ones that [`is_scrubbed`] matches.
 pub fn inherited() -> impl Iterator<Item = (OsString, OsString)> {
     std::env::vars_os().filter(|(name, _)| !name.to_str().is_some_and(is_scrubbed))
 }
 
-/// Way of a rank to its server.
+/// Connection of a rank to its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entrance<'a> {
     /// A connected socket that the rank inherits under this number.
@@ -74,12 +73,12 @@ pub struct RankEnvironment<'a> {
     pub host: &'a str,
     /// True if its job was spawned by another one.
     pub spawned: bool,
-    /// Way to its server.
+    /// Connection to its server.
     pub entrance: Entrance<'a>,
 }
 
 impl<'a> RankEnvironment<'a> {
-    /// Those of a rank of a job that is on one node, and that no other job has spawned.
+    /// Creates the environment of a rank in a job on one node that no other job spawned.
     pub fn on_one_node(rank: Rank, size: u32, entrance: Entrance<'a>) -> Self {
         let (local_rank, local_size) = (LocalRank(rank.0), size);
         Self { rank, size, local_rank, local_size, host: "127.0.0.1", spawned: false, entrance }
@@ -87,11 +86,11 @@ impl<'a> RankEnvironment<'a> {
 
     /// The variables, in no particular order.
     ///
-    /// In descriptor mode clients take rank and size from here and from nowhere else. In port mode they must not see them,
-    /// and learn both from the server.
+    /// In descriptor mode, clients take rank and size only from these variables. In port mode these two variables must be absent: clients
+    /// then take both from the server.
     pub fn variables(&self) -> Vec<(&'static str, String)> {
         let mut variables = vec![
-            // 0 says the same as its absence to every client, and the design document names it.
+            // Every client treats 0 like an absent variable. The design document names the variable.
             ("PMI_SPAWNED", u32::from(self.spawned).to_string()),
             ("PMI_HOSTNAME", self.host.to_owned()),
             ("MPI_LOCALRANKID", self.local_rank.to_string()),

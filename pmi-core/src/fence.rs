@@ -1,7 +1,7 @@
-//! The fence: every node brings the pairs that its ranks put, every node leaves with all of them.
+//! The fence: every node contributes the pairs of its ranks, and every node receives all pairs.
 //!
-//! This is the one seam through which nodes reach each other. A [`crate::server::Server`] does not know that other nodes
-//! exist; whoever drives it hands each [`Contribution`] to a [`Fence`] and gives the [`Merged`] result back.
+//! Nodes reach each other only through this interface. A [`crate::server::Server`] does not depend on other nodes. Its driver passes each
+//! [`Contribution`] to a [`Fence`], and returns the [`Merged`] result to the server.
 //!
 //! ```text
 //! rank: barrier_in ──> Server ──Contribution──> Fence::exchange ──Merged──> Server ──> barrier_out: rank
@@ -22,19 +22,18 @@ use crate::segment::Segment;
 pub enum Scope {
     /// Every rank of the job; the segments hold pairs of the key-value space.
     World,
-    /// The members of a PMI-1.2 group barrier; the segments hold pairs of the key-value space, behind a label that tells how old they
-    /// are.
+    /// The members of a PMI-1.2 group barrier. The segments hold pairs of the key-value space, after a label with the ages of the pairs.
     Group {
-        /// The group and tag as the client wrote them; all members write the same text.
+        /// Group and tag as the client sent them; the text is the same for all members.
         name: Arc<str>,
         /// The nodes that hold a member, in order.
         nodes: Arc<[NodeIndex]>,
     },
     /// Every rank of the job, in a PMI-2 `ring`; the segments hold the ranks' ring values.
     Ring,
-    /// The members of a collective of another protocol's server; the segments hold what only such servers read.
+    /// The members of a collective of another protocol's server. Only such servers can read the segments.
     Foreign {
-        /// Name of the collective and its members; all its nodes write the same text.
+        /// Name of the collective and its members; the text is the same on all its nodes.
         name: Arc<str>,
         /// The nodes that hold a member, in order.
         nodes: Arc<[NodeIndex]>,
@@ -42,7 +41,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// The nodes that take part, in order, where `all` are the nodes of the job.
+    /// Returns the nodes that take part, in order. `all` are the nodes of the job.
     pub fn members<'a>(&'a self, all: &'a [NodeIndex]) -> &'a [NodeIndex] {
         match self {
             Self::World | Self::Ring => all,
@@ -51,66 +50,66 @@ impl Scope {
     }
 }
 
-/// Names one fence: the same on every node that takes part in it.
+/// Identifier of a fence, the same on every node that takes part.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FenceId {
     /// Members of the fence.
     pub scope: Scope,
-    /// Number of fences of this scope that came before.
+    /// Number of earlier fences of this scope.
     pub epoch: Epoch,
 }
 
-/// Way of a fence's data to the nodes.
+/// Distribution of a fence's data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Exchange {
-    /// Every node leaves the fence with all of it.
+    /// Every node receives all data.
     #[default]
     Full,
-    /// The fence may leave large data with the nodes that brought it, and be a barrier only: those nodes can be asked.
+    /// The fence may leave large data on the contributing nodes, and act as a barrier only. Nodes then request data from these nodes.
     Auto,
-    /// The fence leaves all data with the nodes that brought it.
+    /// The fence leaves all data on the contributing nodes.
     Lazy,
 }
 
 /// Contribution of one node to a fence.
 ///
-/// No segments means that nobody on this node put anything. A fence to which no node brings a segment is only a barrier.
+/// Without segments, no rank of this node has put a pair. A fence without segments from any node is only a barrier.
 #[derive(Clone, Debug, Default)]
 pub struct Contribution {
-    /// The pairs put on this node since its last fence, in the order of the puts.
+    /// Pairs that were put on this node since its last fence, in the order of the puts.
     pub segments: Vec<Segment>,
-    /// Permission to leave data where it is; the same on all nodes of the fence.
+    /// Permission to withhold data; the same on all nodes of the fence.
     pub exchange: Exchange,
 }
 
 /// Result of a fence, for every node: all contributions in the order of the nodes.
 ///
-/// The order of the pairs is part of the contract. Where two pairs have one key the later one wins, on every node alike. The borders of
-/// segments are not: a fence may join segments that follow each other, and cut a segment between two pairs.
+/// The order of the pairs is part of the contract: of two pairs with one key, every node uses the later one. Segment borders are not part
+/// of it: a fence may join adjacent segments, and split a segment between two pairs.
 #[derive(Clone, Debug, Default)]
 pub struct Merged {
-    /// All pairs of all nodes, in any segments; of the first node alone, or none at all, where data was withheld.
+    /// All pairs of all nodes, in any segments. If data was withheld: the pairs of the first node, or none.
     pub segments: Vec<Segment>,
-    /// Bytes that all nodes together kept to themselves: 0 when everything is here. Only fences to which a [`Contribution`] permits
-    /// it withhold data; an implementation may always carry everything instead.
+    /// Bytes that all nodes together withheld; 0 when all data is here. A fence withholds data only if its [`Contribution`] permits it.
+    /// An implementation may always transfer all data instead.
     pub withheld: u64,
 }
 
 impl From<Vec<Segment>> for Contribution {
-    /// A contribution that every node gets.
+    /// Creates a contribution that every node receives.
     fn from(segments: Vec<Segment>) -> Self {
         Self { segments, exchange: Exchange::Full }
     }
 }
 
 impl From<Vec<Segment>> for Merged {
-    /// The whole data of a fence.
+    /// Creates a result with the whole data of a fence.
     fn from(segments: Vec<Segment>) -> Self {
         Self { segments, withheld: 0 }
     }
 }
 
-/// Reason for the failure of a fence. A fence fails on every node that takes part, and the job cannot go on.
+/// Reason for the failure of a fence. A fence fails on every node that takes part, and the job cannot continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FenceError {
@@ -119,17 +118,17 @@ pub enum FenceError {
     Timeout {
         /// The fence that did not complete.
         epoch: Epoch,
-        /// Time for which this node waited.
+        /// Time that this node waited.
         waited: Duration,
     },
-    /// A node left the job while others needed it.
+    /// A node left the job while other nodes needed it.
     #[error("node {node} left during fence {epoch}: {reason}")]
     NodeLost {
         /// The node that left.
         node: NodeIndex,
-        /// The fence it was missed in.
+        /// The fence that needed the node.
         epoch: Epoch,
-        /// Observation that told of its end.
+        /// Observation that showed the loss.
         reason: String,
     },
     /// The fence cannot be completed, and no node is to blame.
@@ -137,67 +136,67 @@ pub enum FenceError {
     Failed {
         /// The fence.
         epoch: Epoch,
-        /// Reason, as text for people.
+        /// Reason, as readable text.
         reason: String,
     },
-    /// This node did not come to the fence.
+    /// This node did not begin the fence.
     #[error("fence {epoch} was not begun: {reason}")]
     NotBegun {
         /// The fence.
         epoch: Epoch,
-        /// Reason, as text for people.
+        /// Reason, as readable text.
         reason: String,
     },
     /// A segment that another node sent cannot be read.
     #[error("fence {epoch} brought a segment that cannot be read: {reason}")]
     BadSegment {
-        /// The fence that brought it.
+        /// The fence that delivered it.
         epoch: Epoch,
         /// Error of the decoder.
         reason: String,
     },
 }
 
-/// Takes the result of a fence that [`Fence::begin`] has begun.
+/// Receives the result of a fence after [`Fence::begin`].
 pub type FenceEnd = Box<dyn FnOnce(Result<Merged, FenceError>) + Send>;
 
 /// Outcome of [`Fence::begin`].
 #[derive(Debug)]
 pub enum Begun {
-    /// The fence is over already; its [`FenceEnd`] is dropped.
+    /// The fence is already complete. Its [`FenceEnd`] is dropped.
     Over(Result<Merged, FenceError>),
-    /// The result goes to the [`FenceEnd`].
+    /// The [`FenceEnd`] receives the result later.
     Pending,
-    /// Nothing has begun: the contribution is for [`Fence::exchange`].
+    /// The fence has not begun. Pass the contribution to [`Fence::exchange`].
     Unavailable(Contribution),
 }
 
 /// Moves contributions between the nodes of a job.
 ///
-/// A host writes [`Fence::exchange`] alone. The other two methods are for fences that need no task of their own.
+/// A host needs to implement only [`Fence::exchange`]. The other two methods are for fences without a task of their own.
 ///
-/// Contract, checked by the suite in `conformance` (feature of the same name): every node gets the same [`Merged`] for the same
-/// [`FenceId`], whose pairs are those that were brought, in the order of the nodes, in segments of any borders; calls with different ids never mix, even when they overlap; a node that leaves fails the call on every other
-/// node promptly.
+/// Contract, checked by the suite in `conformance` (feature of the same name): for the same [`FenceId`] every node receives the same
+/// [`Merged`]. It holds the contributed pairs in the order of the nodes, in segments of any borders. Calls with different ids never mix,
+/// even when they overlap. The loss of a node fails the call on every other node promptly.
 #[async_trait]
 pub trait Fence: Send + Sync {
-    /// Brings `contribution` to the fence `id`, waits for all other nodes, returns what all brought together.
+    /// Contributes to the fence `id`, waits for all other nodes, and returns the merged contributions.
     ///
     /// # Errors
     /// Fails when a node of the scope is lost or late; the job must then end, on every node.
     async fn exchange(&self, id: &FenceId, contribution: Contribution) -> Result<Merged, FenceError>;
 
-    /// Does the same without a future: returns at once, and calls `end` later on any thread, at most once and not during this call. `end` may
-    /// begin further fences. Unless it was given up, every fence that is pending ends.
+    /// Does the same without a future. Returns at once, and calls `end` later on any thread: at most once, and not during this call.
+    /// `end` may begin further fences. Every pending fence ends, unless it is given up.
     fn begin(&self, _id: &FenceId, contribution: Contribution, _end: FenceEnd) -> Begun {
         Begun::Unavailable(contribution)
     }
 
-    /// Gives up a fence that [`Fence::begin`] has left pending, as a dropped call of [`Fence::exchange`] does. Not an error if it is over.
+    /// Gives up a pending fence of [`Fence::begin`], as a dropped call of [`Fence::exchange`] does. A complete fence is not an error.
     fn give_up(&self, _id: &FenceId) {}
 }
 
-/// The fence of a job whose ranks are all on one node: what goes in comes out, at once.
+/// The fence of a job on one node: it returns the contribution at once.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LocalFence;
 

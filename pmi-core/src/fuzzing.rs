@@ -1,7 +1,7 @@
-//! Entry points of the fuzz targets in `fuzz/`, as plain functions: they take any bytes, and panic when a promise is broken.
+//! Entry points of the fuzz targets in `fuzz/`, as plain functions. They accept any bytes, and panic when a promise is broken.
 //!
-//! [`frame`] cuts a stream, [`request`] decodes a message and encodes answers to it, [`server`] plays a list of [`Operation`]s against
-//! a whole server.
+//! [`frame`] splits a stream, [`request`] decodes a message and encodes answers to it, [`server`] runs a list of [`Operation`]s against a
+//! whole server.
 
 use std::collections::VecDeque;
 
@@ -19,9 +19,9 @@ use crate::services::{Answer, Call, NameCall, NameError, SpawnError};
 use crate::wire::request::{Message, Version};
 use crate::wire::{ErrorCode, Frame, FrameBuffer, FrameError, Response};
 
-/// Whatever way a stream is cut, the same messages come out of it, and no more is held than one message may have.
+/// Checks that every split of a stream yields the same messages, and that the buffer never exceeds the limit of one message.
 ///
-/// The first byte says how long the pieces are; the rest is the stream.
+/// The first byte sets the length of the pieces; the rest is the stream.
 pub fn frame(data: &[u8]) {
     let Some((&step, stream)) = data.split_first() else { return };
     let whole = frames(stream, stream.len().max(1));
@@ -48,9 +48,9 @@ fn frames(stream: &[u8], step: usize) -> (Vec<Vec<u8>>, Option<FrameError>) {
     (seen, None)
 }
 
-/// Every message is decoded or refused, and every answer to it is well formed.
+/// Checks that every message is decoded or refused, and that every answer to it is well formed.
 ///
-/// The first byte says in which frame the rest came.
+/// The first byte selects the frame of the rest.
 pub fn request(data: &[u8]) {
     let Some((&kind, content)) = data.split_first() else { return };
     let frame = match kind % 3 {
@@ -83,7 +83,7 @@ pub fn request(data: &[u8]) {
     }
 }
 
-/// An answer is one message, so that the client's next one is understood too.
+/// Checks that an answer is one message, so that the client can parse the next answer.
 fn check_answer(answer: &[u8]) {
     let shown = || answer.escape_ascii().to_string();
     if answer.starts_with(b"cmd=") {
@@ -97,26 +97,26 @@ fn check_answer(answer: &[u8]) {
     assert!(answer[6..].starts_with(b"cmd=") && answer.ends_with(b";"), "{}", shown());
 }
 
-/// One thing that happens to a server. Numbers are taken modulo what there is.
+/// One event of a server. Numbers are taken modulo the number of candidates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// A connection sends something.
     Bytes(u8, Vec<u8>),
     /// A connection ends.
     Disconnect(u8),
-    /// A rank's process ends: with status 0 below 128, else by a signal, which the host bears.
+    /// A rank's process ends: with status 0 below 128, else by a signal that the host tolerates.
     Exit(u8),
-    /// A connection comes through `PMI_PORT`.
+    /// A connection arrives through `PMI_PORT`.
     Accept,
-    /// One of the open fences ends: badly for 0, else with a pair of another node.
+    /// One of the open fences ends: with an error for 0, else with a pair of another node.
     Fence(u8, u8),
-    /// One of the open questions is answered: badly for 0.
+    /// One of the open questions is answered: with an error for 0.
     Answer(u8, u8),
-    /// The time of one of the pending deadlines is over.
+    /// One of the pending deadlines expires.
     Time(u8),
 }
 
-/// The bytes that [`server`] reads as these operations, on a server of so many ranks.
+/// Encodes operations on a server of `ranks` ranks for [`server`].
 pub fn encode(ranks: u8, operations: &[Operation]) -> Vec<u8> {
     let mut data = vec![ranks.saturating_sub(1), 1];
     for operation in operations {
@@ -139,7 +139,7 @@ pub fn encode(ranks: u8, operations: &[Operation]) -> Vec<u8> {
     data
 }
 
-/// The next operation and the rest of the bytes.
+/// Decodes the next operation, and returns it with the rest of the bytes.
 fn decode(data: &[u8]) -> Option<(Operation, &[u8])> {
     let (&kind, rest) = data.split_first()?;
     if kind % 7 == 3 {
@@ -163,7 +163,7 @@ fn decode(data: &[u8]) -> Option<(Operation, &[u8])> {
     }
 }
 
-/// Limits of the server under test, so small that its limits are met.
+/// Limits of the server under test, small enough to be reached.
 const SETTINGS: Settings = Settings {
     offer: Offer { pmi1: true, pmi2: true, group_barriers: true },
     bytes_per_rank: 4096,
@@ -173,14 +173,14 @@ const SETTINGS: Settings = Settings {
     restarts: Restarts::Unexpected,
 };
 
-/// The most ranks of the server under test.
+/// Maximum number of ranks of the server under test.
 const RANKS_MAX: u8 = 4;
 
-/// A server survives every course of events: it answers in whole messages, holds bounded memory, asks bounded questions, and is silent
-/// after it said that its job must end.
+/// Checks that a server survives every sequence of events: it answers in whole messages, holds bounded memory, asks bounded questions,
+/// and sends nothing after it reports that its job must end.
 ///
-/// The first byte says how many ranks there are, the second whether their job has another node (odd or even), and whether ranks may begin
-/// again (halved), and the state that the server begins in (divided by six); the rest are operations as [`encode`] writes them.
+/// The first byte sets the number of ranks. The second sets whether the job has another node (odd or even), the restart mode (halved) and
+/// the initial state (divided by six). The rest are operations in the format of [`encode`].
 pub fn server(data: &[u8]) {
     let [ranks, other_node, operations @ ..] = data else { return };
     let mut operations = operations;
@@ -198,8 +198,8 @@ pub fn server(data: &[u8]) {
     }
 }
 
-/// Operations that lead to a state: of a new server, of one whose ranks have begun over PMI-1 or over PMI-2, and of one whose ranks have put
-/// pairs and wait in a fence for the last one.
+/// Operations that lead to a state: a new server; a server after `init` of all ranks over PMI-1 or over PMI-2; a server with ranks that
+/// have put pairs and wait in a fence for the last rank.
 fn prepared(state: u8, connections: u8) -> Vec<Operation> {
     let say = |connection: u8, text: &[u8]| Operation::Bytes(connection, text.to_vec());
     let begin = b"cmd=init pmi_version=1 pmi_subversion=1\n";
@@ -223,7 +223,7 @@ fn prepared(state: u8, connections: u8) -> Vec<Operation> {
     }
 }
 
-/// A server and what it waits for.
+/// A server and its pending operations.
 struct Host {
     server: Server,
     ranks: u32,
@@ -232,7 +232,7 @@ struct Host {
     calls: VecDeque<(Ticket, Call)>,
     timers: Vec<ReleaseTimer>,
     ended: bool,
-    /// Bytes that other nodes brought.
+    /// Bytes from other nodes.
     foreign: usize,
 }
 
@@ -244,7 +244,7 @@ impl Host {
         let job = Job { universe_size: Some(8), ..Job::on_one_node(id, placement.size()) };
         let mut server = Server::new(Job { placement, ..job }, NodeIndex(0), Settings { restarts, ..SETTINGS });
         server.report_merged();
-        // The last rank must come through `PMI_PORT`.
+        // The last rank must connect through `PMI_PORT`.
         let connections = (0..ranks.saturating_sub(1).max(1))
             .map(|local| server.connect(LocalRank(local)).expect("a rank of the job"))
             .collect();

@@ -1,13 +1,13 @@
-//! The ranks of this node on their way into one fence; for every server that gathers ranks, whatever they speak.
+//! Gathers the ranks of this node into one fence, for servers of any protocol.
 //!
-//! Ranks are counted, never messages: each member has a queue of its own, and a round is complete when no queue is empty.
+//! A round counts ranks, not messages: each member has its own queue, and a round is complete when no queue is empty.
 //!
 //! ```text
 //! member 0: [w w]      round complete: one waiter of each member leaves together,
 //! member 1: [w]        the second waiter of member 0 stays for the next round
 //! member 2: [w]
 //! ```
-//! A member that will not come any more can be done without: [`Gathering::begin`] is told who that is.
+//! A round can begin without a member that will not arrive: [`Gathering::begin`] receives a predicate for such members.
 
 mod groups;
 
@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 pub use self::groups::{Groups, digest};
 use crate::ids::Epoch;
 
-/// One fence of some of this node's ranks, round after round. `R` names a rank, `W` is what one that waits is owed.
+/// One fence of some of this node's ranks, round after round. `R` identifies a rank, and `W` is the state of a waiter.
 #[derive(Debug)]
 pub struct Gathering<R, W> {
     members: Vec<Member<R, W>>,
@@ -24,7 +24,7 @@ pub struct Gathering<R, W> {
     missing: usize,
     /// All members before this one have a waiter.
     first_missing: usize,
-    /// The waiters of the round that is being exchanged with the other nodes.
+    /// The waiters of the round that is in exchange with the other nodes.
     leaving: Option<Vec<W>>,
     epoch: Epoch,
 }
@@ -43,17 +43,17 @@ impl<R, W> Member<R, W> {
 }
 
 impl<R: Copy + Ord, W> Gathering<R, W> {
-    /// The most fences that one rank may have begun at once; real clients begin one for each thread.
+    /// Maximum number of open fences of one rank; real clients open one for each thread.
     pub const QUEUE_MAX: usize = 256;
 
-    /// A fence of `members`, in rank order.
+    /// Creates a fence of `members`, in rank order.
     pub fn new(members: impl IntoIterator<Item = R>) -> Self {
         let member = |rank| Member { rank, queue: VecDeque::new() };
         let members: Vec<_> = members.into_iter().map(member).collect();
         Self { missing: members.len(), first_missing: 0, members, leaving: None, epoch: Epoch(0) }
     }
 
-    /// The same fence from a later epoch on.
+    /// Continues the fence from a later epoch.
     pub fn resume(self, epoch: Epoch) -> Self {
         Self { epoch, ..self }
     }
@@ -63,7 +63,7 @@ impl<R: Copy + Ord, W> Gathering<R, W> {
         self.epoch
     }
 
-    /// Adds a waiter; false when `rank` is no member, or has begun too many fences.
+    /// Adds a waiter. Returns false when `rank` is no member, or has begun too many fences.
     pub fn arrive(&mut self, rank: R, waiter: W) -> bool {
         let Ok(position) = self.members.binary_search_by_key(&rank, |member| member.rank) else { return false };
         let member = &mut self.members[position];
@@ -75,11 +75,11 @@ impl<R: Copy + Ord, W> Gathering<R, W> {
         true
     }
 
-    /// Begins the exchange of a round if all have come to it but those that can be done without, and tells its epoch. One round is
-    /// exchanged at a time.
+    /// Begins the exchange of a round when no indispensable member is missing, and returns its epoch. Only one round is in exchange at a
+    /// time.
     ///
-    /// A node without a member takes no part, and one that has only members that can be done without takes none any more. While all members are
-    /// needed, the calls for a round look at each member once.
+    /// A node without members takes no part, and a node with only dispensable members stops taking part. While all members are needed,
+    /// the calls for a round check each member once.
     pub fn begin(&mut self, is_dispensable: impl Fn(R) -> bool) -> Option<Epoch> {
         if self.leaving.is_some() || !self.has_waiter() {
             return None;
@@ -93,8 +93,8 @@ impl<R: Copy + Ord, W> Gathering<R, W> {
         self.begin_as_it_is()
     }
 
-    /// Begins the exchange of the next round with whoever is here, which may be nobody, and tells its epoch: other nodes have begun it, and
-    /// members who do not come are not waited for. `None` while a round is being exchanged.
+    /// Begins the exchange of the next round with the current waiters, possibly none, and returns its epoch. It is for rounds that other
+    /// nodes have begun; absent members are not waited for. Returns `None` while a round is in exchange.
     pub fn begin_as_it_is(&mut self) -> Option<Epoch> {
         if self.leaving.is_some() {
             return None;
@@ -108,44 +108,44 @@ impl<R: Copy + Ord, W> Gathering<R, W> {
         Some(epoch)
     }
 
-    /// Forgets those who wait for others. A round that is being exchanged goes on.
+    /// Removes the waiters of all rounds that have not begun. A round in exchange continues.
     pub fn dismiss(&mut self) {
         self.members.iter_mut().for_each(|member| member.queue.clear());
         (self.missing, self.first_missing) = (self.members.len(), 0);
     }
 
-    /// Returns true while a round is being exchanged.
+    /// Returns true while a round is in exchange.
     pub fn is_exchanging(&self) -> bool {
         self.leaving.is_some()
     }
 
-    /// Returns the waiters that leave with the round that is being exchanged.
+    /// Returns the waiters of the round in exchange.
     pub fn leaving(&self) -> &[W] {
         self.leaving.as_deref().unwrap_or_default()
     }
 
-    /// Returns the waiter of a member that is at the head of its queue, to change it; `None` if the member does not wait for others.
+    /// Returns the mutable waiter at the head of a member's queue; `None` if the queue is empty.
     pub fn waiter_mut(&mut self, rank: R) -> Option<&mut W> {
         let position = self.members.binary_search_by_key(&rank, |member| member.rank).ok()?;
         self.members[position].queue.front_mut()
     }
 
-    /// Returns the waiters that leave with the round that is being exchanged, to change them.
+    /// Returns the mutable waiters of the round in exchange.
     pub fn leaving_mut(&mut self) -> &mut [W] {
         self.leaving.as_deref_mut().unwrap_or_default()
     }
 
-    /// Ends the exchange of the round, and returns those who waited for it.
+    /// Ends the exchange of the round, and returns its waiters.
     pub fn complete(&mut self) -> Vec<W> {
         self.leaving.take().unwrap_or_default()
     }
 
-    /// The ranks of this node that take part, in order.
+    /// Members of the fence on this node, in order.
     pub fn members(&self) -> impl Iterator<Item = R> + '_ {
         self.members.iter().map(|member| member.rank)
     }
 
-    /// Returns true if no rank waits here, for others or for the exchange.
+    /// Returns true if no rank waits here, for other ranks or for the exchange.
     pub fn is_idle(&self) -> bool {
         self.leaving.is_none() && !self.has_waiter()
     }
@@ -154,13 +154,13 @@ impl<R: Copy + Ord, W> Gathering<R, W> {
         self.missing < self.members.len()
     }
 
-    /// Returns all waiters: for the exchange that is under way, for a round to be complete, or both.
+    /// Returns all waiters, both of the round in exchange and of later rounds.
     pub fn waiters(&self) -> impl Iterator<Item = &W> {
         self.leaving().iter().chain(self.members.iter().flat_map(|member| &member.queue))
     }
 
-    /// Returns the round, the members that wait and those they wait for, while any wait. No member of this node is missing in a round that is being
-    /// exchanged.
+    /// Returns the round, its waiting members and its missing members; `None` without waiters. A round in exchange has no missing member
+    /// on this node.
     pub fn status(&self) -> Option<(Epoch, Vec<R>, Vec<R>)> {
         if self.leaving.is_some() {
             // `begin` has counted this round already.
@@ -169,17 +169,17 @@ impl<R: Copy + Ord, W> Gathering<R, W> {
         self.has_waiter().then(|| (self.epoch, self.present().collect(), self.absent().collect()))
     }
 
-    /// Returns the members that wait for others; none while a round is being exchanged.
+    /// Returns the members that wait for other members; none while a round is in exchange.
     pub fn present(&self) -> impl Iterator<Item = R> + '_ {
         self.waiting_for_others().iter().filter(|member| member.is_present()).map(|member| member.rank)
     }
 
-    /// Returns the members that others wait for; none while a round is being exchanged.
+    /// Returns the missing members of the round; none while a round is in exchange.
     pub fn absent(&self) -> impl Iterator<Item = R> + '_ {
         self.waiting_for_others().iter().filter(|member| !member.is_present()).map(|member| member.rank)
     }
 
-    /// All members, while some of them are here and wait for others.
+    /// All members, while some of them wait for missing ones.
     fn waiting_for_others(&self) -> &[Member<R, W>] {
         if self.leaving.is_some() || !self.has_waiter() { &[] } else { &self.members }
     }
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(fence.begin(nobody), None);
         assert_eq!(fence.begin(is_first), Some(Epoch(0)));
         assert_eq!(fence.complete(), [1, 2]);
-        // One that came to a round before is part of it.
+        // A dispensable member that arrives before the round begins is part of it.
         for (waiter, rank) in [0, 1, 2].map(LocalRank).into_iter().enumerate() {
             assert!(fence.arrive(rank, waiter));
         }

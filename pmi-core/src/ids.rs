@@ -1,4 +1,4 @@
-//! The numbers and names that identify things: one type each, so that a rank is never taken for a node.
+//! Numbers and names that identify things. Each has its own type, so that a rank cannot be used as a node.
 
 use std::fmt;
 use std::sync::Arc;
@@ -69,14 +69,13 @@ impl fmt::Display for Epoch {
 
 /// A job's name. On the wire it is PMI-1's `kvsname` and PMI-2's `jobid`.
 ///
-/// Two jobs on one node must never share it, not even one after the other: MPICH 5 derives the name of its shared
-/// memory from it, and a file left over by a killed job of the same name makes the next `MPI_Init` fail (measured).
-/// So whoever makes one should put something random into it.
+/// Two jobs on one node must never share a name, not even one after the other. MPICH 5 derives the name of its shared memory from it. A
+/// file left by a killed job of the same name makes the next `MPI_Init` fail (measured). So a new name should contain a random part.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct JobId(Arc<str>);
 
-/// Reason for which a text cannot be a [`JobId`].
+/// Reason why a text is not a [`JobId`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JobIdError {
@@ -86,7 +85,7 @@ pub enum JobIdError {
         /// The number of bytes seen.
         len: usize,
     },
-    /// The text holds a character that one of the two wire formats gives a meaning of its own.
+    /// The text holds a character with a special meaning in a wire format.
     #[error("a job id holds letters, digits, `_`, `-` and `.`, not {found:?}")]
     Character {
         /// The offending character.
@@ -98,10 +97,10 @@ impl JobId {
     /// The longest job id, in bytes.
     pub const MAX_LEN: usize = 63;
 
-    /// Takes a text that can stand unescaped in both wire formats.
+    /// Creates a job id from a text that needs no escapes in either wire format.
     ///
     /// # Errors
-    /// Refuses an empty or overlong text, and every character but ASCII letters, digits, `_`, `-` and `.`.
+    /// Refuses an empty or overlong text, and every character except ASCII letters, digits, `_`, `-` and `.`.
     pub fn new(text: &str) -> Result<Self, JobIdError> {
         if text.is_empty() || text.len() > Self::MAX_LEN {
             return Err(JobIdError::Length { len: text.len() });

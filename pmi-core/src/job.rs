@@ -1,6 +1,6 @@
 //! Facts that a launch fixes before its first rank starts: the number of ranks, the program of each, and its node.
 //!
-//! `PMI_process_mapping` is printed from the [`Placement`], never kept beside it.
+//! `PMI_process_mapping` is derived from the [`Placement`], and never stored.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -9,24 +9,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{JobId, LocalRank, NodeIndex, Rank};
 
-/// A job: everything that all its ranks and nodes agree on from the start.
+/// A job: the facts that all its ranks and nodes share from the start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
     /// The job's name, which is also the name of its key-value space.
     pub id: JobId,
     /// Node of every rank.
     pub placement: Placement,
-    /// The programs of the job in rank order; their rank counts add up to the placement's size. Several runs of ranks may be those of one
-    /// program.
+    /// Programs of the job in rank order. Their rank counts add up to the placement's size. One program may have several runs of ranks.
     pub apps: Vec<App>,
     /// Value of `MPI_UNIVERSE_SIZE`; `None` leaves the attribute unset.
     pub universe_size: Option<u32>,
-    /// The job that spawned this one, if any did.
+    /// The job that spawned this one, if any.
     pub spawner: Option<JobId>,
     /// Pairs that are readable before the first rank starts (the `preput` of a spawn).
     ///
-    /// Each has a key of 1 to [`KEY_MAX`](crate::wire::KEY_MAX) bytes and a value of at most [`VALUE_MAX`](crate::wire::VALUE_MAX). A host
-    /// refuses others, as [`check_preput`](crate::wire::check_preput) finds them.
+    /// Each key has 1 to [`KEY_MAX`](crate::wire::KEY_MAX) bytes, each value at most [`VALUE_MAX`](crate::wire::VALUE_MAX). A host
+    /// refuses other pairs with [`check_preput`](crate::wire::check_preput).
     pub preput: Vec<(String, String)>,
 }
 
@@ -51,7 +50,7 @@ pub struct ProgramRanks {
 }
 
 impl Job {
-    /// A job of one program, whose ranks are all on one node.
+    /// A job of one program, with all ranks on one node.
     pub fn on_one_node(id: JobId, ranks: u32) -> Self {
         Self {
             id,
@@ -101,7 +100,7 @@ impl Job {
 
 /// `nodes` neighbouring nodes that get `ranks_per_node` consecutive ranks each.
 ///
-/// A block as in `PMI_process_mapping`: `(first_node,nodes,ranks_per_node)`.
+/// A block of `PMI_process_mapping`: `(first_node,nodes,ranks_per_node)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
     /// The first of the nodes.
@@ -129,7 +128,7 @@ pub struct Placement {
     firsts: Vec<u32>,
 }
 
-/// Blocks that are no placement.
+/// Error for blocks in which the number of ranks or nodes exceeds 32 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a placement has ranks or nodes beyond the number {}", u32::MAX)]
 pub struct PlacementError;
@@ -161,7 +160,7 @@ impl Block {
         self.nodes * self.ranks_per_node
     }
 
-    /// The ranks of a block that begins with rank `first` that sit on `node`.
+    /// The ranks on `node` of a block that begins with rank `first`.
     fn ranks_on(self, first: u32, node: NodeIndex) -> Range<u32> {
         match node.0.checked_sub(self.first_node.0).filter(|&ahead| ahead < self.nodes) {
             Some(ahead) => {
@@ -172,7 +171,7 @@ impl Block {
         }
     }
 
-    /// This block and `next`, whose ranks follow, as one.
+    /// Merges this block with `next`, which holds the following ranks; `None` if one block cannot describe both.
     fn merged(self, next: Self) -> Option<Self> {
         let is_adjacent = self.first_node.0 + self.nodes == next.first_node.0;
         let is_same_node = self.nodes == 1 && next.nodes == 1 && self.first_node == next.first_node;
@@ -203,8 +202,8 @@ impl Placement {
         placement
     }
 
-    /// Appends the ranks of `block`, and merges it with those before it where that says the same in fewer words. No two neighbours can be
-    /// merged afterwards, so that the blocks of a placement, appended one by one, make the same placement.
+    /// Appends the ranks of `block`, and merges it with earlier blocks where one block can describe both. No two neighbours can be merged
+    /// afterwards. So the blocks of a placement, appended one by one, make the same placement.
     pub fn push(&mut self, block: Block) {
         if block.nodes == 0 || block.ranks_per_node == 0 {
             return;
@@ -216,7 +215,7 @@ impl Placement {
             first = self.firsts.pop().unwrap_or_default();
         }
         let block = merged.unwrap_or(block);
-        // A block that has grown may now be as its neighbour; that one has none before it that it could be merged with.
+        // A grown block may now merge with its predecessor. No block before that one can merge with it.
         match self.blocks.last_mut().and_then(|last| Some((last.merged(block)?, last))) {
             Some((merged, last)) => *last = merged,
             None => {
@@ -251,21 +250,21 @@ impl Placement {
         (0..).zip(holds).filter(|(_, holds)| *holds).map(|(node, _)| NodeIndex(node)).collect()
     }
 
-    /// The node on which `rank` sits; `None` if the job has no such rank. Searches the blocks by halves.
+    /// Returns the node of `rank`; `None` if the job has no such rank. Uses a binary search over the blocks.
     pub fn node_of(&self, rank: Rank) -> Option<NodeIndex> {
         let index = self.firsts.partition_point(|&first| first <= rank.0).checked_sub(1)?;
         let (block, ahead) = (self.blocks[index], rank.0 - self.firsts[index]);
         (ahead < block.ranks()).then(|| NodeIndex(block.first_node.0 + ahead / block.ranks_per_node))
     }
 
-    /// The ranks on `node`, in order: the rank at index `i` has the local rank `i`. Looks at every block; whoever wants the ranks of all nodes
-    /// asks for [`Placement::ranks_by_node`].
+    /// Returns the ranks on `node`, in order: the rank at index `i` has the local rank `i`. Reads every block; use
+    /// [`Placement::ranks_by_node`] for all nodes.
     pub fn ranks_on(&self, node: NodeIndex) -> Vec<Rank> {
         let blocks = self.blocks.iter().zip(&self.firsts);
         blocks.flat_map(|(block, &first)| block.ranks_on(first, node)).map(Rank).collect()
     }
 
-    /// The nodes that hold a rank, in order, each with its ranks. Looks at each block and rank once.
+    /// The nodes that hold a rank, in order, each with its ranks. Reads each block and rank once.
     pub fn ranks_by_node(&self) -> BTreeMap<NodeIndex, Vec<Rank>> {
         let mut by_node = BTreeMap::<_, Vec<Rank>>::new();
         for (block, &first) in self.blocks.iter().zip(&self.firsts) {
@@ -276,7 +275,7 @@ impl Placement {
         by_node
     }
 
-    /// The position of `rank` among the ranks of its node; `None` if the job has no such rank. Looks at every block.
+    /// The position of `rank` among the ranks of its node; `None` if the job has no such rank. Reads every block.
     pub fn local_rank(&self, rank: Rank) -> Option<LocalRank> {
         let node = self.node_of(rank)?;
         let blocks = self.blocks.iter().zip(&self.firsts);
@@ -284,11 +283,10 @@ impl Placement {
         Some(LocalRank(ranks.map(|ranks| rank.0.clamp(ranks.start, ranks.end) - ranks.start).sum()))
     }
 
-    /// The value of `PMI_process_mapping`, or `None` where it would be longer than [`Placement::MAPPING_MAX`]; clients then
-    /// exchange host names instead.
+    /// Returns the value of `PMI_process_mapping`; `None` above [`Placement::MAPPING_MAX`]. Clients then exchange host names instead.
     ///
-    /// Node numbers are dense from 0, nothing wraps, no spaces: Intel MPI crashes on a wrap, MPICH 4.0 and 5.0 put all
-    /// ranks on one node when they meet a space (both measured).
+    /// Node numbers are dense from 0, without wraps or spaces. Intel MPI crashes on a wrap. MPICH 4.0 and 5.0 place all ranks on one node
+    /// after a space (both measured).
     pub fn process_mapping(&self) -> Option<String> {
         let dense = self.dense_nodes();
         let mut text = String::from("(vector");
@@ -351,7 +349,7 @@ mod tests {
         check(Placement::block(&[3, 1]), "(vector,(0,1,3),(1,1,1))");
         check(placed(&[block(0, 2, 1), block(0, 2, 1)]), "(vector,(0,2,1),(0,2,1))");
         check(placed(&[block(1, 1, 1), block(0, 1, 2)]), "(vector,(1,1,1),(0,1,2))");
-        // as a hostfile with a line for each slot has them
+        // from a hostfile with a line for each slot
         check(placed(&[block(0, 1, 1), block(0, 1, 1), block(1, 1, 1), block(1, 1, 1)]), "(vector,(0,2,2))");
         // a node without ranks leaves no hole in the numbers
         check(Placement::block(&[2, 0, 2]), "(vector,(0,2,2))");
@@ -375,7 +373,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whoever reads the blocks of a placement has the same placement, also if it came about rank by rank.
+        /// The blocks of a placement make the same placement again, also after appends rank by rank.
         #[test]
         fn blocks_of_a_placement_make_it_again(
             parts in proptest::collection::vec((0_u32..3, proptest::sample::select(vec![1_u32, 1, 1, 2]), 1_u32..3), 0..60)

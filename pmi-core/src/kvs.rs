@@ -1,16 +1,16 @@
-//! The key-value space of one job, as one node holds it.
+//! The key-value space of one job, as stored on one node.
 //!
-//! Each pair goes through three layers; where two have a key, the upper one is read:
+//! Each pair passes through three layers. If two layers hold a key, a read returns the pair of the upper one.
 //!
 //! ```text
-//! put ──> staged ──contribute──> in flight ──commit──> merged <──commit, absorb── what the fence brought
+//! put ──> staged ──contribute──> in flight ──commit──> merged <──commit, absorb── result of the fence
 //!            └──share──> (a copy for a group's fence; the pairs stay staged)
 //! ```
-//! Within the merged layer the newer is read, as `age.rs` defines it.
+//! Within the merged layer a read returns the newer pair, as `age.rs` defines it.
 //!
-//! Pairs lie in immutable segments, which are kept as they arrive; one index over all of them knows each key's readable
-//! pair. So a get is one search whatever the layer, and a value that a later one hides is never found again. Segments in
-//! which little can be read any more are rewritten, so that putting one key for ever takes no more memory than once.
+//! Pairs are stored in immutable segments, as they arrive. One index over all segments points to each key's readable pair. So a get is
+//! one search in any layer, and a hidden value is never found. Segments with few readable pairs are rewritten: repeated puts of one key
+//! take no more memory than one put.
 
 mod age;
 mod index;
@@ -32,7 +32,7 @@ pub use crate::segment::{Segment, SegmentError};
 
 /// One node's copy of a job's key-value space.
 ///
-/// The space sets no limit: whoever lets ranks put watches [`Kvs::memory`].
+/// The space sets no limit. A server must limit puts by [`Kvs::memory`].
 #[derive(Default)]
 pub struct Kvs {
     index: Index,
@@ -43,27 +43,27 @@ pub struct Kvs {
     in_flight: Vec<u32>,
     /// Number of world fences begun here.
     begun: u64,
-    /// Number of them that are complete.
+    /// Number of complete world fences.
     complete: u64,
     /// See [`Age`].
     clock: u64,
-    /// Merged pairs that are newer than the pair of their key that was put here and is in no complete world fence. That one is read
-    /// until then, and these are from then on.
+    /// Merged pairs that are newer than the local pair of their key, where the local pair is in no complete world fence. Reads return the
+    /// local pair until it is, and these pairs afterwards.
     overtaking: BTreeMap<Vec<u8>, (Age, Vec<u8>)>,
 }
 
-/// Number of pairs of a fence's result that are looked up together, so that their waits for memory overlap.
+/// Number of pairs of a fence's result that are looked up together, so that their memory latencies overlap.
 const BATCH: usize = 32;
 
 impl Kvs {
-    /// A space without pairs; it takes less than 1 KiB.
+    /// Creates a space without pairs, of less than 1 KiB.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Makes a pair readable on this node, at once, and on all others after the next world fence.
+    /// Makes a pair readable on this node at once, and on all other nodes after the next world fence.
     ///
-    /// A pair with an empty key is ignored: no wire format can ask for it.
+    /// Ignores a pair with an empty key: no wire format can request it.
     pub fn put(&mut self, key: &[u8], value: &[u8]) {
         if key.is_empty() {
             return;
@@ -76,13 +76,13 @@ impl Kvs {
         }
     }
 
-    /// Takes pairs that every node of the job has from the start. They are in no contribution, and older than whatever is put.
+    /// Adds pairs that every node of the job has from the start. They are in no contribution, and older than any put.
     pub fn preput<K: AsRef<[u8]>, V: AsRef<[u8]>>(&mut self, pairs: impl IntoIterator<Item = (K, V)>) {
         let segment: Segment = pairs.into_iter().collect();
         self.merge(std::iter::once((Age::OLDEST, &segment)));
     }
 
-    /// The value of a key: the last one put here that no fence has brought yet, else the last one that a fence brought.
+    /// Returns the value of a key: the last local put that no fence has returned yet, else the last value that a fence returned.
     pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
         match self.find(self.index.hash(key), key) {
             Found::Number(number) => self.nth(number).map(|(_, value)| value),
@@ -90,9 +90,9 @@ impl Kvs {
         }
     }
 
-    /// The pair with this index, counted from 0 to [`Kvs::len`].
+    /// Returns the pair with this index, from 0 to below [`Kvs::len`].
     ///
-    /// Every readable key has one index, which it keeps whatever is put later.
+    /// Every readable key has one index, which later puts do not change.
     pub fn nth(&self, index: usize) -> Option<(&[u8], &[u8])> {
         let pair = self.store.pair(self.index.place(index)?);
         Some((pair.key, pair.value))
@@ -108,15 +108,15 @@ impl Kvs {
         self.len() == 0
     }
 
-    /// The bytes held: pairs, readable or not, and the index over them.
+    /// Memory in bytes: all pairs, readable or not, and the index.
     pub fn memory(&self) -> usize {
         let overtaking: usize = self.overtaking.iter().map(|(key, (_, value))| key.len() + value.len()).sum();
         size_of::<Self>() + self.store.memory() + self.index.memory() + overtaking
     }
 
-    /// Returns this node's contribution to a world fence: all pairs put since the last one. They stay readable meanwhile.
+    /// Returns this node's contribution to a world fence: all pairs put since the last one. They stay readable during the fence.
     ///
-    /// The result holds no segment when nothing was put.
+    /// The result has no segment when nothing was put.
     pub fn contribute(&mut self) -> Contribution {
         self.seal();
         self.begun += 1;
@@ -130,15 +130,14 @@ impl Kvs {
         segments.into()
     }
 
-    /// Returns this node's contribution to a group's fence: the same pairs, which are still to be contributed to a world fence, and how old they
-    /// are.
+    /// Returns this node's contribution to a group's fence: the pairs that are still to be contributed to a world fence, and their ages.
     pub fn share(&mut self) -> Contribution {
         self.seal();
         if self.staged.is_empty() && self.clock == 0 {
             return Contribution::default();
         }
         let mut label = Label::new(self.begun, self.clock);
-        // What is put from now on is newer.
+        // Later puts are newer.
         self.clock = self.clock.saturating_add(1);
         let mut shared = Vec::with_capacity(1 + self.staged.len());
         shared.push(Segment::default());
@@ -152,10 +151,10 @@ impl Kvs {
         shared.into()
     }
 
-    /// Takes what a world fence brought, the pairs contributed here among it.
+    /// Takes the result of a world fence, which includes the pairs contributed here.
     ///
-    /// From now on no older value is read, on any node that commits the same; only pairs put here since
-    /// [`Kvs::contribute`] are newer.
+    /// Afterwards no older value is read, on any node that commits the same result. Only pairs put here since [`Kvs::contribute`] are
+    /// newer.
     pub fn commit(&mut self, merged: Merged) {
         for number in std::mem::take(&mut self.in_flight) {
             self.store.lower(number, Layer::Merged);
@@ -164,22 +163,22 @@ impl Kvs {
         self.complete += 1;
         self.merge(merged.segments.iter().map(|segment| (age, segment)));
         for (key, (age, value)) in std::mem::take(&mut self.overtaking) {
-            // What this fence did not bring is newer than what it brought.
+            // A pair that this fence did not return is newer than the pairs that it returned.
             if age.interval >= self.complete {
                 self.merge([(age, &[(key, value)].into_iter().collect())].into_iter());
             }
         }
     }
 
-    /// Takes what a group's fence brought, and returns the pairs in it. Those that were put here and are not in a complete world fence stay
-    /// readable, and so do those that are newer than what it brought.
+    /// Takes the result of a group's fence, and returns its pairs. Local pairs that are in no complete world fence stay readable, and so
+    /// do pairs newer than the result.
     ///
     /// # Errors
-    /// Fails when it does not come from [`Kvs::share`]; then nothing is taken.
+    /// Fails when the result does not come from [`Kvs::share`], and then takes nothing.
     pub fn absorb(&mut self, merged: &Merged) -> Result<Vec<Segment>, Unlabelled> {
         let Labelled { latest, segments } = Labelled::read(&merged.segments)?;
         if let Some(latest) = latest {
-            // What was put before is not newer than what comes now.
+            // Earlier puts are not newer than this result.
             self.seal();
             self.clock = self.clock.max(latest.saturating_add(1));
         }
@@ -188,10 +187,10 @@ impl Kvs {
         Ok(segments.into_iter().map(|(_, segment)| segment).collect())
     }
 
-    /// The one function in which merged pairs change: each of `brought` replaces the merged pair of its key, unless that is newer.
+    /// The only function that changes merged pairs. Each of `brought` replaces the merged pair of its key, unless that is newer.
     fn merge<'s>(&mut self, brought: impl Iterator<Item = (Age, &'s Segment)> + Clone) {
         let pairs: usize = brought.clone().map(|(_, segment)| segment.pair_count()).sum();
-        // Either the keys are new, or most of them were there before: both cases end with room for all and little more.
+        // Either the keys are new, or most of them exist already. Both cases end with room for all keys and little more.
         self.reserve(pairs.saturating_sub(self.len()));
         for (age, segment) in brought {
             self.merge_segment(age, segment);
@@ -226,7 +225,7 @@ impl Kvs {
         }
     }
 
-    /// Reads and hashes the next pairs, and brings what is needed to index them into the cache.
+    /// Reads and hashes the next pairs, and loads their index entries into the cache.
     fn look_ahead<'b, 'p>(
         &self,
         pairs: &mut Pairs<'p>,
@@ -245,8 +244,8 @@ impl Kvs {
         batch
     }
 
-    /// Points the index at the pair of `key` at `place`, unless a higher layer or a newer pair has the key; releases the pair that is
-    /// not readable thereby.
+    /// Points the index at the pair of `key` at `place`, unless a higher layer or a newer pair has the key. Releases the pair that is
+    /// then not readable.
     fn make_readable(&mut self, hash: u64, key: &[u8], place: Place) {
         let number = match self.find(hash, key) {
             Found::Vacant(slot) => return self.index.insert(slot, hash, place),
@@ -262,7 +261,7 @@ impl Kvs {
         }
     }
 
-    /// Keeps the pair at `place` for later if the one that hides it, at `hiding`, will be older than it in a world fence.
+    /// Keeps the pair at `place` for later, if the pair at `hiding` hides it now but will be older in a world fence.
     fn remember_overtaking(&mut self, hiding: Place, place: Place) {
         let ((layer, hiding_age), (_, age)) = (self.store.standing(hiding), self.store.standing(place));
         if layer != Layer::Merged && hiding_age.min(self.next_age()).interval < age.interval {
@@ -275,13 +274,12 @@ impl Kvs {
         }
     }
 
-    /// The age of what is put now.
+    /// The age of the next put.
     fn next_age(&self) -> Age {
         Age { interval: self.begun, clock: self.clock }
     }
 
-    /// An age without the differences that do not matter any more: of two pairs that world fences have brought, only the one that can
-    /// be read was kept.
+    /// Removes differences of age that no longer matter: of two pairs from complete world fences, only the readable one was kept.
     fn settled(&self, age: Age) -> Age {
         self.complete.checked_sub(1).map_or(age, |last| age.max(Age::fenced(last)))
     }
@@ -295,7 +293,7 @@ impl Kvs {
         self.index.reserve(keys, |place| self.store.pair(place).key);
     }
 
-    /// Ends the open segment.
+    /// Seals the open segment.
     fn seal(&mut self) {
         self.staged.extend(self.store.seal(self.next_age()));
         if self.store.is_wasteful(Layer::Staged) {
@@ -304,8 +302,8 @@ impl Kvs {
         }
     }
 
-    /// Copies the readable pairs of some segments, in order, into new segments, removes the old and returns the new. No segment holds
-    /// pairs of several ages.
+    /// Copies the readable pairs of some segments, in order, into new segments. Removes the old segments, and returns the new ones. No
+    /// segment holds pairs of several ages.
     fn rewrite(&mut self, numbers: Vec<u32>, layer: Layer) -> Vec<u32> {
         let mut rewritten = Vec::new();
         let mut copied = Copied::default();
@@ -335,7 +333,7 @@ impl Kvs {
         rewritten
     }
 
-    /// Makes what was copied a segment, if anything was.
+    /// Stores the copied pairs, if any, as a segment.
     fn keep(&mut self, copied: &mut Copied, layer: Layer) -> Option<u32> {
         if copied.pairs.len() == 0 {
             return None;
@@ -348,7 +346,7 @@ impl Kvs {
     }
 }
 
-/// Pairs of one age on their way from old segments into a new one, and the numbers and new offsets of their keys.
+/// Pairs of one age during a copy from old segments into a new one, and the numbers and new offsets of their keys.
 #[derive(Default)]
 struct Copied {
     age: Age,

@@ -1,14 +1,29 @@
-//! PMI-1, PMI-2 and the key-value space of an MPI job: one node's PMI server, to embed in a launcher or resource manager.
+//! A PMI-1 and PMI-2 server for the ranks of one job on one node, to embed in a launcher or a resource manager.
 //!
-//! * [`server::Server`] is a pure state machine: bytes of ranks go in, [`server::Action`]s come out. It speaks PMI-1.1 (1.2 as an
-//!   option) and PMI-2 on the same connection, by what each message looks like.
-//! * [`fence::Fence`] is the one seam to other nodes; [`fence::LocalFence`] serves a job on one node.
-//! * [`driver::Driver`] (feature `driver`, on by default) runs a server over the sockets of its ranks with tokio. Without it the
-//!   crate has no tokio in it.
-//! * [`threads::ThreadedServer`] (feature `threads`) does the same for hosts without a runtime.
-//! * [`mod@env`] tells which variables a rank is born with, and which ones of an outer launcher must go.
+//! # Design
 //!
-//! Serving a job of two ranks takes this much:
+//! [`server::Server`] is a state machine without I/O and without a clock. A driver carries bytes to it and carries out its
+//! actions. Two traits lead out of it: [`fence::Fence`] to other nodes, [`services::Services`] to the host. Both have an
+//! implementation for one node.
+//!
+//! ```text
+//! rank ── PMI_FD ──> Driver ── bytes ──> Server ── Action::Fence ──> Fence      other nodes
+//!                      ^                   │   └── Action::Call ───> Services   names, new jobs
+//!                      └── Action::Send ───┘
+//! ```
+//!
+//! # Most used
+//!
+//! * [`job::Job`], [`server::Settings`]: input of a server
+//! * [`driver::Driver`] (feature `driver`, default): tokio; `threads::ThreadedServer` (feature `threads`): plain threads
+//! * [`fence::LocalFence`], [`services::NoServices`]
+//! * [`env::RankEnvironment`], [`env::inherited`]: variables of a rank
+//! * [`report::EndReason`], [`Phase`]: results
+//! * `conformance::check` (feature `conformance`): tests a `Fence`
+//!
+//! # Examples
+//!
+//! `examples/embed_server.rs`, `embed_with_threads.rs`, `kvs_server.rs`, `fence_over_files.rs`.
 //!
 //! ```no_run
 //! # async fn demo() -> std::io::Result<()> {

@@ -1,7 +1,7 @@
-//! A Unix socket whose task is woken when there is something to read, and not each time the other end has read something.
+//! A Unix socket that wakes its task when there is data to read, and not each time the peer has read data.
 //!
-//! tokio's own sockets are watched for room to write all the time, and the kernel tells of room whenever the other end reads: who
-//! answers small requests is woken once more for each answer, for nothing. Here room is watched for only while there is none.
+//! tokio's own sockets always watch for room to write, and the kernel reports room whenever the peer reads. So a server of small requests
+//! wakes once more for each answer, without need. This socket watches for room only while there is none.
 
 use std::io::{self, IoSliceMut, Read, Write};
 use std::net::Shutdown;
@@ -24,23 +24,23 @@ pub struct ReadHalf {
     sender: Option<u32>,
 }
 
-/// The socket of both sides.
+/// The socket of both halves.
 #[derive(Debug)]
 struct Socket {
     stream: AsyncFd<UnixStream>,
-    /// True until a message has come with its sender.
+    /// True until a message has arrived with its sender.
     wants_sender: AtomicBool,
 }
 
-/// The writing side. The other end sees the end of the stream when it is dropped.
+/// The writing side. When it is dropped, the peer reads the end of the stream.
 #[derive(Debug)]
 pub struct WriteHalf {
     socket: Arc<Socket>,
-    /// A duplicate of the socket that is watched for room; there while a write waits for some.
+    /// A duplicate of the socket to watch for room; present while a write waits for room.
     room: Option<AsyncFd<OwnedFd>>,
 }
 
-/// The two sides of `socket`, which is made nonblocking. Must be called within a tokio runtime with I/O.
+/// Returns the two halves of `socket`, which becomes nonblocking. Must be called within a tokio runtime with I/O.
 ///
 /// # Errors
 /// Fails when the runtime cannot watch the socket.
@@ -52,10 +52,10 @@ pub fn split(socket: UnixStream) -> io::Result<(ReadHalf, WriteHalf)> {
 }
 
 impl Socket {
-    /// Reads bytes of one process, and returns their number and its id, which is unknown for bytes that were sent before the option was set, and
-    /// for a process that this one cannot see.
+    /// Reads bytes of one process, and returns their number and the process id. The id is unknown for bytes that were sent before the
+    /// option was set, and for a process outside this process namespace.
     fn read_with_sender(&self, room: &mut [u8]) -> io::Result<(usize, Option<u32>)> {
-        // Exactly one message of this kind: descriptors that are sent as well find no room, and the kernel closes them.
+        // Exactly one message of this kind: descriptors that arrive with it find no room, and the kernel closes them.
         let mut control = cmsg_space!(UnixCredentials);
         control.resize(control.capacity(), 0);
         let mut parts = [IoSliceMut::new(room)];
@@ -75,14 +75,13 @@ impl Socket {
 }
 
 impl ReadHalf {
-    /// Returns the process id of the sender of the bytes that were read last, once, if they are the answer to
-    /// [`WriteHalf::ask_for_sender`].
+    /// Returns the process id of the sender of the last bytes read, once, if [`WriteHalf::ask_for_sender`] requested it.
     pub fn take_sender(&mut self) -> Option<u32> {
         self.sender.take()
     }
 }
 
-/// Watches a descriptor. Its owner is of a type that keeps it as long as it lives.
+/// Watches a descriptor. The type of the owner keeps the descriptor open as long as the owner lives.
 fn watch<T: AsRawFd + Into<OwnedFd>>(owner: T, interest: Interest) -> io::Result<AsyncFd<T>> {
     #[expect(
         deprecated,
@@ -100,14 +99,14 @@ impl AsyncRead for ReadHalf {
             if socket.wants_sender.load(Ordering::Relaxed) {
                 let Ok(result) = guard.try_io(|_| socket.read_with_sender(room)) else { continue };
                 let (read, process) = result?;
-                // The socket stays ready: bytes of another process are not read with these.
+                // The socket stays ready: bytes of another process need a further read.
                 *sender = process;
                 buffer.advance(read);
                 return Poll::Ready(Ok(()));
             }
             let Ok(result) = guard.try_io(|stream| stream.get_ref().read(room)) else { continue };
             let read = result?;
-            // Less than fits was all there is: no need to be told so by another call. What comes meanwhile is a new event.
+            // A short read has emptied the socket, so no further call is needed to detect that. Later bytes are a new event.
             if 0 < read && read < room.len() {
                 guard.clear_ready();
             }
@@ -123,7 +122,8 @@ impl WriteHalf {
         self.socket.stream.get_ref()
     }
 
-    /// Has the kernel attach the sender's process id to the next bytes (`SCM_CREDENTIALS`, unix(7)); [`ReadHalf::take_sender`] returns it.
+    /// Makes the kernel attach the sender's process id to the next bytes (`SCM_CREDENTIALS`, unix(7)); [`ReadHalf::take_sender`] returns
+    /// it.
     ///
     /// # Errors
     /// Fails if the kernel refuses the option.
@@ -133,15 +133,15 @@ impl WriteHalf {
         Ok(())
     }
 
-    /// Writes what the socket takes at once.
+    /// Writes as many bytes as the socket takes at once.
     ///
     /// # Errors
-    /// `WouldBlock` if it takes nothing, and what else the system says.
+    /// `WouldBlock` if the socket is full, and any other error of the system.
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         self.get_ref().write(bytes)
     }
 
-    /// Waits until the socket takes something, or the other end is gone.
+    /// Waits until the socket has room, or the peer has closed.
     ///
     /// # Errors
     /// Fails when the runtime cannot watch the socket.
@@ -166,7 +166,7 @@ impl AsyncWrite for WriteHalf {
                 }
             }
             match &self.room {
-                // It said that there was room, and there is none any more.
+                // The last event reported room, but the socket is full again.
                 Some(room) => ready!(room.poll_write_ready(context))?.clear_ready(),
                 None => self.room = Some(self.watch_room()?),
             }
@@ -184,7 +184,7 @@ impl AsyncWrite for WriteHalf {
 
 impl Drop for WriteHalf {
     fn drop(&mut self) {
-        // The other end may have gone before.
+        // The peer may already have closed.
         let _ = self.get_ref().shutdown(Shutdown::Write);
     }
 }
@@ -220,7 +220,7 @@ mod tests {
         assert!(polled.is_pending());
         assert_eq!(writer.try_write(b"answer").unwrap(), 6);
         assert_eq!(theirs.read(&mut [0; 8]).unwrap(), 6);
-        // Between two tasks the runtime looks for events.
+        // The runtime polls for events between two tasks.
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(reader.read(&mut bytes).await.unwrap(), 7);
     }
 
-    /// Bytes of two processes are two reads, and none of them is left unread.
+    /// Bytes of two processes need two reads, and no byte stays unread.
     #[tokio::test]
     async fn the_sender_is_known_for_the_bytes_after_the_question_alone() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
@@ -254,7 +254,7 @@ mod tests {
         }
     }
 
-    /// What comes with descriptors is read without them, and its sender is not known.
+    /// Data with attached descriptors is read without them, and its sender is unknown.
     #[tokio::test]
     async fn descriptors_that_are_sent_do_not_arrive() {
         let (ours, theirs) = UnixStream::pair().unwrap();

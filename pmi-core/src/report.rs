@@ -1,6 +1,6 @@
-//! Reports of a server to its host about ranks: how far they have come, which fences they wait in, why the job must end.
+//! Reports of a server to its host about ranks: their progress, their fences, and the reason why the job must end.
 //!
-//! The words are the same for every protocol; hosts need not know which one a rank speaks.
+//! The terms are the same for every protocol; a host does not need to know the protocol of a rank.
 
 use std::sync::Arc;
 
@@ -18,9 +18,9 @@ pub enum Phase {
     /// The rank has sent nothing.
     #[default]
     Silent,
-    /// The rank spoke, and has not finalized.
+    /// The rank has sent a message, and has not finalized.
     Open,
-    /// The rank said `finalize`; nothing more is expected of it.
+    /// The rank has sent `finalize`; no further message is expected.
     Finalized,
 }
 
@@ -29,8 +29,8 @@ pub enum Phase {
 pub struct DialoguePoint {
     /// Phase of the dialogue.
     pub phase: Phase,
-    /// Number of fences of all ranks of its job that are over. A rank that ended after so many is missed in none of those before, whatever
-    /// ranks of other nodes wait for still: the result is on its way to them.
+    /// Number of complete fences of all ranks of its job. A rank that ends after this number is missing in none of these fences, even if
+    /// ranks of other nodes still wait: the result is in transit to them.
     pub fences: u64,
 }
 
@@ -41,9 +41,9 @@ pub struct Progress {
     pub rank: Rank,
     /// Phase of its dialogue.
     pub phase: Phase,
-    /// The last command it sent, as written; shortened if it is longer than any real one.
+    /// The last command of the rank, as sent; shortened if it is longer than any real command.
     pub last_command: Option<String>,
-    /// Number of fences of all ranks of its job that are over.
+    /// Number of complete fences of all ranks of its job.
     pub fences: u64,
 }
 
@@ -53,7 +53,8 @@ impl Progress {
         DialoguePoint { phase: self.phase, fences: self.fences }
     }
 
-    /// Returns true if the rank has begun to set up its library, and has not left a fence with all others: in MPI it is in `MPI_Init`.
+    /// Returns true if the rank has begun to initialize its library, and has not left a fence with all other ranks: in MPI it is in
+    /// `MPI_Init`.
     pub fn is_in_init(&self) -> bool {
         self.phase == Phase::Open && self.fences == 0
     }
@@ -62,22 +63,22 @@ impl Progress {
 /// A fence in which ranks of this node wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FenceStatus {
-    /// Name that tells this fence from all others of the job, together with `epoch`.
+    /// Name that identifies this fence in the job, together with `epoch`.
     pub name: Arc<str>,
-    /// Number of fences of that name that came before.
+    /// Number of earlier fences of that name.
     pub epoch: Epoch,
     /// True if every rank of the job takes part.
     pub whole_job: bool,
-    /// True in the start-up of the job, or of its ranks that begin again: no fence of the whole job is over, so that ranks are in `MPI_Init`.
+    /// True during the start of the job, or of its restarted ranks: no fence of the whole job is complete, so ranks are in `MPI_Init`.
     pub at_start: bool,
     /// Ranks of this node that wait.
     pub waiting: Vec<LocalRank>,
-    /// Ranks of this node that they wait for. When there are none, ranks of other nodes are missing, or the result is on its way.
+    /// Missing ranks of this node. If there are none, ranks of other nodes are missing, or the result is in transit.
     pub missing: Vec<LocalRank>,
 }
 
 impl FenceStatus {
-    /// Returns the status of a gathering; `None` when no rank waits in it. Those that can be done without are not missing.
+    /// Returns the status of a gathering; `None` when no rank waits in it. Dispensable ranks are not missing.
     pub(crate) fn of<W>(
         name: &Arc<str>,
         (whole_job, at_start): (bool, bool),
@@ -91,19 +92,19 @@ impl FenceStatus {
     }
 }
 
-/// Reason for which a server says that its job must end.
+/// Reason why a job must end.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum EndReason {
-    /// A rank asked for it.
+    /// A rank requested it.
     Abort {
         /// The rank that aborts.
         rank: Rank,
-        /// Exit code that it gave; some clients give none.
+        /// Exit code of the request; some clients send none.
         code: Option<i32>,
-        /// True if it asked for the whole job to end; else the rank alone wants to leave.
+        /// True if the request is for the whole job; else only the rank leaves.
         whole_job: bool,
-        /// Text that it gave, perhaps empty.
+        /// Text of the request, possibly empty.
         message: String,
     },
     /// A rank broke its protocol.
@@ -113,11 +114,11 @@ pub enum EndReason {
         /// The violation.
         offence: Offence,
     },
-    /// A rank speaks a version that is not offered; it was told so, and cannot go on.
+    /// A rank uses a version that is not offered. It has received an error, and cannot continue.
     NotOffered {
         /// The rank.
         rank: Rank,
-        /// The version it asked for.
+        /// The requested version.
         version: Version,
     },
     /// A rank's process ended with status 0, but the rank had not finalized.
@@ -125,14 +126,14 @@ pub enum EndReason {
         /// The rank.
         rank: Rank,
     },
-    /// A rank's process ended with status 0 without a word, while others are in `MPI_Init` and wait for it.
+    /// A rank's process ended with status 0 without a message, while other ranks wait for it in `MPI_Init`.
     LeftBeforeInit {
         /// The rank.
         rank: Rank,
-        /// Ranks that spoke.
+        /// Ranks that have sent a message.
         others: Vec<Rank>,
     },
-    /// A rank is through with PMI, while others wait for it in a fence, a group's fence or a ring.
+    /// A rank can send nothing more, while other ranks wait for it in a fence, a group's fence or a ring.
     LeftFence {
         /// The rank.
         rank: Rank,
@@ -141,7 +142,7 @@ pub enum EndReason {
     },
     /// A fence failed.
     Fence(Arc<FenceError>),
-    /// The server, or a fence or service of its host, panicked: what ranks wait for may never come.
+    /// The server, or a fence or service of its host, panicked. Ranks may wait indefinitely.
     Panicked {
         /// Text of the panic.
         text: String,
@@ -152,13 +153,13 @@ pub enum EndReason {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Offence {
-    /// The stream cannot be cut into messages.
+    /// The stream cannot be split into messages.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// A message says nothing.
+    /// A message has no command.
     #[error(transparent)]
     NoCommand(#[from] NoCommand),
-    /// A server of another protocol cannot read what it got.
+    /// A server of another protocol cannot decode its input.
     #[error("{protocol}: {error}")]
     Foreign {
         /// Name of the protocol.
@@ -168,7 +169,7 @@ pub enum Offence {
     },
 }
 
-/// One message on its way, for a trace.
+/// One message in transit, for a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
     /// Rank of the connection; `None` before it is claimed.
@@ -179,7 +180,7 @@ pub struct Trace {
     pub bytes: Bytes,
 }
 
-/// Side that sent a message.
+/// Sender of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
     /// The rank.

@@ -1,13 +1,14 @@
-//! Resources that outlive the process that made them: what ranks register with their server, so that their host removes what they leave.
+//! Resources that outlive the process that created them. Ranks register them with their server, so that their host removes the remaining
+//! ones.
 //!
 //! A name is `KIND:ID`:
 //!
 //! | kind | id |
 //! |---|---|
 //! | `shm`, `sem`, `msg` | number of a shared memory segment, a set of semaphores or a message queue of System V; none yet in an intent |
-//! | `pshm`, `psem`, `mq` | name of a shared memory object, a semaphore or a message queue of POSIX, with `/` before it or without |
+//! | `pshm`, `psem`, `mq` | name of a shared memory object, a semaphore or a message queue of POSIX, with or without a leading `/` |
 //! | `file`, `dir` | absolute path |
-//! | `pid` | number of a process; none yet in an intent |
+//! | `pid` | process id; none yet in an intent |
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -17,28 +18,28 @@ use std::path::PathBuf;
 /// The longest name of a resource, in bytes.
 pub const NAME_MAX: usize = 1024;
 
-/// The longest name of a POSIX object, in bytes: a file system adds `sem.` before it, and has 255 for all.
+/// The longest name of a POSIX object, in bytes: a file system adds the prefix `sem.`, and limits the sum to 255.
 const POSIX_MAX: usize = 250;
 
-/// The lowest process number that a rank can have made.
+/// The lowest process id that a rank can register.
 const PID_MIN: i32 = 2;
 
-/// A resource that a rank has made, or is about to make.
+/// A resource that a rank has created, or is about to create.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Resource {
-    /// An object of System V; without its number, one that is about to be made.
+    /// A System V object; without a number, it is about to be created.
     SystemV(SystemV, Option<i32>),
-    /// An object of POSIX, by its name without `/`.
+    /// A POSIX object, by its name without `/`.
     Posix(Posix, String),
-    /// A file, or whatever is no directory, by its absolute path.
+    /// A file or any other object except a directory, by its absolute path.
     File(PathBuf),
-    /// A directory with all that is in it, by its absolute path.
+    /// A directory with its contents, by its absolute path.
     Directory(PathBuf),
-    /// A process; without its number, one that is about to be made.
+    /// A process; without an id, it is about to be created.
     Process(Option<i32>),
 }
 
-/// Kind of an object of System V.
+/// Kind of a System V object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SystemV {
     /// A shared memory segment (`shmget`).
@@ -49,7 +50,7 @@ pub enum SystemV {
     Messages,
 }
 
-/// Kind of an object of POSIX.
+/// Kind of a POSIX object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Posix {
     /// A shared memory object (`shm_open`).
@@ -60,32 +61,32 @@ pub enum Posix {
     Messages,
 }
 
-/// A text that names no resource.
+/// Error of a text that is not the name of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResourceNameError {
     /// The text has no known kind before a colon.
     #[error("a resource is shm:ID, sem:ID, msg:ID, pshm:NAME, psem:NAME, mq:NAME, file:PATH, dir:PATH or pid:ID")]
     Kind,
-    /// The number behind the kind is none.
-    #[error("the id behind shm, sem, msg and pid is a number, or nothing in an intent")]
+    /// The number after the kind is invalid.
+    #[error("the id after shm, sem, msg and pid is a number, or nothing in an intent")]
     Number,
-    /// The name behind the kind cannot be one of an object of POSIX.
-    #[error("the name behind pshm, psem and mq is one word of at most {POSIX_MAX} bytes without further /")]
+    /// The name after the kind is not a valid name of a POSIX object.
+    #[error("the name after pshm, psem and mq is one word of at most {POSIX_MAX} bytes without further /")]
     Posix,
-    /// The path behind the kind is not absolute, or has parts that lead back.
-    #[error("the path behind file and dir is absolute, and has no part . or ..")]
+    /// The path after the kind is not absolute, or has empty, `.` or `..` components.
+    #[error("the path after file and dir is absolute, and has no part . or ..")]
     Path,
-    /// The name is very long, or has signs that cannot be shown.
+    /// The name is too long, or has control characters.
     #[error("a resource has a name of at most {NAME_MAX} bytes, without control characters")]
     Text,
 }
 
 impl Resource {
-    /// Reads a name.
+    /// Parses a name.
     ///
     /// # Errors
-    /// Fails for a text that names no resource.
+    /// Fails for a text that is not the name of a resource.
     pub fn parse(name: &[u8]) -> Result<Self, ResourceNameError> {
         if name.len() > NAME_MAX || name.iter().any(u8::is_ascii_control) {
             return Err(ResourceNameError::Text);
@@ -106,12 +107,12 @@ impl Resource {
         }
     }
 
-    /// Returns true if the resource is there by its name; else it is about to be made, and its maker learns its number then.
+    /// Returns true if the name identifies an object. Otherwise the object is about to be created, and gets its number then.
     pub fn is_numbered(&self) -> bool {
         !matches!(self, Self::SystemV(_, None) | Self::Process(None))
     }
 
-    /// Returns the name of a resource of this kind that is about to be made, where that has no number yet.
+    /// Returns the name of a future resource of this kind, if the kind has numbers.
     pub fn unnumbered(&self) -> Option<Self> {
         match self {
             Self::SystemV(kind, _) => Some(Self::SystemV(*kind, None)),
@@ -142,7 +143,7 @@ fn number(id: &[u8], least: i32) -> Result<Option<i32>, ResourceNameError> {
     if id.is_empty() {
         return Ok(None);
     }
-    // `parse` alone would take a sign.
+    // `parse` alone would accept a sign.
     let digits = str::from_utf8(id).ok().filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
     let number = digits.and_then(|digits| digits.parse().ok()).filter(|&number| number >= least);
     number.map(Some).ok_or(ResourceNameError::Number)
@@ -161,7 +162,7 @@ fn path(id: &[u8]) -> Result<PathBuf, ResourceNameError> {
     is_path.then(|| OsStr::from_bytes(id).into()).ok_or(ResourceNameError::Path)
 }
 
-/// A step of a rank's resource, for which it waits until its host has taken note.
+/// A change of a rank's resource. The rank waits until its host has recorded the change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceChange {
     /// The resource.
@@ -173,25 +174,25 @@ pub struct ResourceChange {
 /// Kind of a [`ResourceChange`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResourceStep {
-    /// The rank is about to make it.
+    /// The rank is about to create the resource.
     Intend,
-    /// The rank has made it. One that has a number only now takes the place of an intent of its kind.
+    /// The rank has created the resource. If the kind has numbers, it replaces an intent of this kind.
     Hold,
-    /// It is the host's concern no more: the rank has removed it, or gives up its intent.
+    /// The host is no longer responsible: the rank has removed the resource, or cancels its intent.
     Release,
 }
 
-/// A resource that the host does not take note of; the rank must see to it itself.
+/// Reason why the host does not record a resource. The rank must then remove it itself.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResourceError {
-    /// The host removes nothing.
+    /// The host removes no resources.
     #[error("this host removes no resources")]
     Unserved,
-    /// The resource is not there, or not the launch's to remove.
+    /// The resource does not exist, or the launch may not remove it.
     #[error("{reason}")]
     Refused {
-        /// What was seen.
+        /// Reason of the refusal.
         reason: String,
     },
 }

@@ -1,15 +1,15 @@
-//! The ranks of one job on one node as every server sees them: who has a connection, who spoke, who is gone, and what each may still
-//! use of the server's memory.
+//! The ranks of one job on one node, as every server sees them: connections, dialogue states, ends, and the remaining share of each rank
+//! in the server's memory.
 //!
 //! ```text
-//!               speak                  finalize
+//!               message                finalize
 //! Silent ───────────────> Open ─────────────────────> Finalized
 //!   │ exit                 │ exit  ^                      │ exit: in order
-//!   v                      v       └──────────────────────┘ speak (a restarted program, MPI sessions)
-//! deserts if others spoke  LeftWithoutFinalize
+//!   v                      v       └──────────────────────┘ message (a restarted program, MPI sessions)
+//! LeftBeforeInit           LeftWithoutFinalize
 //! ```
 //!
-//! Pure: a server asks after each input whether somebody [deserted](Roster::left_before_init) others.
+//! Pure: after each input, a server checks whether a rank [left before `init`](Roster::left_before_init) while other ranks wait.
 
 use std::borrow::Cow;
 
@@ -35,44 +35,44 @@ pub struct RankState {
     pub rank: Rank,
     /// Phase of its dialogue.
     pub phase: Phase,
-    /// Number of times that it began: once, and again each time after `finalize`, or with all others.
+    /// Number of times that it has begun: once, and again after each `finalize`, or at a restart of all ranks.
     pub lives: u32,
-    /// Its connection, while it has one.
+    /// Its connection, if any.
     pub connection: Option<ConnectionId>,
-    /// The last command it sent.
+    /// Its last command.
     pub last_command: Option<Cow<'static, str>>,
-    /// True once its process has ended with status 0, or in a way that the host bears.
+    /// True after its process has ended with status 0, or in a way that the host tolerates.
     pub exited: bool,
-    /// Kind of its end, if it died in the middle of its dialogue, and the host bears that.
+    /// Kind of its end, if it died during its dialogue and the host tolerates that.
     pub died: Option<DeathKind>,
-    /// True once a second process has spoken as this rank.
+    /// True after a second process has sent messages as this rank.
     pub has_second: bool,
-    /// Memory of the server that it has used.
+    /// Server memory that it has used.
     pub quota: Quota,
 }
 
-/// Use that a rank makes of its server's memory.
+/// A rank's use of its server's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quota {
-    /// Bytes of keys and values put so far, with what their places take.
+    /// Bytes of keys and values put so far, including the memory of their places.
     bytes: usize,
     /// Unanswered questions.
     questions: usize,
-    /// Key-value spaces made so far.
+    /// Key-value spaces created so far.
     spaces: u32,
 }
 
 impl Quota {
-    /// Bytes that a pair counts for beside its key and value: about what its place takes, without which a million pairs of one byte
-    /// were a megabyte.
+    /// Bytes of a pair in addition to its key and value: about the memory of its place. Without it, a million pairs of one byte would
+    /// count as one megabyte.
     pub const PAIR_COST: usize = 64;
 
-    /// Counts a pair unless it would exceed `limit`; false if it would. Nothing is given back for the value that was there before.
+    /// Counts a pair. Returns false, and counts nothing, if it would exceed `limit`. A replaced value is not credited.
     pub fn take_pair(&mut self, key: usize, value: usize, limit: usize) -> bool {
         self.take_bytes(key + value + Self::PAIR_COST, limit)
     }
 
-    /// Counts `bytes` unless they would exceed `limit`; false if they would.
+    /// Counts `bytes`. Returns false, and counts nothing, if they would exceed `limit`.
     pub fn take_bytes(&mut self, bytes: usize, limit: usize) -> bool {
         let fits = self.bytes.checked_add(bytes).is_some_and(|sum| sum <= limit);
         if fits {
@@ -81,8 +81,8 @@ impl Quota {
         fits
     }
 
-    /// Counts `bytes` in the place of `replaced`, which were counted before, unless that would exceed `limit`; false if it would. What
-    /// takes no more than before always fits.
+    /// Counts `bytes` in place of `replaced`, which were counted before. Returns false if that would exceed `limit`. A value that is not
+    /// longer than before always fits.
     pub fn replace_bytes(&mut self, replaced: usize, bytes: usize, limit: usize) -> bool {
         let kept = self.bytes.saturating_sub(replaced);
         let fits = bytes <= replaced || kept.checked_add(bytes).is_some_and(|sum| sum <= limit);
@@ -92,12 +92,12 @@ impl Quota {
         fits
     }
 
-    /// Nothing is left of what was put, nor of the spaces that were made. Questions that are not answered stay.
+    /// Resets the bytes and the number of spaces. Unanswered questions stay counted.
     pub fn forget_pairs(&mut self) {
         (self.bytes, self.spaces) = (0, 0);
     }
 
-    /// Gives bytes back that were counted for what was not kept.
+    /// Credits bytes that were counted but not stored.
     pub fn give_back_bytes(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_sub(bytes);
     }
@@ -110,12 +110,12 @@ impl Quota {
     /// Bytes of a question that count as one more question.
     const QUESTION_BYTES: usize = 64 * 1024;
 
-    /// Returns the number of questions as which one counts that keeps so many bytes until it is answered.
+    /// Returns the number of questions that a question of `bytes` stored bytes counts for.
     pub fn questions_of(bytes: usize) -> usize {
         1 + bytes / Self::QUESTION_BYTES
     }
 
-    /// Returns the bytes that a spawn takes until it is answered.
+    /// Returns the bytes that a spawn stores until it is answered.
     pub fn bytes_of_spawn(request: &SpawnRequest) -> usize {
         let texts = |texts: &[Bytes]| texts.iter().map(|text| text.len() + Self::PAIR_COST).sum::<usize>();
         let pairs = |pairs: &[(Bytes, Bytes)]| {
@@ -125,12 +125,12 @@ impl Quota {
         pairs(&request.preput) + request.apps.iter().map(of_app).sum::<usize>()
     }
 
-    /// Counts a question that is answered later, unless `limit` are open; false if they are.
+    /// Counts an unanswered question. Returns false if `limit` are open.
     pub fn ask(&mut self, limit: usize) -> bool {
         self.ask_many(1, limit)
     }
 
-    /// Counts so many questions at once, all or none.
+    /// Counts several questions at once, all or none.
     pub fn ask_many(&mut self, questions: usize, limit: usize) -> bool {
         let fits = self.questions.checked_add(questions).is_some_and(|sum| sum <= limit);
         if fits {
@@ -139,18 +139,18 @@ impl Quota {
         fits
     }
 
-    /// Counts a key-value space and returns its number, from 1; `None` if `limit` are made.
+    /// Counts a key-value space and returns its number, from 1; `None` if `limit` exist.
     pub fn take_space(&mut self, limit: u32) -> Option<u32> {
         self.spaces = self.spaces.checked_add(1).filter(|&number| number <= limit)?;
         Some(self.spaces)
     }
 
-    /// A question was answered.
+    /// Records an answered question.
     pub fn answered(&mut self) {
         self.answered_many(1);
     }
 
-    /// So many questions were answered.
+    /// Records several answered questions.
     pub fn answered_many(&mut self, questions: usize) {
         self.questions = self.questions.saturating_sub(questions);
     }
@@ -176,50 +176,50 @@ impl RankState {
         }
     }
 
-    /// The rank said its first word, or began again after `finalize`. Returns true for the first word.
+    /// Records the rank's first message, or its return after `finalize`. Returns true for the first message.
     pub fn speak(&mut self) -> bool {
         let before = std::mem::replace(&mut self.phase, Phase::Open);
         self.lives += u32::from(before != Phase::Open);
         before == Phase::Silent
     }
 
-    /// A second process speaks as this rank. Returns true the first time, if the rank has not finalized.
+    /// Records a second process of this rank. Returns true the first time, if the rank has not finalized.
     pub fn note_second(&mut self) -> bool {
         self.phase == Phase::Open && !std::mem::replace(&mut self.has_second, true)
     }
 
-    /// The rank's program was replaced, in a job whose ranks may begin again. It counts as living for the time that is to come, number `life`.
+    /// Records that the rank's program was replaced, in a job with restarts. `life` is the number of the new life.
     pub fn begin_again(&mut self, life: u32) {
         (self.phase, self.lives) = (Phase::Open, life);
     }
 
-    /// Returns the connection in whose place a new one of the rank may come: its dialogue is over, though perhaps it was not read to its end
-    /// yet, or a process that the rank has forked holds it open. `None` if it has no connection, or one that is in use.
+    /// Returns the connection that a new one of the rank may replace: its dialogue is over, although it may have unread messages, or a
+    /// forked process of the rank may hold it open. `None` without a connection, or while it is in use.
     pub fn former_connection(&self) -> Option<ConnectionId> {
         self.connection.filter(|_| self.phase == Phase::Finalized)
     }
 
-    /// Its process has ended in a way that the host bears.
+    /// Records that its process has ended in a way that the host tolerates.
     pub fn fail(&mut self, kind: DeathKind) {
         self.exited = true;
-        // One that was through with its server, or never spoke to it, is not missed as others are.
+        // A rank that had finalized, or had never sent a message, does not count as dead.
         self.died = (self.phase == Phase::Open).then_some(kind);
     }
 
-    /// Returns true if nothing more can come from the rank: it finalized, or its process has ended.
+    /// Returns true if the rank can send nothing more: it has finalized, or its process has ended.
     pub fn is_gone(&self) -> bool {
         self.exited || self.phase == Phase::Finalized
     }
 
-    /// Returns true if nothing more can come from the rank for those whose dialogue began `lives` times. One that finalized is not gone
-    /// while its process lives for those who have finalized and come back: it may do the same.
+    /// Returns true if the rank can send nothing more to ranks that have begun `lives` times. A finalized rank with a live process may
+    /// begin again, as these ranks have.
     pub fn is_gone_for(&self, lives: u32) -> bool {
         self.is_gone() && (self.exited || self.lives >= lives)
     }
 }
 
 impl Roster {
-    /// A roster of ranks that are silent yet, in rank order.
+    /// Creates a roster of silent ranks, in rank order.
     pub fn new(ranks: impl IntoIterator<Item = Rank>) -> Self {
         Self { ranks: ranks.into_iter().map(RankState::new).collect() }
     }
@@ -244,7 +244,7 @@ impl Roster {
         (0..self.ranks.len()).map(|local| LocalRank(local as u32))
     }
 
-    /// Returns the position of `rank` on this node; `None` if it is on another.
+    /// Returns the position of `rank` on this node; `None` if it is on another node.
     pub fn local(&self, rank: Rank) -> Option<LocalRank> {
         let position = self.ranks.binary_search_by_key(&rank, |state| state.rank).ok()?;
         Some(LocalRank(position as u32))
@@ -255,17 +255,17 @@ impl Roster {
         self.ranks.get(local.index())
     }
 
-    /// Returns the state of a rank, to change it.
+    /// Returns the mutable state of a rank.
     pub fn get_mut(&mut self, local: LocalRank) -> Option<&mut RankState> {
         self.ranks.get_mut(local.index())
     }
 
-    /// Ranks that have died, in rank order.
+    /// Dead ranks, in rank order.
     pub fn deaths(&self) -> impl Iterator<Item = Death> {
         self.ranks.iter().filter_map(|state| Some(Death { rank: state.rank, kind: state.died? }))
     }
 
-    /// Reports a rank of a job with so many fences to the host; `None` if the node has no such rank.
+    /// Reports the progress of a rank to the host, for a job with `fences` complete fences; `None` if the node has no such rank.
     pub fn progress(&self, local: LocalRank, fences: u64) -> Option<Progress> {
         self.get(local).map(|state| Progress {
             rank: state.rank,
@@ -275,7 +275,7 @@ impl Roster {
         })
     }
 
-    /// Returns the reason to end the job if a rank's process ended without a word while others spoke: they wait for it in `MPI_Init`.
+    /// Returns the reason to end the job if a rank's process ended without a message, while other ranks wait for it in `MPI_Init`.
     pub fn left_before_init(&self) -> Option<EndReason> {
         let silent = self.ranks.iter().find(|state| state.exited && state.phase == Phase::Silent)?;
         let spoke = self.ranks.iter().filter(|state| state.phase != Phase::Silent);
@@ -284,9 +284,8 @@ impl Roster {
     }
 }
 
-/// Returns the rank for which ranks wait in `fence` though it is gone, and the reason to end its job; `None` if all may still come, or
-/// `is_dispensable` is true for those who may not. See [`RankState::is_gone_for`]. Takes the time of two looks at each member, and no memory
-/// unless somebody is gone.
+/// Returns a missing rank of `fence` that is gone, and the reason to end its job. Returns `None` if each missing rank may still arrive,
+/// or is dispensable. See [`RankState::is_gone_for`]. Reads each member twice, and allocates memory only if a rank is gone.
 pub fn left_fence<'s, R: Copy + Ord, W>(
     fence: &Gathering<R, W>,
     state: impl Fn(R) -> &'s RankState,

@@ -1,4 +1,4 @@
-//! Runs a pure protocol server over sockets with tokio; every server of this project runs on it, whatever it speaks.
+//! Runs a pure protocol server over sockets with tokio. Every server of this project runs on it, with any protocol.
 //!
 //! ```text
 //!  socket ──read──> task of the connection ─────────┐                      ┌─> write, at once if the socket takes it;
@@ -7,8 +7,8 @@
 //!  host ──Runner::with──> method call ──────────────┘   then every Effect ─┴─> start a task, set or cancel a timer
 //! ```
 //!
-//! The lock is a plain mutex, held while one input is handled and its answers are written to nonblocking sockets; nothing blocks or
-//! awaits while it is held. What the protocol means is left to the [`Protocol`], with all its state.
+//! The lock is a plain mutex. It is held while one input is handled and its answers are written to nonblocking sockets. Nothing blocks or
+//! awaits while it is held. The [`Protocol`] holds all protocol state, and interprets the messages.
 
 mod announcement;
 mod connection;
@@ -45,23 +45,24 @@ use self::timing::Deadline;
 use crate::connections::{ANSWER_MAX, ConnectionId};
 use crate::quiet;
 
-/// Bytes that may wait for a rank before its requests are handled no further (back-pressure).
+/// Unsent bytes to a rank above which its further requests wait (back-pressure).
 const PAUSE_ABOVE: usize = 64 * 1024;
 
-/// Bytes that may wait for a rank before its connection is closed: the longest answer, and events, which come without being asked for, so
-/// that pausing does not bound them.
+/// Unsent bytes to a rank above which its connection is closed: the longest answer, and events. Events are unsolicited, so that a pause
+/// does not bound them.
 const UNSENT_MAX: usize = ANSWER_MAX + 64 * 1024 * 1024;
 
-/// Bytes that are read at most of a rank whose process has ended: more than a socket holds. A process that it has left may go on writing.
+/// Maximum number of bytes read from a rank after the end of its process: more than a socket holds. A child process of the rank may
+/// continue to write.
 const LAST_WORDS_MAX: usize = 16 * 1024 * 1024;
 
-/// Requests are shorter than this, as a rule; a longer one takes several reads.
+/// Most requests are shorter than this; a longer one takes several reads.
 const READ_SIZE: usize = 4096;
 
-/// Pause before a socket is tried again that could not be accepted or watched, because descriptors or memory are short.
+/// Pause before a retry, when a socket cannot be accepted or watched for lack of descriptors or memory.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(20);
 
-/// Time for which [`Runner::stay_awake`] keeps the runtime from sleeping after a request.
+/// Time that [`Runner::stay_awake`] keeps the runtime awake after a request.
 const AWAKE: Duration = Duration::from_micros(50);
 
 /// A running [`Protocol`]. Its connections, tasks and timers end when it is dropped.
@@ -71,9 +72,9 @@ pub struct Runner<P: Protocol> {
 
 struct Shared<P: Protocol> {
     state: Mutex<State<P>>,
-    /// Wakes the task that keeps the runtime awake, if there is one.
+    /// Wakes the task that keeps the runtime awake, if any.
     requested: Notify,
-    /// Wakes the task that waits for the next deadline, when that has changed.
+    /// Wakes the task that waits for the next deadline, when the deadline has changed.
     rescheduled: Notify,
 }
 
@@ -81,18 +82,18 @@ struct State<P: Protocol> {
     protocol: P,
     /// By connection id.
     connections: Vec<Option<Connection>>,
-    /// Connections that have not said which rank they are; each has a deadline for it.
+    /// Connections without a claimed rank; each has a deadline for its claim.
     unclaimed: usize,
     deadlines: Deadlines<Deadline<P::Timer>>,
-    /// True once a task waits for deadlines.
+    /// True after a task has started to wait for deadlines.
     keeps_time: bool,
     last_request: Instant,
-    /// Room for what one read brings.
+    /// Buffer for one read.
     room: Box<[u8]>,
     tasks: JoinSet<()>,
-    /// This state, for tasks that outlive what started them.
+    /// This state, for tasks that outlive their starter.
     shared: Weak<Shared<P>>,
-    /// True once the runner is dropped: no task begins any more.
+    /// True after the runner is dropped: no new task starts.
     is_closed: bool,
 }
 
@@ -117,7 +118,7 @@ impl<P: Protocol> Runner<P> {
         Self { shared }
     }
 
-    /// Gives the protocol an input of the host, and does everything that it then wants done.
+    /// Passes an input of the host to the protocol, and carries out all resulting effects.
     pub fn with<T>(&self, input: impl FnOnce(&mut P) -> T) -> T {
         let mut state = self.shared.state.lock();
         let result = input(&mut state.protocol);
@@ -125,7 +126,7 @@ impl<P: Protocol> Runner<P> {
         result
     }
 
-    /// Begins the conversation over a socket that is a rank's from the beginning; `begin` tells the protocol.
+    /// Starts the conversation over a socket that belongs to a rank from the start; `begin` registers it with the protocol.
     ///
     /// # Errors
     /// Fails when the runtime cannot watch the socket, and as `begin` does.
@@ -144,22 +145,22 @@ impl<P: Protocol> Runner<P> {
         Ok(())
     }
 
-    /// Keeps the runtime from sleeping for 50 us after each request, while [`Protocol::expects_requests`]: a client that asks one thing
-    /// after the other then waits for its answer and not for a sleeping core (measured in a virtual machine: 10 us instead of 50 for
-    /// each request).
+    /// Keeps the runtime from sleeping for 50 us after each request, while [`Protocol::expects_requests`]. A client with successive
+    /// requests then waits for its answer, and not for a sleeping core. Measured in a virtual machine: 10 us instead of 50 for each
+    /// request.
     ///
-    /// Worth it only while a core is free for it: with fewer ranks here than cores.
+    /// Useful only with a free core: with fewer ranks here than cores.
     pub fn stay_awake(&self) {
         let shared = Arc::clone(&self.shared);
         self.shared.state.lock().spawn(async move { shared.stay_awake().await });
     }
 
-    /// Handles at once what a connection has sent so far, up to 16 MiB. A host calls it when a rank's process has ended, so that the rank's
-    /// last words count before its end does.
+    /// Handles at once the messages that a connection has sent so far, up to 16 MiB. A host calls it after the end of a rank's process,
+    /// so that the rank's last messages count before its end.
     pub fn drain(&self, connection_of: impl FnOnce(&P) -> Option<ConnectionId>) {
         let mut state = self.shared.state.lock();
         if let Some(id) = connection_of(&state.protocol) {
-            // The task of the connection sees the end of the stream as well, and takes care of it.
+            // The task of the connection also reads the end of the stream, and handles it.
             self.shared.read_out(&mut state, id);
         }
     }
@@ -168,7 +169,7 @@ impl<P: Protocol> Runner<P> {
 impl<P: Protocol> Drop for Runner<P> {
     fn drop(&mut self) {
         let mut state = self.shared.state.lock();
-        // The tasks hold the state that holds the tasks. One that waits for the lock now starts no other.
+        // The tasks hold the state, and the state holds the tasks. A task that waits for the lock now starts no other task.
         state.is_closed = true;
         state.tasks = JoinSet::new();
         state.connections.clear();
@@ -188,13 +189,13 @@ impl<P: Protocol> State<P> {
         self.connections.get_mut(id.0 as usize)?.as_mut()
     }
 
-    /// Returns true while the connection that was made with `drained` is read: it is open, and `id` names no later one.
+    /// Returns true while the connection with `drained` is read: it is open, and `id` does not belong to a later connection.
     fn is_read(&mut self, id: ConnectionId, drained: &Arc<Notify>) -> bool {
         let connection = self.connection(id);
         connection.is_some_and(|connection| Arc::ptr_eq(&connection.drained, drained) && !connection.is_ending)
     }
 
-    /// Lets a task end with its connection.
+    /// Aborts a task when its connection closes.
     fn end_with(&mut self, id: ConnectionId, task: AbortHandle) {
         if let Some(connection) = self.connection(id) {
             connection.tasks.retain(|task| !task.is_finished());
@@ -202,7 +203,7 @@ impl<P: Protocol> State<P> {
         }
     }
 
-    /// Closes a connection and forgets it.
+    /// Closes and removes a connection.
     fn close(&mut self, id: ConnectionId) {
         self.end_claim(id);
         let connection = self.connections.get_mut(id.0 as usize).and_then(Option::take);
@@ -211,20 +212,20 @@ impl<P: Protocol> State<P> {
         }
     }
 
-    /// The connection has claimed a rank, or is gone: it counts as unclaimed no longer.
+    /// Ends the claim period of a connection that has claimed a rank or is closed.
     fn end_claim(&mut self, id: ConnectionId) {
         if self.deadlines.cancel(Deadline::Claim(id)) {
             self.unclaimed -= 1;
         }
     }
 
-    /// The peer closed its end.
+    /// Handles the end of the peer's stream.
     fn hang_up(&mut self, id: ConnectionId) {
         self.protocol.handle_disconnect(id);
         self.close_after_last_answer(id);
     }
 
-    /// Reads nothing more from a connection, and closes it. A rank still gets the answers that it was given before.
+    /// Reads nothing more from a connection, and closes it. A rank still receives its earlier answers.
     fn close_after_last_answer(&mut self, id: ConnectionId) {
         let is_claimed = self.protocol.is_claimed(id);
         match self.connection(id) {
@@ -241,16 +242,16 @@ impl<P: Protocol> State<P> {
 
 /// Outcome of an attempt to read.
 enum Turn {
-    /// Something was read and handled.
+    /// Bytes were read and handled.
     Read,
-    /// The same, and the rank does not read its answers.
+    /// Bytes were read and handled, but the rank does not read its answers.
     Pause,
-    /// The connection is over.
+    /// The connection has ended.
     Over,
 }
 
 impl<P: Protocol> Shared<P> {
-    /// Reads from a connection from now on.
+    /// Starts to read from a connection.
     fn converse_with(self: &Arc<Self>, state: &mut State<P>, id: ConnectionId, reader: ReadHalf, writer: WriteHalf) {
         let connection = Connection::new(writer);
         let drained = Arc::clone(&connection.drained);
@@ -271,7 +272,7 @@ impl<P: Protocol> Shared<P> {
         }
     }
 
-    /// Reads what is there and handles it, all under the lock.
+    /// Reads and handles the available bytes, all under the lock.
     fn poll_turn(
         self: &Arc<Self>,
         id: ConnectionId,
@@ -289,7 +290,7 @@ impl<P: Protocol> Shared<P> {
         let mut buffer = ReadBuf::new(&mut state.room);
         let Poll::Ready(result) = reader.poll_read(context, &mut buffer) else { return Poll::Pending };
         let read = buffer.filled().len();
-        // An error says that the rank is gone, as the end of the stream does.
+        // An error means that the rank is gone, as the end of the stream does.
         if result.is_err() || read == 0 {
             state.hang_up(id);
             self.carry_out(&mut state);
@@ -306,7 +307,7 @@ impl<P: Protocol> Shared<P> {
         Poll::Ready(turn)
     }
 
-    /// Handles the messages of a connection that have come, as far as its rank reads the answers.
+    /// Handles the received messages of a connection, as long as its rank reads the answers.
     fn handle_all(self: &Arc<Self>, state: &mut State<P>, id: ConnectionId) -> Turn {
         loop {
             let Some(connection) = state.connection(id) else { return Turn::Over };
@@ -320,7 +321,7 @@ impl<P: Protocol> Shared<P> {
         }
     }
 
-    /// Handles the next message of a connection, and does what follows from it; false if there is none.
+    /// Handles the next message of a connection, and carries out its effects. Returns false if there is none.
     fn handle_next(self: &Arc<Self>, state: &mut State<P>, id: ConnectionId) -> bool {
         let was_there = state.protocol.handle_next(id);
         if state.unclaimed > 0 && state.protocol.is_claimed(id) {
@@ -330,7 +331,7 @@ impl<P: Protocol> Shared<P> {
         was_there
     }
 
-    /// Handles what a connection has sent so far, up to 16 MiB. Returns true if it has ended.
+    /// Handles the messages that a connection has sent so far, up to 16 MiB. Returns true if it has ended.
     fn read_out(self: &Arc<Self>, state: &mut State<P>, id: ConnectionId) -> bool {
         let Some(Ok(mut unread)) = state.connection(id).map(|connection| connection.socket.unread()) else {
             return false;
@@ -350,7 +351,7 @@ impl<P: Protocol> Shared<P> {
         false
     }
 
-    /// Lets other tasks run, again and again, until no request has come for a while.
+    /// Yields to other tasks repeatedly, until no request has arrived for a while.
     async fn stay_awake(self: Arc<Self>) {
         loop {
             self.requested.notified().await;
@@ -360,7 +361,7 @@ impl<P: Protocol> Shared<P> {
         }
     }
 
-    /// Does everything that the protocol wants done.
+    /// Carries out all effects of the protocol.
     fn carry_out(self: &Arc<Self>, state: &mut State<P>) {
         while let Some(effect) = state.protocol.poll_effect() {
             match effect {
@@ -409,7 +410,7 @@ impl<P: Protocol> Shared<P> {
         self.carry_out(&mut state);
     }
 
-    /// Writes at once what the socket takes, and leaves the rest to a task.
+    /// Writes as much as the socket takes at once, and leaves the rest to a task.
     fn send(self: &Arc<Self>, state: &mut State<P>, id: ConnectionId, mut bytes: Bytes) {
         let Some(connection) = state.connection(id) else { return };
         if connection.unsent.is_empty() {
@@ -417,7 +418,7 @@ impl<P: Protocol> Shared<P> {
                 match connection.socket.try_write(&bytes) {
                     Ok(written) => bytes.advance(written),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                    // The rank is gone; its reading side notices as well.
+                    // The rank is gone; the reading side detects it too.
                     Err(_) => return,
                 }
             }
@@ -438,8 +439,8 @@ impl<P: Protocol> Shared<P> {
         }
     }
 
-    /// Writes what is queued for a connection, as fast as its rank reads. Where descriptors are short the socket cannot be watched, and is
-    /// tried again after a pause.
+    /// Writes the queue of a connection, as fast as its rank reads. Without free descriptors the socket cannot be watched, and the task
+    /// retries after a pause.
     async fn flush(self: Arc<Self>, id: ConnectionId, socket: &WriteHalf) {
         let mut is_told = false;
         loop {

@@ -1,10 +1,10 @@
-//! A run of key-value pairs in the one form in which it is stored, sent between nodes and read: a byte string.
+//! A run of key-value pairs in its only format, for storage, transfer and reads: a byte string.
 //!
 //! ```text
 //! segment = pair*
 //! pair    = length of key, length of value, key, value      (lengths in LEB128: one byte below 128)
 //! ```
-//! Whoever forwards a segment does not look into it; whoever gets one from another node decodes it before use.
+//! A node that forwards a segment does not inspect it. A node that receives a segment from another node decodes it before use.
 
 use std::hint::black_box;
 
@@ -12,21 +12,21 @@ use bytes::Bytes;
 
 /// An immutable run of pairs; cloning it copies no pair.
 ///
-/// Every value of this type is well formed: it was built from pairs here, or checked by [`Segment::decode`].
+/// Every value of this type is well formed: it is built from pairs here, or checked by [`Segment::decode`].
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Segment {
     bytes: Bytes,
     pairs: usize,
 }
 
-/// Reason for which bytes from another node are not a segment.
+/// Reason why bytes from another node are not a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SegmentError {
-    /// The segment is longer than an offset into it can say.
+    /// The segment is longer than the range of an offset.
     #[error("a segment has {len} bytes; the limit is {max}", max = Segment::MAX_LEN)]
     TooLong {
-        /// The length seen.
+        /// The length found.
         len: usize,
     },
     /// The bytes end inside a pair.
@@ -37,7 +37,7 @@ pub enum SegmentError {
         /// The length of the segment.
         len: usize,
     },
-    /// A length takes more bytes than any length in a segment can need.
+    /// A length has more bytes than any valid length.
     #[error("the pair at byte {offset} has a length of more than {max} bytes", max = LONGEST_LENGTH)]
     Overlong {
         /// Offset of the pair.
@@ -58,11 +58,10 @@ impl Segment {
     /// The longest segment, in bytes: offsets into it have 32 bits.
     pub const MAX_LEN: usize = u32::MAX as usize;
 
-    /// Longest segment that [`Segment::several`] makes of more than one pair, in bytes.
+    /// Longest segment with more than one pair that [`Segment::several`] makes, in bytes.
     const SEVERAL_MAX: usize = 64 << 20;
 
-    /// Encodes any number of pairs in the order given, in as many segments as they take: none for no pair. Pairs with an empty key are
-    /// left out.
+    /// Encodes pairs in the given order, in as many segments as necessary: none without pairs. Omits pairs with an empty key.
     ///
     /// # Panics
     /// Panics when one pair alone takes more than [`Segment::MAX_LEN`] bytes.
@@ -70,7 +69,7 @@ impl Segment {
         Self::cut(pairs, Self::SEVERAL_MAX)
     }
 
-    /// The same, in segments of more than one pair only up to `most` bytes.
+    /// Does the same with at most `most` bytes in a segment of more than one pair.
     fn cut<K: AsRef<[u8]>, V: AsRef<[u8]>>(pairs: impl IntoIterator<Item = (K, V)>, most: usize) -> Vec<Self> {
         let (mut segments, mut builder) = (Vec::new(), SegmentBuilder::default());
         for (key, value) in pairs {
@@ -91,7 +90,7 @@ impl Segment {
         segments
     }
 
-    /// Checks bytes that came from another node and counts their pairs, which stay where they are.
+    /// Checks bytes from another node and counts their pairs. Copies no bytes.
     ///
     /// # Errors
     /// Refuses bytes that are not a whole number of pairs, a pair without a key, and more than [`Segment::MAX_LEN`] bytes.
@@ -112,20 +111,20 @@ impl Segment {
         self.pairs
     }
 
-    /// All pairs, each a key and its value, in the order in which they were put.
+    /// All pairs, each a key and its value, in the order of the puts.
     pub fn pairs(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.located_pairs().map(|pair| (pair.key, pair.value))
     }
 
-    /// All pairs together with the places where they lie.
+    /// All pairs with their positions.
     pub(crate) fn located_pairs(&self) -> Pairs<'_> {
         Pairs { bytes: &self.bytes, offset: 0 }
     }
 
-    /// The next `count` pairs of a walk over this segment, as a segment.
+    /// Returns the next `count` pairs of an iteration over this segment, as a segment.
     ///
-    /// It shares the bytes of this one if it has at least half of them. A smaller one is a copy, as it would keep all of them in memory for
-    /// as long as it is there.
+    /// It shares the bytes of this segment if it has at least half of them. A smaller one is a copy, because shared bytes keep the whole
+    /// segment in memory.
     pub(crate) fn part(&self, walk: &mut Pairs<'_>, count: usize) -> Self {
         let start = walk.offset;
         let pairs = if start == 0 && count == self.pairs {
@@ -145,13 +144,13 @@ impl Segment {
         &self.bytes
     }
 
-    /// The encoded pairs, to be sent to another node.
+    /// The encoded pairs, for transfer to another node.
     pub fn into_bytes(self) -> Bytes {
         self.bytes
     }
 }
 
-/// Encodes pairs in the order given. Pairs with an empty key are left out: no segment holds them.
+/// Encodes pairs in the given order. Omits pairs with an empty key, because no segment holds them.
 ///
 /// # Panics
 /// Panics when the pairs take more than [`Segment::MAX_LEN`] bytes.
@@ -168,7 +167,7 @@ impl<K: AsRef<[u8]>, V: AsRef<[u8]>> FromIterator<(K, V)> for Segment {
     }
 }
 
-/// A segment in the making; the pairs in it can be read already.
+/// A segment under construction; its pairs are already readable.
 #[derive(Default)]
 pub(crate) struct SegmentBuilder {
     bytes: Vec<u8>,
@@ -176,7 +175,7 @@ pub(crate) struct SegmentBuilder {
 }
 
 impl SegmentBuilder {
-    /// Appends a pair, whose key must not be empty, and returns its offset.
+    /// Appends a pair with a non-empty key, and returns its offset.
     pub(crate) fn push(&mut self, key: &[u8], value: &[u8]) -> usize {
         debug_assert!(!key.is_empty());
         let offset = self.bytes.len();
@@ -200,7 +199,7 @@ impl SegmentBuilder {
         self.bytes.capacity()
     }
 
-    /// The pairs so far as a segment; the builder is empty again.
+    /// Returns the pairs so far as a segment, and empties the builder.
     pub(crate) fn finish(&mut self) -> Segment {
         let Self { mut bytes, pairs } = std::mem::take(self);
         bytes.shrink_to_fit();
@@ -208,7 +207,7 @@ impl SegmentBuilder {
     }
 }
 
-/// One pair, and the bytes from `offset` to `end` that it takes in its segment.
+/// One pair, and its bytes from `offset` to `end` in its segment.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Pair<'a> {
     pub(crate) key: &'a [u8],
@@ -218,7 +217,7 @@ pub(crate) struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    /// Reads the pair that begins at `offset`, trusting nothing.
+    /// Reads the pair that begins at `offset`, and checks every length.
     #[inline]
     pub(crate) fn read(bytes: &'a [u8], offset: usize) -> Result<Self, SegmentError> {
         let (key_len, value_len, key_at) = match bytes.get(offset..) {
@@ -243,20 +242,20 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Number of bytes that it takes in its segment.
+    /// Number of its bytes in its segment.
     pub(crate) fn encoded_len(&self) -> usize {
         self.end - self.offset
     }
 }
 
-/// Walks the pairs of a segment.
+/// Iterates over the pairs of a segment.
 pub(crate) struct Pairs<'a> {
     bytes: &'a [u8],
     offset: usize,
 }
 
 impl<'a> Pairs<'a> {
-    /// Brings about the next `count` pairs into the cache, all at once: walking them waits for each in turn.
+    /// Loads about the next `count` pairs into the cache, all at once; an iteration waits for each pair in turn.
     pub(crate) fn touch(&self, count: usize) {
         const CACHE_LINE: usize = 64;
         // Two lines hold a pair of ordinary length.
@@ -271,7 +270,7 @@ impl<'a> Iterator for Pairs<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Pair<'a>> {
-        // The segment is well formed, so the only pair that cannot be read is the one behind the last.
+        // The segment is well formed, so a read fails only after the last pair.
         let pair = Pair::read(self.bytes, self.offset).ok()?;
         self.offset = pair.end;
         Some(pair)
@@ -286,7 +285,7 @@ fn write_length(bytes: &mut Vec<u8>, mut len: usize) {
     bytes.push(len as u8);
 }
 
-/// Reads the length at `at` of the pair at `offset`; returns it and the place behind it.
+/// Reads the length at `at` of the pair at `offset`; returns it and the position after it.
 fn read_length(bytes: &[u8], offset: usize, at: usize) -> Result<(usize, usize), SegmentError> {
     let mut len = 0;
     for group in 0..LONGEST_LENGTH {
@@ -359,7 +358,7 @@ mod tests {
 
         #[test]
         fn whatever_decodes_can_be_walked_to_its_end(
-            // Mostly small bytes, so that many inputs are pairs for a while.
+            // Mostly small bytes, so that many inputs begin with valid pairs.
             bytes in vec(prop_oneof![6 => 0_u8..5, 1 => any::<u8>()], 0..60),
         ) {
             if let Ok(segment) = Segment::decode(Bytes::from(bytes.clone())) {

@@ -1,14 +1,14 @@
 //! The PMI server of one job's ranks on one node, as a state machine without I/O, clock, lock or task.
 //!
-//! Input goes in through the `handle_*` methods; what is to be done comes out of [`Server::poll_action`]. Whoever drives a
-//! server (see [`crate::driver`]) repeats this until the job ends:
+//! Input arrives through the `handle_*` methods; [`Server::poll_action`] returns the resulting actions. The driver of a server (see
+//! [`crate::driver`]) repeats these steps until the job ends:
 //!
-//! 1. read from some rank's connection and call [`Server::handle_bytes`], or call another `handle_*` for what else
-//!    happened: a fence was exchanged, a host service answered, a rank's process ended, a connection closed;
-//! 2. take every [`Action`] with `poll_action` and carry it out. Those that take time ([`Action::Fence`], [`Action::Call`]) are
-//!    answered later by `handle_fence` and `handle_answer`; meanwhile everything else goes on.
+//! 1. read from a rank's connection and call [`Server::handle_bytes`], or call another `handle_*` for another event: a fence is complete,
+//!    a host service has answered, a rank's process has ended, a connection has closed;
+//! 2. take every [`Action`] with `poll_action` and carry it out. Actions that take time ([`Action::Fence`], [`Action::Call`]) end later
+//!    with `handle_fence` and `handle_answer`; meanwhile everything else continues.
 //!
-//! The order of calls is the order of events; nothing else decides what a server does.
+//! The order of calls is the order of events; no other input affects a server.
 
 mod action;
 mod attributes;
@@ -60,30 +60,30 @@ use crate::wire::{ErrorCode, Response, VALUE_MAX_ANNOUNCED};
 pub struct Settings {
     /// The protocol versions to serve.
     pub offer: Offer,
-    /// Bytes of keys and values that one rank may put during the job; each pair counts for 64 more.
+    /// Bytes of keys and values that one rank may put during the job; each pair counts 64 bytes more.
     pub bytes_per_rank: usize,
-    /// Unanswered questions that one rank may have (waiting reads, names, spawns).
+    /// Maximum number of unanswered questions of one rank (waiting reads, names, spawns).
     pub questions_per_rank: usize,
     /// Report every message as an [`Action::Trace`].
     pub trace: bool,
-    /// Let ranks register resources. The host must answer [`Call::Resource`](crate::services::Call::Resource), keep the time of
-    /// [`Action::SetTimer`], and remove what a rank leaves.
+    /// Let ranks register resources. The host must answer [`Call::Resource`](crate::services::Call::Resource), run the timers of
+    /// [`Action::SetTimer`], and remove the resources that a rank leaves.
     pub resources: bool,
-    /// Meaning of an `init` of a rank that has said it before.
+    /// Meaning of a repeated `init` of a rank.
     pub restarts: Restarts,
 }
 
-/// Meaning of an `init` of a rank that has said it before.
+/// Meaning of a repeated `init` of a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Restarts {
-    /// The rank goes on: it opens another MPI session, or runs its next program after `finalize`. One that came by its key, and whose
-    /// connection ended before `finalize`, does not come again.
+    /// The rank continues: it opens another MPI session, or runs its next program after `finalize`. A rank that connected with its key
+    /// cannot return if its connection ended before `finalize`.
     #[default]
     Unexpected,
-    /// All ranks begin again; each waits in its `init` for all others. Pairs that were put stay until they are put again.
+    /// All ranks restart; each waits in its `init` for all other ranks. Pairs stay until they are put again.
     Keep,
-    /// The same, with the pairs that the job had at its start.
+    /// All ranks restart, with the initial pairs of the job.
     Fresh,
 }
 
@@ -100,7 +100,7 @@ impl Default for Settings {
     }
 }
 
-/// Names a [`Call`](crate::services::Call) until its answer comes.
+/// Identifier of a [`Call`](crate::services::Call) until its answer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ticket(u64);
 
@@ -109,20 +109,20 @@ pub struct Server {
     job: Job,
     node: NodeIndex,
     settings: Settings,
-    /// `PMI_process_mapping`, printed once: every rank must read the same text.
+    /// `PMI_process_mapping`, formatted once: every rank must read the same text.
     mapping: Option<String>,
-    /// PMI-2's `universeSize`; -1 where it is not set, as Hydra answers.
+    /// PMI-2's `universeSize`; -1 if unset, as in Hydra.
     universe_size_text: String,
     ranks: Roster,
-    /// Ranks of all nodes that have died, and that the others do without.
+    /// Dead ranks of all nodes, without which the other ranks continue.
     deaths: Deaths,
     conversations: Connections<Conversation>,
-    /// File that describes the node, as hwloc reads it.
+    /// File with the description of the node, for hwloc.
     topology_file: Option<String>,
     places: Places,
-    /// Number of the descriptor by which ranks of this node share memory.
+    /// Descriptor number of the memory that ranks of this node share.
     node_memory: Option<String>,
-    /// Keys that ranks must present to claim themselves; without, their number is enough.
+    /// Keys that ranks must present for a claim; without keys, the rank number is enough.
     keys: Option<ClaimKeys>,
     kvs: Kvs,
     indices: Indices,
@@ -130,31 +130,31 @@ pub struct Server {
     attribute_waits: Vec<AttributeWait>,
     /// True if the host publishes names.
     has_names: bool,
-    /// Of those ranks that have registered any.
+    /// Tables of the ranks that have registered resources.
     resources: HashMap<LocalRank, Table>,
     world: Gathering<LocalRank, Waiter>,
     groups: Groups<LocalRank, Waiter>,
     ring: Ring,
     restart: Restart,
-    /// Questions to the host that are not answered yet.
+    /// Questions to the host without an answer so far.
     calls: HashMap<Ticket, PendingCall>,
     next_ticket: u64,
-    /// Number of fences of the whole job that are complete.
+    /// Number of complete fences of the whole job.
     fences: u64,
-    /// True if the host wants to hear what fences bring.
+    /// True if the host requests the results of fences.
     reports_merged: bool,
     ended: bool,
     actions: VecDeque<Action>,
 }
 
-/// A rank that waits for the end of a fence, with the answer it will get.
+/// A rank that waits for the end of a fence, with its answer.
 #[derive(Clone, Debug)]
 struct Waiter {
     connection: ConnectionId,
     answer: Bytes,
 }
 
-/// A rank that waits for somebody to put a node attribute.
+/// A rank that waits for the put of a node attribute.
 #[derive(Debug)]
 struct AttributeWait {
     key: Vec<u8>,
@@ -168,21 +168,21 @@ struct PendingCall {
     local: LocalRank,
     connection: ConnectionId,
     address: Address,
-    /// Number of questions as which it counts.
+    /// Number of questions that it counts for.
     questions: usize,
 }
 
-/// The ring that is being gathered: who waits, and what each local rank brought.
+/// The ring in progress: its waiters, and the values of each local rank.
 #[derive(Debug)]
 struct Ring {
     gathering: Gathering<LocalRank, Waiter>,
     brought: Vec<VecDeque<RingValue>>,
-    /// Addresses of the answers of the round under way.
+    /// Addresses of the answers of the current round.
     addresses: Vec<VecDeque<Address>>,
 }
 
 impl Server {
-    /// The server of the ranks of `job` that sit on `node`.
+    /// Creates the server of the ranks of `job` on `node`.
     pub fn new(job: Job, node: NodeIndex, settings: Settings) -> Self {
         let ranks = Roster::new(job.placement.ranks_on(node));
         let locals = || ranks.locals();
@@ -222,12 +222,12 @@ impl Server {
         }
     }
 
-    /// The job that is served.
+    /// The served job.
     pub fn job(&self) -> &Job {
         &self.job
     }
 
-    /// The ranks served here, by local rank.
+    /// The served ranks, by local rank.
     pub fn ranks(&self) -> impl ExactSizeIterator<Item = Rank> + '_ {
         self.ranks.iter().map(|(_, state)| state.rank)
     }
@@ -252,7 +252,7 @@ impl Server {
         whole.chain(groups).filter_map(status).collect()
     }
 
-    /// Facts about the job that ranks ask for by name and that never change, as far as they are known.
+    /// Constant facts about the job that ranks can request by name, as far as they are known.
     pub fn job_attributes(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let known = |name| self.job_attribute(name).map(|value| (name, value));
         JOB_ATTRIBUTES.into_iter().filter_map(known)
@@ -268,41 +268,40 @@ impl Server {
         self.kvs.get(key)
     }
 
-    /// Asks for an [`Action::Merged`] for each fence from now on.
+    /// Requests an [`Action::Merged`] for each later fence.
     pub fn report_merged(&mut self) {
         self.reports_merged = true;
     }
 
-    /// From now on ranks that come through `PMI_PORT` must present their key as `PMI_ID`, and not their number.
+    /// From now on ranks that connect through `PMI_PORT` must present their key as `PMI_ID`, and not their number.
     pub fn require_keys(&mut self, keys: ClaimKeys) {
         self.keys = Some(keys);
     }
 
-    /// From now on ranks that ask are told of a file that describes the node, as hwloc reads it. A name that PMI-1 could not pass on, for
-    /// it is too long or has a space, is as good as none.
+    /// Offers ranks a file with the description of the node, for hwloc. Ignores a name that PMI-1 cannot transfer, because it is too long
+    /// or has a space.
     pub fn offer_topology(&mut self, file: &str) {
         let fits = file.len() < VALUE_MAX_ANNOUNCED && file.bytes().all(|byte| byte.is_ascii_graphic());
         self.topology_file = fits.then(|| file.to_owned());
     }
 
-    /// From now on ranks that ask are told which parts of the node they are in; by local rank.
+    /// Sets the parts of the node that each rank runs in, by local rank. Ranks can request them.
     pub fn tell_domains(&mut self, domains: &[RankDomains]) {
         self.places.tell(domains);
     }
 
-    /// From now on ranks that ask are told that those of this node share memory, which each has as this descriptor.
+    /// Sets the descriptor of the memory that the ranks of this node share. Ranks can request it.
     pub fn tell_node_memory(&mut self, descriptor: i32) {
         self.node_memory = Some(descriptor.to_string());
         self.node_attributes = first_attributes(&self.ranks, self.node_memory.as_deref());
     }
 
-    /// From now on ranks that ask are told that nobody publishes names.
+    /// From now on the server reports to ranks that names cannot be published.
     pub fn offer_no_names(&mut self) {
         self.has_names = false;
     }
 
-    /// The rank's process returned status 0. (Any other end of a process is the host's to judge; see
-    /// [`Server::handle_borne_failure`].)
+    /// The rank's process returned status 0. The host evaluates any other end of a process; see [`Server::handle_borne_failure`].
     pub fn handle_exit(&mut self, local: LocalRank) {
         let Some(state) = self.ranks.get_mut(local) else { return };
         state.exited = true;
@@ -313,7 +312,7 @@ impl Server {
         }
     }
 
-    /// A fence that an [`Action::Fence`] asked for is over.
+    /// A fence of an [`Action::Fence`] is complete or has failed.
     pub fn handle_fence(&mut self, id: &FenceId, result: Result<crate::fence::Merged, FenceError>) {
         if self.ended {
             return;
@@ -339,12 +338,12 @@ impl Server {
         self.send(connection, response.encode_to(&address).into());
     }
 
-    /// The next thing to do, in order; `None` until the next input.
+    /// Returns the next action, in order; `None` until the next input.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// Bytes held for keys and values, with their index.
+    /// Memory of keys and values with their index, in bytes.
     pub fn memory(&self) -> usize {
         self.kvs.memory()
     }
@@ -370,12 +369,12 @@ impl Server {
         }
     }
 
-    /// What all ranks of the node gather in.
+    /// The gatherings of all ranks of the node.
     fn whole_gatherings(&self) -> [&Gathering<LocalRank, Waiter>; 3] {
         [&self.world, &self.ring.gathering, self.restart.gathering()]
     }
 
-    /// Ends the job when ranks wait for one that will never come.
+    /// Ends the job when ranks wait for a rank that will never arrive.
     fn look_for_deserters(&mut self) {
         if !self.ranks.iter().any(|(_, state)| state.is_gone()) {
             return;
@@ -390,20 +389,21 @@ impl Server {
     }
 }
 
-/// Names of the facts about a job that never change.
+/// Names of the constant facts about a job.
 ///
-/// The file of `PMI_hwloc_xmlfile` is read by MPICH 4.1 and later (`src/util/mpir_pmi.c`), which look for themselves where it cannot be.
+/// MPICH 4.1 and later read the file of `PMI_hwloc_xmlfile` (`src/util/mpir_pmi.c`). Without a readable file they discover the topology
+/// themselves.
 const JOB_ATTRIBUTES: [&str; 5] =
     ["PMI_process_mapping", "PMI_hwloc_xmlfile", "universeSize", "hasNameServ", "lattice.limits"];
 
-/// The space of a job whose ranks have put nothing.
+/// The initial space of a job.
 fn first_pairs(job: &Job) -> Kvs {
     let mut kvs = Kvs::default();
     kvs.preput(job.preput.iter().map(|(key, value)| (key, value)));
     kvs
 }
 
-/// Attributes of a node whose ranks have put none.
+/// The initial attributes of a node.
 fn first_attributes(ranks: &Roster, node_memory: Option<&str>) -> HashMap<Vec<u8>, Bytes> {
     let here: Vec<Rank> = ranks.iter().map(|(_, state)| state.rank).collect();
     let places = places::node_attributes(&here).map(|(name, value)| (name.into(), Bytes::from(value)));
@@ -413,12 +413,12 @@ fn first_attributes(ranks: &Roster, node_memory: Option<&str>) -> HashMap<Vec<u8
     places.chain(memory).collect()
 }
 
-/// 0 would reach the program as its `MPI_UNIVERSE_SIZE`.
+/// Unset for 0, because the program would read 0 as its `MPI_UNIVERSE_SIZE`.
 fn universe_size(job: &Job) -> Option<u32> {
     job.universe_size.filter(|&size| size > 0)
 }
 
-/// The texts that clients know from other servers stay as they are.
+/// Keeps the texts that clients expect from other servers.
 fn name_error(error: &NameError) -> Response<'static> {
     let text = match error {
         NameError::AlreadyPublished { .. } => "key_already_present".into(),

@@ -1,7 +1,7 @@
 //! Services of the host for the ranks of a server: names that outlive the job, new jobs, and meetings with other launches.
 //!
-//! A [`crate::server::Server`] decodes these requests whole and hands them out with a ticket; the host answers when it
-//! can, and meanwhile every other rank goes on.
+//! A [`crate::server::Server`] decodes these requests completely and passes them to the host with a ticket. The host answers later, and
+//! meanwhile all other ranks continue.
 
 mod input;
 mod meeting;
@@ -22,21 +22,21 @@ pub use self::processes::{JobProcesses, ProcessState, RankProcess, SignalError};
 use crate::ids::{JobId, Rank};
 use crate::resources::{Resource, ResourceChange, ResourceError};
 
-/// A request to start a new job, as `MPI_Comm_spawn` and `MPI_Comm_spawn_multiple` make it.
+/// A request to start a new job, from `MPI_Comm_spawn` or `MPI_Comm_spawn_multiple`.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct SpawnRequest {
-    /// The job whose rank asks, where that is not plain to the host: whoever hands the request on fills it in.
+    /// The job of the requesting rank, if the host cannot derive it. The component that forwards the request sets it.
     pub parent: Option<JobId>,
     /// The programs, in the order of their `MPI_APPNUM`.
     pub apps: Vec<SpawnApp>,
-    /// Pairs to be readable in the new job before its first rank starts.
+    /// Pairs that are readable in the new job before its first rank starts.
     pub preput: Vec<(Bytes, Bytes)>,
 }
 
 /// One program of a [`SpawnRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct SpawnApp {
-    /// The program as the caller wrote it.
+    /// The program as the caller specified it.
     pub program: Bytes,
     /// The arguments after the program name.
     pub args: Vec<Bytes>,
@@ -44,13 +44,13 @@ pub struct SpawnApp {
     pub ranks: u32,
     /// The caller's hints, such as `wdir`, `host` or `path`.
     pub info: Vec<(Bytes, Bytes)>,
-    /// Variables to set in its ranks, on top of the caller's environment.
+    /// Variables to set in its ranks, in addition to the caller's environment.
     pub variables: Vec<(Bytes, Bytes)>,
-    /// The directory to start in; `None` means the caller's.
+    /// Working directory; `None` means the caller's.
     pub directory: Option<Bytes>,
 }
 
-/// A spawn that did not happen; the caller's job lives on.
+/// Reason of a failed spawn; the caller's job continues.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpawnError {
@@ -69,23 +69,23 @@ pub enum SpawnError {
 }
 
 impl SpawnError {
-    /// The reason of either, without what it is the reason of.
+    /// Returns the reason without the kind of error.
     pub fn reason(&self) -> &str {
         let (Self::Refused { reason } | Self::Failed { reason }) = self;
         reason
     }
 }
 
-/// The host's part of a server: each call is made on behalf of `rank` of the server's job. A host implements what it offers; each
-/// method refuses unless it is implemented.
+/// The host's services for a server. Each call is made on behalf of `rank` of the server's job. A host implements the services that it
+/// offers; each default method refuses.
 #[async_trait]
 pub trait Services: Send + Sync {
-    /// Returns false if no names can be published; ranks that ask for `hasNameServ` are told so.
+    /// Returns false if names cannot be published; `hasNameServ` reports this to ranks.
     fn has_names(&self) -> bool {
         true
     }
 
-    /// Publishes, finds or withdraws a name. Returns the port of a lookup, else nothing.
+    /// Publishes, finds or withdraws a name. Returns the port for a lookup, else an empty value.
     ///
     /// # Errors
     /// Fails when the name cannot be published, found or withdrawn; a host without names finds none.
@@ -97,65 +97,66 @@ pub trait Services: Send + Sync {
         }
     }
 
-    /// Returns true if [`Services::spawn`] starts new jobs. Else whoever serves the ranks starts them, on its own node.
+    /// Returns true if [`Services::spawn`] starts new jobs. Otherwise the server of the ranks starts them, on its own node.
     fn starts_jobs(&self) -> bool {
         false
     }
 
-    /// Starts a new job and returns its id once its ranks are running.
+    /// Starts a new job, and returns its id once its ranks run.
     ///
     /// # Errors
-    /// Fails when the ranks do not start; the caller's job lives on.
+    /// Fails when the ranks do not start; the caller's job continues.
     async fn spawn(&self, _rank: Rank, _request: SpawnRequest) -> Result<JobId, SpawnError> {
         Err(SpawnError::Refused { reason: "this host starts no further jobs".into() })
     }
 
-    /// Comes to a meeting with other launches, and returns when everybody has.
+    /// Joins a meeting with other launches, and returns when all participants have joined.
     ///
     /// # Errors
-    /// Fails when one of the others is not known: a host without other launches knows none.
+    /// Fails when another participant is unknown: a host without other launches has none.
     async fn meet(&self, _meeting: Meeting) -> Result<Met, MeetError> {
         Err(MeetError::NotFound)
     }
 
-    /// Takes note of a step of a resource that the rank registers: what it holds, or was about to make, is removed when it ends.
+    /// Records a step of a resource that the rank registers. When the rank ends, the host removes resources that it holds or intended to
+    /// create.
     ///
     /// # Errors
-    /// Fails when the resource is not there, or is not the rank's to remove. A host without this service removes nothing.
+    /// Fails when the resource does not exist, or the rank may not remove it. A host without this service removes nothing.
     async fn resource(&self, _rank: Rank, _change: ResourceChange) -> Result<(), ResourceError> {
         Err(ResourceError::Unserved)
     }
 
-    /// The rank has not released a resource within the time that it gave itself.
+    /// The rank has not released a resource within its own time limit.
     async fn release_overdue(&self, _rank: Rank, _resource: Resource, _within: Duration) {}
 
-    /// A second process speaks as the rank, which has not finalized. Its process id is known if it uses the rank's own socket.
+    /// A second process sends messages as the rank, which has not finalized. Its process id is known if it uses the rank's own socket.
     async fn second_process(&self, _rank: Rank, _pid: Option<u32>) {}
 
-    /// Looks at the processes of the job's ranks on this node. A host that cannot has none.
+    /// Returns the processes of the job's ranks on this node; none if the host cannot inspect them.
     async fn processes(&self) -> JobProcesses {
         JobProcesses::default()
     }
 
-    /// Sends a signal to the processes of these ranks of the job on this node; those that have ended are passed over.
+    /// Sends a signal to the processes of these ranks of the job on this node; ended processes are skipped.
     ///
     /// # Errors
-    /// Fails when there is no such signal.
+    /// Fails when the signal does not exist.
     async fn signal(&self, _ranks: Vec<Rank>, _signal: i32) -> Result<(), SignalError> {
         Err(SignalError::Refused)
     }
 
-    /// Brings input to the ranks of this node that read the input of the launch; returns when it is kept for them. `ranks` are those that
-    /// are meant; `None` stands for all that read.
+    /// Passes input to the ranks of this node that read the input of the launch; returns when the input is stored for them. `ranks` are
+    /// the intended ranks; `None` means all ranks that read.
     ///
     /// # Errors
-    /// Fails when other ranks read, when nobody does, and when the input is at its end.
+    /// Fails when other ranks read, when no rank reads, and when the input is at its end.
     async fn push_input(&self, _ranks: Option<Vec<Rank>>, _bytes: Bytes) -> Result<(), InputError> {
         Err(InputError::NotPassedOn)
     }
 }
 
-/// A host that offers nothing beyond fences.
+/// A host that offers only fences.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoServices;
 
@@ -165,7 +166,7 @@ impl Services for NoServices {
     }
 }
 
-/// One question of a rank to the host, as a server hands it out.
+/// One question of a rank to the host, from a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Call {
@@ -181,18 +182,18 @@ pub enum Call {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Answer {
-    /// To a name that is published or withdrawn.
+    /// Answer to the publication or withdrawal of a name.
     Named(Result<(), NameError>),
-    /// To a lookup.
+    /// Answer to a lookup.
     Port(Result<Bytes, NameError>),
-    /// To a spawn.
+    /// Answer to a spawn.
     Spawned(Result<JobId, SpawnError>),
-    /// To a step of a resource.
+    /// Answer to a step of a resource.
     Resource(ResourceChange, Result<(), ResourceError>),
 }
 
 impl Call {
-    /// Asks `services` on behalf of `rank`.
+    /// Passes the call to `services` on behalf of `rank`.
     pub async fn ask(self, services: &dyn Services, rank: Rank) -> Answer {
         match self {
             Self::Name(call) => {

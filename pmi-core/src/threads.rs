@@ -1,10 +1,10 @@
-//! A server that the threads of a host share: for hosts without a runtime, which give each rank a thread.
+//! A server that the threads of a host share: for hosts without a runtime, with one thread for each rank.
 //!
 //! ```text
-//! thread of a rank: serve ── what it says ──> Server ── answers ──> its writer, a thread beside it
+//! thread of a rank: serve ── requests ──────> Server ── answers ──> its writer thread
 //!                                               └── fences, questions ──> a thread each
 //! ```
-//! A rank that reads nothing holds nobody up: what it is told waits for it, and nothing more is read from it once that is much.
+//! A rank that does not read blocks no other rank: its answers are queued, and above a limit the server stops reading from it.
 
 mod outgoing;
 
@@ -26,12 +26,12 @@ use crate::report::EndReason;
 use crate::server::{Action, ConnectError, Server};
 use crate::services::Services;
 
-/// Bytes that are read from a rank at once.
+/// Maximum number of bytes in one read from a rank.
 const CHUNK: usize = 4096;
 
-/// A server of one job, its fence, its services, and its ends of the ranks' sockets.
+/// A server of one job, with its fence, its services, and its ends of the ranks' sockets.
 ///
-/// It has no clock: settings with which ranks register resources are for the [driver](crate::driver).
+/// It has no clock: for settings with resource registration, use the [driver](crate::driver).
 pub struct ThreadedServer {
     state: Mutex<State>,
     fence: Arc<dyn Fence>,
@@ -41,7 +41,7 @@ pub struct ThreadedServer {
 struct State {
     server: Server,
     peers: HashMap<ConnectionId, Peer>,
-    /// Reason for which the job must end, once it must.
+    /// Reason why the job must end, once it must.
     end: Option<EndReason>,
 }
 
@@ -51,23 +51,23 @@ struct Peer {
     outgoing: Arc<Outgoing>,
 }
 
-/// Reason for which a rank is not served, or not any more.
+/// Reason why a rank is not served, or no longer served.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotServed {
     /// The rank cannot be connected.
     #[error(transparent)]
     Refused(#[from] ConnectError),
-    /// The system has no descriptor or thread left for it.
+    /// The system has no free descriptor or thread.
     #[error("the system has no descriptor or thread for a rank's connection")]
     System(#[from] io::Error),
-    /// The job must end, for this reason: the host ends its ranks.
+    /// The job must end, for this reason. The host must end its ranks.
     #[error("the job must end")]
     End(EndReason),
 }
 
 impl ThreadedServer {
-    /// Shares a server, whose job is on one node or meets the others by `fence`.
+    /// Shares the server of a job on one node, or of a job on several nodes that `fence` connects.
     pub fn new(mut server: Server, fence: Arc<dyn Fence>, services: Arc<dyn Services>) -> Arc<Self> {
         if !services.has_names() {
             server.offer_no_names();
@@ -76,13 +76,13 @@ impl ThreadedServer {
         Arc::new(Self { state, fence, services })
     }
 
-    /// Serves a rank over its socket, in blocking mode, until it closes its end. The thread that calls this is the rank's.
+    /// Serves a rank over its blocking socket, until the rank closes its end. The calling thread is dedicated to the rank.
     ///
     /// # Errors
-    /// Fails for a rank that the node does not have or that is served already, without descriptors or threads, and as soon as the job must end.
+    /// Fails for a rank that is not on the node or is already served, without descriptors or threads, and as soon as the job must end.
     ///
     /// # Panics
-    /// Panics, in this thread alone, if the system has no thread left for a fence or a question of the rank.
+    /// Panics, only in this thread, if the system has no free thread for a fence or a question of the rank.
     pub fn serve(self: &Arc<Self>, rank: LocalRank, mut socket: UnixStream) -> Result<(), NotServed> {
         let (connection, outgoing) = self.connect(rank, &socket)?;
         let mut buffer = [0; CHUNK];
@@ -92,7 +92,7 @@ impl ThreadedServer {
                 Ok(0) => break,
                 Ok(count) => self.change(|server| server.handle_bytes(connection, &buffer[..count]))?,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // As good as closed.
+                // Handled as a close.
                 Err(_) => break,
             }
         }
@@ -100,10 +100,10 @@ impl ThreadedServer {
         self.change(|server| server.handle_disconnect(connection))
     }
 
-    /// Takes in that a rank has ended well, after [`serve`](Self::serve) has returned: what it said last comes before its end.
+    /// Records the successful end of a rank, after [`serve`](Self::serve) has returned: the rank's last messages count before its end.
     ///
     /// # Errors
-    /// [`NotServed::End`] if the job must end, as when the rank has left others in a fence.
+    /// [`NotServed::End`] if the job must end, for example when other ranks wait for the rank in a fence.
     pub fn rank_exited(self: &Arc<Self>, rank: LocalRank) -> Result<(), NotServed> {
         self.change(|server| server.handle_exit(rank))
     }
@@ -119,7 +119,7 @@ impl ThreadedServer {
         Ok((connection, outgoing))
     }
 
-    /// Tells the server something, and does what it wants done.
+    /// Passes an input to the server, and carries out its actions.
     fn change(self: &Arc<Self>, tell: impl FnOnce(&mut Server)) -> Result<(), NotServed> {
         let mut state = self.lock();
         if state.end.is_none() {
@@ -139,7 +139,7 @@ impl ThreadedServer {
                     peer.outgoing.push(bytes);
                 }
             }
-            // Its writer closes the socket when all is written.
+            // Its writer closes the socket after the last byte.
             Action::Close { connection } => {
                 if let Some(peer) = state.peers.remove(&connection) {
                     peer.outgoing.close();
@@ -160,12 +160,13 @@ impl ThreadedServer {
                     let _ = peer.socket.shutdown(Shutdown::Both);
                 }
             }
-            // Timers are of resources, traces of settings, and the rest tells other nodes and hosts what this one does not offer.
+            // Timers belong to resources, traces to settings. The other actions are reports for other nodes and hosts, which this host
+            // does not offer.
             _ => {}
         }
     }
 
-    /// A thread that panicked has left a server that goes on, or has told that the job must end.
+    /// After a panic in a thread, the server either continues, or has reported that the job must end.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -177,12 +178,12 @@ impl fmt::Debug for ThreadedServer {
     }
 }
 
-/// Does something that takes its time in a thread of its own. It tells the server itself when it is done.
+/// Runs a long operation in its own thread. The operation passes its result to the server.
 fn aside(work: impl FnOnce() + Send + 'static) {
     thread::spawn(work);
 }
 
-/// Waits in this thread for what a future brings.
+/// Blocks this thread until a future completes, and returns its result.
 fn wait_for<T>(future: impl Future<Output = T>) -> T {
     struct Unpark(Thread);
 

@@ -1,4 +1,4 @@
-//! The fence without a middle: it keeps all promises of a fence, in as many rounds as its documentation says.
+//! The all-to-all fence keeps all promises of a fence, in the documented number of rounds.
 
 use std::collections::HashMap;
 use std::future::{poll_fn, ready};
@@ -12,7 +12,7 @@ use pmi_core::conformance::{Cluster, check};
 use pmi_core::fence::{Contribution, Fence, FenceId, Scope};
 use pmi_core::ids::{Epoch, NodeIndex};
 
-/// Letter boxes of all nodes.
+/// Mailboxes of all nodes.
 #[derive(Default)]
 struct Boxes {
     messages: HashMap<(NodeIndex, NodeIndex, MessageId), Bytes>,

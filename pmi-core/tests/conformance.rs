@@ -1,5 +1,5 @@
-//! The conformance suite on the fences of this crate, and on a fence in memory, in its good form and in broken ones: a suite that
-//! finds nothing wrong with those would prove nothing.
+//! The conformance suite on the fences of this crate, and on a fence in memory: one correct fence, and faulty ones that the suite must
+//! detect.
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::{poll_fn, ready};
@@ -11,25 +11,25 @@ use pmi_core::conformance::{Broken, Cluster, Promise, check};
 use pmi_core::fence::{Contribution, Fence, FenceError, FenceId, LocalFence, Merged, Scope};
 use pmi_core::ids::NodeIndex;
 
-/// What is wrong with a star, if anything.
+/// Fault of a star, if any.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fault {
     None,
-    /// Contributions are merged as they come.
+    /// Contributions are merged in the order of their arrival.
     OrderOfArrival,
     /// A fence without pairs fails.
     RefusesNothing,
-    /// Only epochs are told apart.
+    /// Only epochs distinguish fences.
     MixesScopes,
-    /// A group must have all nodes.
+    /// A group requires all nodes.
     NeedsEveryNode,
     /// Only the first segment of a node arrives.
     Truncates,
-    /// A lost node is taken to have brought nothing.
+    /// A lost node counts as an empty contribution.
     IgnoresLoss,
 }
 
-/// The middle of a star: every node brings its contribution here.
+/// The hub of a star: every node sends its contribution here.
 #[derive(Default)]
 struct Hub {
     rounds: HashMap<(Option<Scope>, u64), Round>,

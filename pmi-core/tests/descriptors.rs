@@ -1,4 +1,4 @@
-//! A server whose process has no descriptor left for a while.
+//! A server in a process without free descriptors for a while.
 
 use std::fs::File;
 use std::io::Write;
@@ -17,11 +17,11 @@ use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-/// More than a socket holds.
+/// More bytes than a socket holds.
 const ANSWERS: usize = 16;
 const VALUE: usize = 64 * 1024;
 
-/// The limit holds for a whole process, so the test runs in one of its own.
+/// The limit applies to a whole process, so the test runs in its own process.
 #[test]
 fn answers_wait_for_descriptors_and_are_not_lost() {
     let limited = format!("ulimit -n 64; exec {:?} --ignored", std::env::current_exe().unwrap());
@@ -59,7 +59,7 @@ async fn with_few_descriptors() {
     timeout(Duration::from_secs(20), theirs.read_exact(&mut buffer)).await.expect("an answer was lost").unwrap();
 }
 
-/// True once the rank has asked for what it does not read.
+/// Returns true after the rank has sent requests, before it reads the answers.
 fn is_waiting(driver: &Driver) -> bool {
     driver.progress(LocalRank(0)).is_some_and(|progress| progress.last_command.as_deref() == Some("get"))
 }

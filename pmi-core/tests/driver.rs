@@ -1,4 +1,4 @@
-//! The driver over real sockets: what a slow, silent, strange or vanished peer does to the others.
+//! The driver over real sockets: effects of a slow, silent, invalid or vanished peer on the other ranks.
 
 use std::io::{ErrorKind, Write};
 use std::net::{TcpListener, TcpStream as StdTcpStream};
@@ -24,14 +24,14 @@ const INIT: &[u8] = b"cmd=init pmi_version=1 pmi_subversion=1\n";
 const GREETED: &[u8] = b"cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n";
 const GET: &[u8] = b"cmd=get kvsname=j key=k\n";
 
-/// A host that takes every name and finds none.
+/// A host that accepts every name, and answers no lookup.
 struct Nobody;
 
 #[async_trait]
 impl Services for Nobody {
     async fn name(&self, request: NameRequest) -> Result<Bytes, NameError> {
         match request.call {
-            // A service that never answers, as one that waits for another node.
+            // A service that never answers, like one that waits for another node.
             NameCall::Lookup { .. } => std::future::pending().await,
             _ => Ok(Bytes::new()),
         }
@@ -87,7 +87,7 @@ fn own_uid() -> u32 {
     std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap())
 }
 
-/// A driver that listens for ranks, and where.
+/// A driver that listens for ranks, and its address.
 fn listen(ranks: u32, claim_within: Duration) -> (Driver, oneshot::Receiver<EndReason>, std::net::SocketAddr) {
     let (driver, ended) = drive(ranks);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -107,7 +107,7 @@ async fn expect(socket: &mut (impl AsyncReadExt + Unpin), expected: &[u8]) {
     assert_eq!(answer.escape_ascii().to_string(), expected.escape_ascii().to_string());
 }
 
-/// Waits for the other side to close. A peer that closes with bytes unread resets the connection.
+/// Waits until the peer closes. A peer that closes with unread bytes resets the connection.
 async fn expect_close(socket: &mut (impl AsyncReadExt + Unpin)) {
     match socket.read(&mut [0; 16]).await {
         Ok(read) => assert_eq!(read, 0, "something was sent"),
@@ -123,7 +123,7 @@ async fn a_rank_that_reads_no_answers_delays_nobody_and_is_read_no_more() {
     ask(&mut other, INIT, GREETED).await;
     let value = "v".repeat(4000);
     ask(&mut other, format!("cmd=put kvsname=j key=k value={value}\n").as_bytes(), b"cmd=put_result rc=0\n").await;
-    // Until nothing moves any more: the driver has read on while the socket buffers took answers, and no longer.
+    // Until no more bytes are taken: the driver reads as long as the socket buffers take answers.
     let mut asked = 0;
     while let Ok(Ok(written)) = time::timeout(Duration::from_millis(100), flood.write(&GET.repeat(100))).await {
         asked += written;
@@ -133,7 +133,7 @@ async fn a_rank_that_reads_no_answers_delays_nobody_and_is_read_no_more() {
     for _ in 0..1000 {
         ask(&mut other, GET, answer.as_bytes()).await;
     }
-    // The flood is answered completely once it reads.
+    // The flood receives all answers once it reads.
     for _ in 0..asked / GET.len() {
         expect(&mut flood, answer.as_bytes()).await;
     }
@@ -168,7 +168,7 @@ async fn many_messages_in_one_write_are_answered_in_order() {
         .to_vec();
     rank.write_all(&[INIT, &asked].concat()).await.unwrap();
     expect(&mut rank, GREETED).await;
-    // Fences are answered when they are over; everything else at once, and in order.
+    // Fences are answered when they are complete; all other requests at once, and in order.
     let mut answers = vec![0; 50 * (told.len() + "cmd=barrier_out rc=0\n    28cmd=kvs-fence-response;rc=0;".len())];
     rank.read_exact(&mut answers).await.unwrap();
     let answers = String::from_utf8(answers).unwrap();
@@ -214,7 +214,7 @@ async fn the_driver_takes_its_connections_with_it() {
     expect_close(&mut waiting).await;
     expect_close(&mut visitor).await;
     assert!(ended.try_recv().is_err());
-    // Nothing listens any more, once the tasks have been dropped.
+    // The listener closes after the tasks have been dropped.
     while TcpStream::connect(address).await.is_ok() {
         tokio::task::yield_now().await;
     }
@@ -239,7 +239,7 @@ async fn a_ranks_last_words_count_before_its_end() {
     let (driver, mut ended) = drive(2);
     let (ours, mut rank) = StdUnixStream::pair().unwrap();
     driver.connect(LocalRank(0), ours).unwrap();
-    // Nothing was read yet when the process is gone: no task has run since.
+    // The driver has read nothing when the process ends: no task has run since.
     rank.write_all(&[INIT, b"cmd=finalize\n"].concat()).unwrap();
     driver.drain(LocalRank(0));
     driver.rank_exited(LocalRank(0));
@@ -264,7 +264,7 @@ async fn a_rank_that_comes_through_the_port_is_claimed_once() {
     ask(&mut first, b"cmd=initack pmiid=1\n", claimed).await;
     ask(&mut second, b"cmd=initack pmiid=1\n", b"cmd=initack rc=1 msg=rank_1_is_claimed_already\n").await;
     ask(&mut first, INIT, GREETED).await;
-    // PMI-2 on the other one
+    // PMI-2 on the second connection
     let init2 = b"cmd=init pmi_version=2 pmi_subversion=0\n";
     ask(&mut second, init2, b"cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0\n").await;
     let message = b"36    cmd=fullinit;srcid=0;threaded=FALSE;";
@@ -291,7 +291,7 @@ async fn a_claim_that_nothing_followed_is_void_once_its_connection_is_gone() {
 async fn the_next_program_of_a_rank_claims_it_through_the_port_again() {
     let (driver, mut ended, address) = listen(1, Duration::from_secs(600));
     let claimed = b"cmd=initack rc=0\ncmd=set size=1\ncmd=set rank=0\ncmd=set debug=0\n";
-    // The end of a program may be seen after the beginning of the next one.
+    // The driver may detect the end of a program after the beginning of the next one.
     let programs = async {
         let mut still_open = None;
         for is_seen in [true, true, false, true] {
@@ -315,7 +315,7 @@ async fn the_next_program_of_a_rank_claims_it_through_the_port_again() {
     assert!(ended.try_recv().is_err());
 }
 
-/// A client says both in the order that it likes.
+/// A client sends both messages in any order.
 #[tokio::test]
 async fn a_rank_that_is_greeted_before_it_is_known_leaves_finalize_out_at_its_cost() {
     let (driver, ended, address) = listen(1, Duration::from_secs(600));
@@ -357,16 +357,16 @@ async fn who_does_not_say_which_rank_it_is_is_sent_away_in_time() {
     let (mut silent, mut flood, mut rank) = (dial().await, dial().await, dial().await);
     ask(&mut rank, b"cmd=initack pmiid=0\n", b"cmd=initack rc=0\ncmd=set size=2\ncmd=set rank=0\ncmd=set debug=0\n")
         .await;
-    // One that keeps talking, and reads nothing.
+    // A client that sends continuously, and reads nothing.
     while flood.try_write(&b"cmd=get_maxes\n".repeat(1000)).is_ok() {
         tokio::task::yield_now().await;
     }
     let asked = time::Instant::now();
     expect_close(&mut silent).await;
     assert!(asked.elapsed() >= Duration::from_secs(9), "{:?}", asked.elapsed());
-    // The flood is sent away too, however much waits for it.
+    // The flood is also disconnected, even with many queued requests.
     while flood.read(&mut [0; 4096]).await.is_ok_and(|read| read > 0) {}
-    // The rank stays, and so does a place for those who come later.
+    // The rank stays connected, and later clients can still connect.
     time::sleep(Duration::from_secs(60)).await;
     ask(&mut rank, INIT, GREETED).await;
     let mut late = dial().await;
@@ -392,22 +392,22 @@ async fn the_time_of_one_stranger_is_not_that_of_the_next() {
     let second = StdTcpStream::connect(address).unwrap();
     second.set_nonblocking(true).unwrap();
     let mut second = TcpStream::from_std(second).unwrap();
-    // The second has the place of the first, but not its time.
+    // The second connection reuses the slot of the first, but not its deadline.
     time::sleep(Duration::from_secs(5)).await;
     ask(&mut second, b"cmd=initack pmiid=0\n", b"cmd=initack rc=0\ncmd=set size=1\ncmd=set rank=0\ncmd=set debug=0\n")
         .await;
 }
 
-/// A connection that finds no room in the kernel's queue is tried again after a second.
+/// A connection without room in the kernel's queue is retried after a second.
 #[tokio::test]
 async fn ranks_that_come_all_at_once_find_room_before_anybody_is_let_in() {
     let (_driver, _ended, address) = listen(1, Duration::from_secs(600));
-    // Nobody is let in meanwhile: this thread is the runtime's.
+    // No connection is accepted meanwhile: this thread runs the runtime.
     let ranks = (0..600).map(|_| StdTcpStream::connect_timeout(&address, Duration::from_millis(900)));
     assert_eq!(ranks.filter(Result::is_err).count(), 0);
 }
 
-/// The time for a claim counts those who have not claimed a rank, and nobody else.
+/// The limit on unclaimed connections ignores connections with a claimed rank.
 #[tokio::test]
 async fn more_ranks_than_may_be_unclaimed_at_once_come_through_the_port() {
     const RANKS: u32 = 1100;
@@ -417,7 +417,7 @@ async fn more_ranks_than_may_be_unclaimed_at_once_come_through_the_port() {
         let mut stream = TcpStream::connect(address).await.unwrap();
         let claimed = format!("cmd=initack rc=0\ncmd=set size={RANKS}\ncmd=set rank={rank}\ncmd=set debug=0\n");
         ask(&mut stream, format!("cmd=initack pmiid={rank}\n").as_bytes(), claimed.as_bytes()).await;
-        // A rank that has left made room as well.
+        // A rank that has left also frees room.
         if rank % 8 == 0 {
             ranks.push(stream);
         }

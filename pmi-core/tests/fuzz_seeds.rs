@@ -1,5 +1,5 @@
-//! The fuzz targets as ordinary tests: every recorded conversation, and mutations of them, go through the very functions that the
-//! targets in `fuzz/` call. A fixed number of runs with a fixed seed.
+//! The fuzz targets as ordinary tests: every recorded conversation, and mutations of it, run through the same functions that the targets
+//! in `fuzz/` call. The number of runs and the seed are fixed.
 //!
 //! `cargo test -p pmi-core --test fuzz_seeds -- --ignored` writes the recorded conversations as seeds to `fuzz/corpus/`.
 
@@ -15,7 +15,7 @@ use world::Dice;
 /// Mutations of each seed.
 const MUTATIONS: usize = 40;
 
-/// A rank that uses further key-value spaces, which no recorded client does.
+/// A rank that uses further key-value spaces; no recorded client does.
 const SPACES: &str = "cmd=init pmi_version=1 pmi_subversion=1
 cmd=create_kvs
 cmd=put kvsname=j.k0.1 key=k value=v
@@ -26,7 +26,7 @@ cmd=destroy_kvs kvsname=j.k0.1
 cmd=get kvsname=j.k0.1 key=k
 ";
 
-/// A rank that registers resources, which no recorded client does.
+/// A rank that registers resources; no recorded client does.
 const RESOURCES: &str = "cmd=init pmi_version=1 pmi_subversion=1
 cmd=get kvsname=j key=lattice.ext
 cmd=resource_register phase=intent name=shm:
@@ -50,7 +50,7 @@ fn extension_operations(lines: &str) -> Vec<u8> {
     fuzzing::encode(1, &lines.collect::<Vec<_>>())
 }
 
-/// Courses of events, each from every state that a server can begin in.
+/// Sequences of events, each from every initial state of a server.
 fn in_each_state(seeds: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     let from = |state: u8| {
         seeds.iter().map(move |seed| [&[seed[0], seed[1] + 6 * state], &seed[2..]].concat()).collect::<Vec<_>>()
@@ -82,7 +82,7 @@ fn targets() -> [Target; 3] {
     ]
 }
 
-/// All that each rank of a conversation sent.
+/// All bytes that each rank of a conversation sent.
 fn streams(transcript: &Transcript) -> Vec<Vec<u8>> {
     let ranks = 0..transcript.job(None).size();
     let of_rank = |rank| {
@@ -95,7 +95,7 @@ fn streams(transcript: &Transcript) -> Vec<Vec<u8>> {
     ranks.map(of_rank).collect()
 }
 
-/// Each message of a stream, as the target `request` reads it.
+/// Each message of a stream, in the format of the target `request`.
 fn messages(stream: &[u8]) -> Vec<Vec<u8>> {
     let mut buffer = FrameBuffer::default();
     buffer.push(stream);
@@ -111,7 +111,7 @@ fn messages(stream: &[u8]) -> Vec<Vec<u8>> {
     messages
 }
 
-/// A whole conversation; what the host has to do is done after each message.
+/// A whole conversation; the host's operations follow each message.
 fn operations(transcript: &Transcript) -> Vec<u8> {
     let mut operations = vec![Operation::Accept];
     for (rank, what) in transcript.of(None) {

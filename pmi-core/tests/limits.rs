@@ -1,5 +1,5 @@
-//! Every limit at its value, one above it, and a hundred times above it: what is refused, and that the job and the memory of the
-//! server survive it.
+//! Every limit at its value, one above it, and a hundred times above it: the refusals, and that the job and the memory of the server
+//! survive.
 
 mod transcript;
 mod world;
@@ -35,7 +35,7 @@ fn rc(answer: &str) -> String {
     field(answer.as_bytes(), "rc").unwrap_or_else(|| panic!("{answer:?} has no rc"))
 }
 
-/// What PMI-1 has for a code of PMI-2 that is none of its own.
+/// PMI-1's code for a code of PMI-2 that PMI-1 does not have.
 fn pmi1(code: &str) -> &str {
     if code == "0" { "0" } else { "-1" }
 }
@@ -102,7 +102,7 @@ fn preput_pairs_of_a_spawn() {
     assert_eq!(world.spawns.len(), 1);
 }
 
-/// No rank stores such a value, but a host that does not keep the limits may bring one.
+/// No rank stores such a value, but a host that ignores the limits may return one.
 #[test]
 fn answers_of_pmi_2() {
     let value = "v".repeat(2_000_000);
@@ -114,7 +114,7 @@ fn answers_of_pmi_2() {
     }
 }
 
-/// Clients of ours read them in memory, and others ask.
+/// Lattice's own clients read the limits in memory, and other clients request them.
 #[test]
 fn limits_are_told_alike_by_both_ways() {
     let (mut world, job) = initialized(1, Settings::default());
@@ -157,7 +157,7 @@ fn an_endless_line_is_noticed_before_it_is_held() {
     assert_eq!(error, Err(FrameError::TooLong { max: FrameBuffer::MESSAGE_MAX }));
 }
 
-/// A spawn of so many blocks whose text has exactly `len` bytes, the last line end not counted.
+/// A spawn of `blocks` blocks, with a text of exactly `len` bytes without the last line end.
 fn spawn(blocks: usize, len: Option<usize>) -> String {
     let block =
         |arg: &str| format!("mcmd=spawn\nnprocs=1\nexecname=a\ntotspawns={blocks}\nargcnt=1\narg1={arg}\nendcmd\n");
@@ -185,7 +185,7 @@ fn spawns() {
         world.ask(job, 0, &spawn(blocks, None));
         assert_eq!(offence(&world, job), &FrameError::SpawnWithoutTotal { block: 1 });
     }
-    // a list that claims to be longer than the message
+    // a list with a claimed length above the length of the message
     let (mut world, job) = initialized(1, Settings::default());
     let lie = "mcmd=spawn\nnprocs=1\nexecname=a\ntotspawns=1\nargcnt=18446744073709551615\nendcmd\n";
     assert_ne!(rc(&world.ask(job, 0, lie)), "0");
@@ -196,7 +196,7 @@ fn bytes_per_rank() {
     const LIMIT: usize = 64 * 1024;
     let (mut world, job) = initialized(2, Settings { bytes_per_rank: LIMIT, ..Settings::default() });
     let put = |key: usize, len: usize| format!("cmd=put kvsname=j key={key:08} value={}\n", "v".repeat(len));
-    // A pair counts for 64 bytes more than its key and value.
+    // A pair counts 64 bytes more than its key and value.
     let at_limit = (0..LIMIT / 1024).map(|key| put(key, 1024 - 8 - 64));
     for message in at_limit {
         assert_eq!(rc(&world.ask(job, 0, &message)), "0");
@@ -233,7 +233,7 @@ fn questions_per_rank() {
 fn questions_count_by_their_bytes() {
     let (mut world, job) = initialized(1, Settings::default());
     let long = spawn(1, Some(FrameBuffer::SPAWN_MAX));
-    // One of a mebibyte counts as 17 of 64.
+    // A spawn of one mebibyte counts as 17 of 64 questions.
     for _ in 0..3 {
         assert_eq!(world.ask(job, 0, &long), "");
     }
@@ -284,7 +284,7 @@ fn groups() {
         world.ask(job, rank, INIT);
     }
     let group = |members: &str, tag| format!("cmd=barrier_in group={members}:{tag}\n");
-    // Complete groups take no place, and neither do those that the asker is no member of.
+    // Complete groups take no room, and neither do groups without the requesting rank.
     for tag in 0..10 * GROUPS {
         world.send(job, Rank(2), group("0,2", tag).as_bytes());
         assert_eq!(world.ask(job, 0, &group("0,2", tag)), format!("cmd=barrier_out rc=0 tag={tag}\n"));

@@ -1,5 +1,5 @@
-//! Jobs on up to 64 nodes in one thread: whatever the order in which ranks speak, bytes are cut and fences deliver, ranks are told the
-//! same.
+//! Jobs on up to 64 nodes in one thread. Ranks receive the same answers in any order of messages, any split of bytes and any order of
+//! fences.
 
 mod transcript;
 mod world;
@@ -16,7 +16,7 @@ use world::{Dice, JobIndex, World};
 
 const INIT: &str = "cmd=init pmi_version=1 pmi_subversion=1\n";
 
-/// What one rank says, message by message; after each it waits for an answer.
+/// Messages of one rank; the rank waits for an answer after each.
 type Script = Vec<String>;
 
 fn pmi2(body: &str) -> String {
@@ -41,7 +41,7 @@ fn job(name: &str, placement: Placement) -> Job {
     Job { placement, ..Job::on_one_node(JobId::new(name).unwrap(), size) }
 }
 
-/// Rounds of puts, a fence, gets, a fence. Each rank speaks PMI-1 or PMI-2.
+/// Rounds of puts, a fence, gets, a fence. Each rank uses PMI-1 or PMI-2.
 fn scripts(name: &str, size: u32, rounds: u32, dice: &mut Dice) -> Vec<Script> {
     let talk = |rank: u32, dice: &mut Dice| {
         let is_pmi2 = rank % 3 == 1;
@@ -72,7 +72,7 @@ fn scripts(name: &str, size: u32, rounds: u32, dice: &mut Dice) -> Vec<Script> {
     (0..size).map(|rank| talk(rank, dice)).collect()
 }
 
-/// Plays all scripts to their end, in an order and in pieces that the dice give, and returns what each rank was told.
+/// Runs all scripts to their end, in a random order and with random splits. Returns the answers to each rank.
 fn play(world: &mut World, casts: &[(JobIndex, &[Script])], dice: &mut Dice, cut: bool) -> Vec<Vec<u8>> {
     struct Player<'s> {
         job: JobIndex,
@@ -177,7 +177,7 @@ proptest! {
             for rank in 0..size {
                 prop_assert_eq!(world.told(job, rank), "cmd=barrier_out rc=0\n");
             }
-            // Of several puts of one round any may win, but the same one everywhere.
+            // Of several puts in one round any may win, but the same one on every node.
             for (key, values) in rivals {
                 let winner = world.ask(job, 0, &format!("cmd=get kvsname=j key={key}\n"));
                 let candidates = values.iter().map(|value| format!("cmd=get_result rc=0 value={value}\n"));
@@ -369,7 +369,7 @@ fn a_group_barrier_that_ends_after_later_fences_brings_nothing_old_back() {
         for rank in 0..3 {
             world.ask(job, rank, INIT);
         }
-        // threads of rank 0 put one value after the other, each in a fence of its own, and all of them are under way at once
+        // threads of rank 0 put one value after the other, each in a separate fence, and all fences are in progress at once
         let fences = [
             "cmd=barrier_in group=0,1:3\n",
             "cmd=barrier_in group=0,2:4\n",

@@ -1,4 +1,4 @@
-//! Ranks that die while the others of their job go on: who is told, and which fences do without them.
+//! Ranks that die while other ranks of their job continue: the notifications, and the fences that proceed without the dead.
 
 mod transcript;
 mod world;
@@ -20,7 +20,7 @@ fn pmi2(body: &str) -> String {
     format!("{:>6}{body}", body.len())
 }
 
-/// A job with that many ranks on each node, which have all said `init`.
+/// A job with `counts` ranks on the nodes, after `init` of all ranks.
 fn initialized(counts: &[u32]) -> (World, JobIndex) {
     let mut world = World::kind();
     let size = counts.iter().sum();
@@ -33,7 +33,7 @@ fn initialized(counts: &[u32]) -> (World, JobIndex) {
     (world, job)
 }
 
-/// The same behind their first fence.
+/// Does the same, and completes the first fence.
 fn running(counts: &[u32]) -> (World, JobIndex) {
     let (mut world, job) = initialized(counts);
     let size = counts.iter().sum();
@@ -60,7 +60,7 @@ fn the_others_read_who_is_dead_on_every_node() {
     assert!(world.ended(job).is_none());
 }
 
-/// MPICH tells the ranks of a node by attributes in MPI_Init: the first one may die before it has put any.
+/// The ranks of a node in MPICH exchange attributes in MPI_Init: the first rank may die before it has put any.
 #[test]
 fn a_get_of_an_attribute_ends_when_nobody_is_left_who_could_put_it() {
     let wait = pmi2("cmd=info-getnodeattr;key=a;wait=TRUE;");
@@ -80,7 +80,7 @@ fn a_get_of_an_attribute_ends_when_nobody_is_left_who_could_put_it() {
     assert!(world.ended(job).is_none());
 }
 
-/// The host may hear of a rank's end after the server has given the job up.
+/// The host may detect a rank's end after the server has ended the job.
 #[test]
 fn a_death_after_the_end_begins_nothing() {
     let mut server =
@@ -99,7 +99,7 @@ fn a_death_after_the_end_begins_nothing() {
 
 #[test]
 fn fences_do_without_the_dead() {
-    // Before the others come, after some have, and while others wait for the dead one alone.
+    // Before the other ranks arrive, after some have arrived, and while all of them wait only for the dead rank.
     for came_first in 0..3 {
         let (mut world, job) = running(&[3, 1]);
         for rank in [0, 2].into_iter().take(came_first) {
@@ -164,7 +164,7 @@ fn a_rank_that_dies_before_the_first_fence_is_missed_if_something_was_put() {
 
 #[test]
 fn a_rank_that_dies_before_the_first_put_is_missed_if_others_put_before_the_last_one_comes() {
-    // Nobody waits when something is put, one waits, or the one that puts comes first.
+    // At the put no rank waits, one rank waits, or the putting rank arrives first.
     for order in [[2, 0], [0, 2]] {
         for puts_last in [true, false] {
             let (mut world, job) = initialized(&[3, 1]);

@@ -1,4 +1,4 @@
-//! What a driver shows its publisher, and when: before the ranks leave a fence, and only once a rank wants it.
+//! Data that a driver publishes, and when: before the ranks leave a fence, and only after a rank has requested it.
 
 use std::collections::HashMap;
 use std::os::unix::net::UnixStream as StdUnixStream;
@@ -14,7 +14,7 @@ use pmi_core::services::NoServices;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-/// What was shown, and what it answers.
+/// The published data, and the answers of the publisher.
 #[derive(Default)]
 struct Shown {
     wanted: AtomicBool,
@@ -45,7 +45,7 @@ impl Publisher for Recorder {
     }
 }
 
-/// A job of one rank, its rank, and what it is shown.
+/// A job of one rank, the rank, and its published data.
 async fn job() -> (Driver, Rank, Arc<Shown>) {
     let job = Job { preput: vec![("early".into(), "0".into())], ..Job::on_one_node(JobId::new("j").unwrap(), 1) };
     let server = Server::new(job, NodeIndex(0), Settings::default());

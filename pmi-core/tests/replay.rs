@@ -1,13 +1,13 @@
-//! Every recorded conversation is held again, with the same words of the ranks, and our answers are compared with the recorded ones.
+//! Replays every recorded conversation with the same messages of the ranks, and compares our answers with the recorded ones.
 //!
-//! **In order** (files of the experiment server, which keep the order over all ranks): after each message of a rank exactly those
-//! answers must be there that the file has before the next message, no sooner and no later, byte for byte. Two liberties: where both
-//! refuse (`rc` is not 0 and the same), the words of `msg=` or `errmsg=` are free; and our PMI-1 `spawn_result` always has a `jobid=`.
-//! What a rank says after an abort gets no answer from us.
+//! **In order** (files of the experiment server, which keep the order over all ranks): after each message of a rank, our servers must
+//! have sent exactly the answers that the file has before the next message, byte for byte. Two differences are allowed. If both refuse
+//! (`rc` is not 0 and the same), the texts of `msg=` or `errmsg=` may differ. Our PMI-1 `spawn_result` always has a `jobid=`. Messages
+//! after an abort get no answer from us.
 //!
-//! **By meaning** (files captured through Hydra, which list one rank after the other): each rank says its next line when it was told
-//! everything that was recorded before it, and answers are compared field by field. Liberties, all from differences between Hydra's
-//! versions: see [`compare_meaning`]. Ranks of which nothing was recorded only join the fences.
+//! **By meaning** (files captured through Hydra, which list one rank after the other): each rank sends its next line after it has
+//! received everything that was recorded before it. Answers are compared field by field. All allowed differences stem from differences
+//! between Hydra's versions: see [`compare_meaning`]. Ranks without recorded messages only join the fences.
 
 mod transcript;
 mod world;
@@ -84,12 +84,12 @@ fn replay(file: &str) {
     stage.check_ending();
 }
 
-/// The recorded conversation, and our servers that hold it again.
+/// The recorded conversation, and our servers that replay it.
 struct Stage<'t> {
     transcript: &'t Transcript,
     world: World,
     settings: Settings,
-    /// The first job, and those that it spawned, by their recorded names.
+    /// The first job and its spawned jobs, by their recorded names.
     jobs: BTreeMap<Option<String>, JobIndex>,
     spawned: bool,
 }
@@ -118,7 +118,7 @@ impl<'t> Stage<'t> {
         stage
     }
 
-    /// Some files begin in the middle: what was said before is an `init`.
+    /// Some files begin in the middle; the missing message is an `init`.
     fn begin_excerpt(&mut self) {
         let job = self.jobs[&None];
         let mut begun = Vec::new();
@@ -161,7 +161,7 @@ impl<'t> Stage<'t> {
         self.expect_silence(&What::ServerCloses);
     }
 
-    /// All answers were read: none came too soon.
+    /// Checks that all answers were read: none was sent too early.
     fn expect_silence(&mut self, before: &What) {
         for &job in self.jobs.values() {
             for rank in 0..self.world.job(job).size() {
@@ -171,7 +171,7 @@ impl<'t> Stage<'t> {
         }
     }
 
-    /// What a rank was told since its last message.
+    /// The answers to a rank since its last message.
     fn take_message(&mut self, speaker: &Speaker) -> Vec<u8> {
         self.world.take(self.jobs[&speaker.spawned], Rank(speaker.rank))
     }
@@ -186,7 +186,7 @@ impl<'t> Stage<'t> {
         loop {
             let mut progress = false;
             for (speaker, script) in &mut scripts {
-                // The ranks of a spawned job are born with the answer to the spawn.
+                // The ranks of a spawned job start with the answer to the spawn.
                 let Some(&job) = self.jobs.get(&speaker.spawned) else { continue };
                 let inbox = told.entry(speaker.clone()).or_default();
                 inbox.extend(messages(&self.world.take(job, Rank(speaker.rank))));
@@ -237,7 +237,7 @@ impl<'t> Stage<'t> {
         }
     }
 
-    /// Plays the host: starts the job that the recorded server started, under its recorded name.
+    /// Acts as the host: starts the job that the recorded server started, under its recorded name.
     fn serve_spawns(&mut self) {
         while let Some(asked) = self.world.spawns.pop_front() {
             assert!(!self.spawned, "one spawn was recorded");
@@ -260,7 +260,7 @@ impl<'t> Stage<'t> {
         }
     }
 
-    /// A conversation without an abort ends in good order: every rank that closed its end may exit with 0.
+    /// A conversation without an abort ends successfully: every rank that closed its end may exit with 0.
     fn check_ending(&mut self) {
         assert_eq!(self.spawned, self.transcript.name.contains("spawn"));
         let ended = self.world.ended(self.jobs[&None]).cloned();
@@ -281,7 +281,7 @@ impl<'t> Stage<'t> {
     }
 }
 
-/// Whether our answer is the recorded one, with the liberties named on top.
+/// Returns true if our answer equals the recorded one, with the differences allowed above.
 fn same(recorded: &[u8], ours: &[u8]) -> bool {
     let rc = |message: &[u8]| field(message, "rc").filter(|rc| rc != "0");
     let both_refuse = rc(recorded).is_some() && rc(recorded) == rc(ours) && fields(recorded)[0] == fields(ours)[0];
@@ -289,15 +289,15 @@ fn same(recorded: &[u8], ours: &[u8]) -> bool {
     recorded == ours || both_refuse || named_spawn
 }
 
-/// Checks that our answer means what the recorded one does:
+/// Checks that our answer has the meaning of the recorded one:
 ///
 /// * `rc` missing in the recorded answer (Hydra up to 4.0): ours is 0;
-/// * `found=TRUE`, `msg=`, `info=` and `errmsg=` say nothing more; PMI-2's "not found" is Hydra's `rc=1` and our `found=FALSE`;
-/// * `PMI_process_mapping` may wrap, the ranks are on the same nodes;
-/// * Hydra names a topology file, and here no host has offered one: clients look for themselves;
+/// * `found=TRUE`, `msg=`, `info=` and `errmsg=` add no information; PMI-2's "not found" is Hydra's `rc=1` and our `found=FALSE`;
+/// * `PMI_process_mapping` may wrap, if the ranks are on the same nodes;
+/// * Hydra returns the name of a topology file, and no host here offers one: clients then discover the topology themselves;
 /// * `pmiverbose=0` stands for `FALSE`.
 ///
-/// All other recorded fields must be in ours with the same value. What ours has beyond them is what some other client needs.
+/// Our answer must have all other recorded fields, with the same values. Its additional fields are for other clients.
 fn compare_meaning(recorded: &[u8], ours: &[u8]) {
     let context = || format!("recorded: {}\n    ours: {}", text(recorded), text(ours));
     let value = field(recorded, "value").unwrap_or_default();
@@ -324,7 +324,7 @@ fn compare_meaning(recorded: &[u8], ours: &[u8]) {
     }
 }
 
-/// Cuts what a rank was told into messages.
+/// Splits the bytes to a rank into messages.
 fn messages(told: &[u8]) -> Vec<Vec<u8>> {
     let mut messages = Vec::new();
     let mut rest = told;
@@ -353,7 +353,7 @@ fn recorded_abort(file: &str) -> Option<(Option<i32>, &'static str)> {
     })
 }
 
-/// What the recorded client asked for: everything of it, and nothing else.
+/// The complete request of the recorded client.
 fn recorded_spawn(file: &str) -> SpawnRequest {
     let app = |program: &'static str, args: &[&'static str]| SpawnApp {
         program: program.into(),

@@ -1,4 +1,4 @@
-//! Requests about resources in both protocols: what the server answers, what it asks its host, and when it tells of a release.
+//! Requests about resources in both protocols: the server's answers, its questions to the host, and its reports of overdue releases.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use pmi_core::resources::{Resource, ResourceChange, ResourceError, ResourceStep}
 use pmi_core::server::{Action, ConnectionId, ReleaseTimer, Server, Settings};
 use pmi_core::services::{Answer, Call};
 
-/// A server with one rank, and a host that takes note of everything but files.
+/// A server with one rank, and a host that records everything except files.
 struct World {
     server: Server,
     rank: ConnectionId,

@@ -1,4 +1,4 @@
-//! Ranks that begin again, all together: by key on new connections, or on the one that they have.
+//! Restarts of all ranks together: by key on new connections, or on the existing ones.
 
 mod transcript;
 mod world;
@@ -25,7 +25,7 @@ fn key(local: u32) -> u32 {
     ClaimKeys::MIN + local
 }
 
-/// A job whose ranks have come by key, or are about to.
+/// A job with ranks that have connected by key, or are about to connect.
 struct Launch {
     world: World,
     job: JobIndex,
@@ -56,7 +56,7 @@ impl Launch {
         placement.local_rank(Rank(rank)).unwrap().0
     }
 
-    /// A program of the rank comes on a new connection, and says `init`; returns the answer to that.
+    /// A program of the rank opens a new connection and sends `init`; returns the answer.
     fn come(&mut self, rank: u32) -> String {
         let key = key(self.local(rank));
         self.world.come_through_port(self.job, Rank(rank));
@@ -150,7 +150,7 @@ fn a_rank_is_claimed_again_by_its_key_alone_and_after_the_end_of_its_connection(
     check(Restarts::Unexpected, true, key(0), "rank_0_is_claimed_already");
 }
 
-/// The end of a killed program and the first words of the next one come by different sockets.
+/// The end of a killed program and the first message of the next program arrive on different sockets.
 #[test]
 fn a_connection_whose_end_was_not_seen_yet_is_looked_at_before_a_claim_is_refused() {
     let mut launch = Launch::new(&[2], Restarts::Keep);
@@ -201,7 +201,7 @@ fn a_program_that_is_replaced_before_the_others_have_come_waits_with_its_last_co
 #[test]
 fn fences_that_some_had_begun_when_all_were_killed_hold_nobody_up() {
     for restarts in [Restarts::Keep, Restarts::Fresh] {
-        // Both ranks of node 0 are in a fence, that of node 1 is not; of node 2 one is.
+        // Both ranks of node 0 are in a fence, the rank of node 1 is not, and one rank of node 2 is.
         let mut launch = Launch::new(&[2, 1, 2], restarts);
         launch.fence();
         launch.put(0, "card", "old");

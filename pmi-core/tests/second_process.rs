@@ -1,4 +1,4 @@
-//! A second process that speaks as a rank: over the rank's own connection, or over one that claims the rank.
+//! A second process that sends messages as a rank: over the rank's own connection, or over one that claims the rank.
 
 use pmi_core::claim::ClaimKeys;
 use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
@@ -12,7 +12,7 @@ fn server() -> Server {
     Server::new(Job::on_one_node(JobId::new("j").unwrap(), 2), NodeIndex(0), Settings::default())
 }
 
-/// The questions for a sender, and the reports of a second process, that follow from these words.
+/// The requests for a sender, and the reports of a second process, that follow from these messages.
 fn say(server: &mut Server, connection: ConnectionId, words: &str) -> (usize, Vec<(Rank, Option<u32>)>) {
     server.handle_bytes(connection, words.as_bytes());
     taken(server)
@@ -49,7 +49,7 @@ fn a_program_that_follows_one_that_has_finalized_is_not_reported() {
     assert_eq!(say(&mut server, connection, INIT), (1, vec![]));
     server.handle_second_sender(connection, 7);
     assert_eq!(taken(&mut server), (0, vec![]));
-    // The next one comes while that one has not finalized.
+    // The next process arrives while that one has not finalized.
     say(&mut server, connection, INIT);
     server.handle_second_sender(connection, 8);
     assert_eq!(taken(&mut server), (0, vec![(Rank(0), Some(8))]));

@@ -1,4 +1,4 @@
-//! Key-value spaces that ranks make beside their job's: who may use them, from when, and how many there are.
+//! Key-value spaces that ranks create in addition to the job's: access, visibility and number.
 
 mod world;
 
@@ -7,7 +7,7 @@ use pmi_core::job::{Job, Placement};
 use pmi_core::server::Settings;
 use world::{JobIndex, World};
 
-/// A job `j` of two nodes with two ranks each, which have said `init`.
+/// A job `j` of two nodes with two ranks each, after `init` of all ranks.
 fn two_nodes() -> (World, JobIndex) {
     let mut world = World::kind();
     let job = Job { placement: Placement::block(&[2, 2]), ..Job::on_one_node(JobId::new("j").unwrap(), 4) };
@@ -52,7 +52,7 @@ fn a_space_is_known_on_its_node_at_once_and_elsewhere_after_a_fence() {
     assert!(world.ask(job, 0, GET).contains("unknown_kvsname"));
     assert_eq!(world.ask(job, 0, GET_OWN), "cmd=get_result rc=0 value=own\n");
     assert!(world.ask(job, 0, "cmd=destroy_kvs kvsname=j.k0.1\n").contains("rc=-1"));
-    // A name that was used is not used again.
+    // A name is never reused.
     assert_eq!(world.ask(job, 0, "cmd=create_kvs\n"), "cmd=newkvs rc=0 kvsname=j.k0.2\n");
 }
 

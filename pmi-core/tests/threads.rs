@@ -79,7 +79,7 @@ fn a_rank_that_reads_nothing_holds_nobody_up() {
     other.ask("cmd=barrier_in\n");
     silent.hear();
     let mut flood = silent.0.get_ref().try_clone().unwrap();
-    // It ends when the socket is closed.
+    // The loop ends when the socket is closed.
     let flooding = thread::spawn(move || while flood.write_all(b"cmd=get kvsname=j key=k\n").is_ok() {});
     for _ in 0..100 {
         assert_eq!(other.ask("cmd=get kvsname=j key=k\n"), format!("cmd=get_result rc=0 value={value}\n"));

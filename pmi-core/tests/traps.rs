@@ -1,6 +1,6 @@
-//! What real clients, real servers and the authors of other launchers fell over: one test for each known trap of PMI-1 and PMI-2,
-//! with the trap's number. Four more are beside the code they guard: 02 and 22 in `env.rs`, 03 in `conversation.rs`, the first half of
-//! 15 in `gathering.rs`. Where a trap is about processes or descriptors (11, 12, 13, 21), this is the part that a server decides.
+//! Failures of real clients, real servers and other launchers: one test for each known trap of PMI-1 and PMI-2, with the trap's number.
+//! Four more tests are next to the code that they guard: 02 and 22 in `env.rs`, 03 in `conversation.rs`, the first half of 15 in
+//! `gathering.rs`. For traps about processes or descriptors (11, 12, 13, 21), the tests here cover the server's part.
 
 mod transcript;
 mod world;
@@ -17,7 +17,7 @@ use world::{JobIndex, World};
 const INIT: &str = "cmd=init pmi_version=1 pmi_subversion=1\n";
 const INIT2: &str = "cmd=init pmi_version=2 pmi_subversion=0\n";
 
-/// A PMI-2 message, its length on the left as MPICH and Hydra have it.
+/// A PMI-2 message, with its length on the left as in MPICH and Hydra.
 fn pmi2(body: &str) -> String {
     format!("{:>6}{body}", body.len())
 }
@@ -31,7 +31,7 @@ fn placed(name: &str, counts: &[u32]) -> Job {
     Job { placement: Placement::block(counts), ..Job::on_one_node(id(name), size) }
 }
 
-/// A job `j` with that many ranks on each node, which have all said `init`.
+/// A job `j` with `counts` ranks on the nodes, after `init` of all ranks.
 fn initialized(counts: &[u32]) -> (World, JobIndex) {
     let mut world = World::kind();
     let job = world.start(placed("j", counts), Settings::default());
@@ -83,7 +83,7 @@ fn trap_05_words_without_an_equals_sign_are_no_error() {
     world.ask(job, 0, "cmd=publish_name service=a name=x port=tag#0 and more\n");
     let port = "cmd=lookup_result rc=0 port=tag#0 and more\n";
     assert_eq!(world.ask(job, 0, "cmd=lookup_name service=a name=x\n"), port);
-    // the rest of a `;` that MPICH from 4.1 on does not escape
+    // the rest of a value after a `;` that MPICH from 4.1 on does not escape
     assert_eq!(world.ask(job, 0, &pmi2("cmd=kvs-put;key=m;value=cut; here;")), pmi2("cmd=kvs-put-response;rc=0;"));
     assert_eq!(world.ask(job, 0, "cmd=get kvsname=j key=m\n"), "cmd=get_result rc=0 value=cut\n");
     assert_eq!(world.ask(job, 0, "cmd=abort exitcode=7 message=called MPI_Abort(MPI_COMM_WORLD, 7) now\n"), "");
@@ -253,7 +253,7 @@ fn trap_12_a_rank_that_spoke_must_finalize_and_one_that_never_spoke_need_not() {
 #[test]
 fn trap_13_the_end_of_a_stream_decides_nothing() {
     let (mut world, job) = initialized(&[4]);
-    // an end after `finalize`, no end after it, and an end before the process is seen to exit
+    // an end of the stream after `finalize`, no such end, and an end before the process exits
     for rank in 0..2 {
         world.ask(job, rank, "cmd=finalize\n");
     }
@@ -276,7 +276,7 @@ fn trap_14_init_may_come_again_and_keeps_what_was_put() {
         assert_eq!(world.ask(job, 0, "cmd=get kvsname=j key=k\n"), "cmd=get_result rc=0 value=v\n");
     }
     assert_eq!(world.ask(job, 0, "cmd=finalize\n"), "cmd=finalize_ack rc=0\n");
-    // a second program of the same process, as a script starts it
+    // a second program of the same process, started by a script
     world.ask(job, 0, INIT);
     assert_eq!(world.server_of(job, Rank(0)).progress(LocalRank(0)).unwrap().phase, Phase::Open);
 }
@@ -294,14 +294,14 @@ fn trap_15_a_barrier_counts_living_ranks_of_one_job() {
     assert_eq!(world.told(job, 0), "cmd=barrier_out rc=0\n", "the second one of rank 0 waits for rank 1 again");
     assert_eq!(world.told(child, 0), "");
 
-    // rank 1 is through with PMI: the one who waits would wait for ever
+    // rank 1 has left PMI: the waiting rank would wait indefinitely
     world.ask(job, 1, "cmd=finalize\n");
     assert_eq!(world.told(job, 0), "");
     let Some(EndReason::LeftFence { rank: Rank(1), waiting }) = world.ended(job) else { panic!("it hangs") };
     assert_eq!(waiting, &[Rank(0)]);
 }
 
-/// A client that does not wait for answers may leave while its last barrier is still on its way to the other nodes.
+/// A client that does not wait for answers may leave while its last barrier is still in transit to the other nodes.
 #[test]
 fn a_rank_that_leaves_during_a_barrier_is_missed_in_the_next_one() {
     let (mut world, job) = initialized(&[2, 1]);
@@ -348,7 +348,7 @@ fn trap_17_what_waits_holds_nobody_up() {
     assert_eq!(world.ask(job, 0, &pmi2("cmd=info-getnodeattr;key=a;wait=TRUE;")), "");
     assert_eq!(world.ask(job, 1, "cmd=barrier_in\n"), "");
     assert_eq!(world.ask(job, 2, &spawn_block(1, 1, "")), "");
-    // all others, and other threads of the same ranks, go on
+    // all other ranks, and other threads of the same ranks, continue
     for rank in [3, 0, 1, 2] {
         assert_eq!(world.ask(job, rank, "cmd=get_appnum\n"), "cmd=appnum rc=0 appnum=0\n");
     }
@@ -373,7 +373,7 @@ fn trap_18_lengths_stand_left_or_right_and_count_bytes() {
         world.ask(job, 0, &pmi2("cmd=kvs-get;key=k;")),
         pmi2("cmd=kvs-get-response;rc=0;found=TRUE;value=größer;")
     );
-    // the longest answer there can be: every byte of the longest value doubled
+    // the longest possible answer: every byte of the longest value doubled
     let semicolons = ";".repeat(64 * 1024);
     world.ask(job, 0, &format!("cmd=put kvsname=j key=long value={semicolons}\n"));
     let answer = world.ask(job, 0, &pmi2("cmd=kvs-get;key=long;"));
@@ -420,7 +420,7 @@ fn trap_20_the_universe_size_is_never_an_error_and_never_0() {
 fn trap_21_a_rank_whose_stream_never_ends_is_missed_all_the_same() {
     let (mut world, job) = initialized(&[2]);
     assert_eq!(world.ask(job, 1, "cmd=barrier_in\n"), "");
-    // some child of rank 0 holds its socket open: no end of the stream, only the exit
+    // a child process of rank 0 holds its socket open: the stream does not end, the process does
     world.exit(job, Rank(0));
     assert!(matches!(world.ended(job), Some(EndReason::LeftWithoutFinalize { rank: Rank(0) })));
 }
@@ -432,7 +432,7 @@ fn trap_23_numbers_are_not_small() {
         world.ask(job, 0, &format!("cmd=abort exitcode={code}\n"));
         assert!(matches!(world.ended(job), Some(EndReason::Abort { code, .. }) if *code == expected), "{code}");
     }
-    // a code that no status can be is still an abort
+    // an abort with an invalid code is still an abort
     let (mut world, job) = initialized(&[1]);
     world.ask(job, 0, "cmd=abort exitcode=99999999999999999999\n");
     assert!(matches!(world.ended(job), Some(EndReason::Abort { code: None, .. })));
@@ -520,15 +520,15 @@ fn trap_25_a_rank_from_a_port_must_be_claimed_once_and_first() {
     refused(ask(second, "cmd=initack pmiid=1\n"));
     refused(ask(second, "cmd=initack pmiid=2\n"));
     refused(ask(second, "cmd=initack pmiid=4294967295\n"));
-    // PMI-2 clients claim with `fullinit`, Slurm's by `srcid`
+    // PMI-2 clients claim with `fullinit`, Slurm's client with `srcid`
     assert!(ask(third, INIT2).contains("rc=0"));
     refused(ask(third, &pmi2("cmd=fullinit;pmirank=1;")));
     assert!(ask(third, &pmi2("cmd=fullinit;srcid=0;threaded=FALSE;")).contains(";rank=0;size=3;"));
 
-    // a stranger that speaks something else is shown the door, and the job goes on
+    // a connection without a rank that sends another protocol is closed, and the job continues
     assert_eq!(ask(second, "GET / HTTP/1.1\r\n"), "");
     assert!(world.is_closed(job, home, second) && world.ended(job).is_none());
-    // from a rank the same is the end of the job
+    // the same bytes from a rank end the job
     world.send_on(job, home, first, b"GET / HTTP/1.1\r\n");
     world.settle();
     let Some(EndReason::Offence { rank: Rank(1), offence: Offence::Frame(_) }) = world.ended(job) else { panic!() };

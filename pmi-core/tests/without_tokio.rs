@@ -1,4 +1,4 @@
-//! Without its default features the crate has no runtime in it. That it builds so is a step of `cargo xtask test`.
+//! Without its default features the crate contains no runtime. A step of `cargo xtask test` builds it this way.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! Addresses of daemons: `host:port`, or `unix:/path`; and ranges of ports to choose from.
+//! Addresses of daemons (`host:port` or `unix:/path`), and port ranges.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -14,14 +14,14 @@ pub enum Address {
     Tcp {
         /// A name or an IP address; an IPv6 address without its brackets.
         host: String,
-        /// The port; 0 lets the kernel choose one, where something listens.
+        /// The port. With 0, a listener gets a port from the kernel.
         port: u16,
     },
     /// A Unix socket in the file system.
     Unix(PathBuf),
 }
 
-/// A text that is no address.
+/// A string that is not a valid address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is no address; write HOST:PORT, [IPV6]:PORT or unix:/PATH")]
 pub struct AddressError {
@@ -40,7 +40,7 @@ impl FromStr for Address {
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
         let is_v6 = bare.is_some();
         let host = bare.unwrap_or(host);
-        // "http://node3:50052" and "fd00::7" are neither.
+        // "http://node3:50052" and "fd00::7" are invalid.
         let strange =
             |character: char| character.is_whitespace() || "/[]".contains(character) || (character == ':' && !is_v6);
         if host.is_empty() || host.contains(strange) {
@@ -60,7 +60,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// Ports at which something may listen whose port nobody has fixed, `FIRST-LAST`.
+/// Range of ports for listeners without a fixed port, written `FIRST-LAST`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PortRange {
@@ -68,7 +68,7 @@ pub struct PortRange {
     last: u16,
 }
 
-/// A text that is no range of ports.
+/// A string that is not a valid port range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is no range of ports; write FIRST-LAST, such as 60000-60100, with ports from 1 to 65535")]
 pub struct PortRangeError {
@@ -76,7 +76,7 @@ pub struct PortRangeError {
 }
 
 impl PortRange {
-    /// The ports, in their order.
+    /// The ports in ascending order.
     pub fn ports(self) -> RangeInclusive<u16> {
         self.first..=self.last
     }

@@ -1,7 +1,7 @@
 //! Authorization of calls: one table of calls and roles, and the check of every request against it.
 //!
-//! A call that the table does not name is refused. A handler may refuse more (a user's launch is not another user's), but no
-//! request reaches a handler without passing here.
+//! A call that is not in the table is refused. A handler may apply further checks (a user may not act on another user's
+//! launch). No request reaches a handler without this check.
 
 use http::{HeaderMap, Request, Response};
 use tonic::Status;
@@ -13,9 +13,9 @@ use crate::identity::{CALLER_HEADER, Caller, Incoming, Peer, Role};
 /// Callers that may make a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Admitted {
-    /// Everybody who can connect.
+    /// Any caller that can connect.
     Anybody,
-    /// Everybody whose identity is known.
+    /// Any caller with a known identity.
     Known,
     /// Callers of these roles.
     Roles(&'static [Role]),
@@ -26,10 +26,11 @@ const ADMINS: Admitted = Admitted::Roles(&[Role::Admin]);
 const USERS_AND_AGENTS: Admitted = Admitted::Roles(&[Role::User, Role::Admin, Role::Agent]);
 const API: Admitted = Admitted::Roles(&[Role::Api]);
 const AGENTS: Admitted = Admitted::Roles(&[Role::Agent]);
-// An agent relays what the API server signed; the handlers check the signature, and that the agent is of the launch.
+// An agent relays requests that the API server signed. The handlers check the signature, and that the agent belongs to the
+// launch.
 const API_AND_AGENTS: Admitted = Admitted::Roles(&[Role::Api, Role::Agent]);
 
-/// Every call that exists, by its path, with those who may make it.
+/// Every call that exists, by path, with the callers that may make it.
 const TABLE: &[(&str, Admitted)] = &[
     ("/lattice.v1.AllocationService/LaunchTasks", USERS),
     ("/lattice.v1.AllocationService/CreateAllocation", USERS),
@@ -73,7 +74,8 @@ const TABLE: &[(&str, Admitted)] = &[
     ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Admitted::Anybody),
 ];
 
-/// Words for what a caller wants that makes a call of users or administrators: nobody types the names of calls.
+/// Phrase for the action of a call, for error messages to users and administrators, because the names of calls are
+/// internal.
 fn deed(path: &str) -> String {
     let words = match path.rsplit('/').next().unwrap_or_default() {
         "LaunchTasks" => "start launches",
@@ -97,7 +99,8 @@ fn deed(path: &str) -> String {
     words.to_owned()
 }
 
-/// Refuses the call at `path` unless `caller` may make it; an `Err` in its place says why it is unknown who calls.
+/// Refuses the call at `path` unless `caller` may make it. `caller` is an error if the caller is unknown; the error is the
+/// reason.
 fn admit(path: &str, caller: Result<&Caller, &str>) -> Result<(), Status> {
     let Some((_, admitted)) = TABLE.iter().find(|(known, _)| *known == path) else {
         return Err(Status::unimplemented(format!("there is no call {path} here")));
@@ -108,7 +111,9 @@ fn admit(path: &str, caller: Result<&Caller, &str>) -> Result<(), Status> {
         (Admitted::Roles(roles), Ok(caller)) => {
             Err(Status::permission_denied(format!("{caller} may not {}; {} may", deed(path), words(roles))))
         }
-        (_, Err(why)) => Err(Status::unauthenticated(format!("it is not known who would {}: {why}", deed(path)))),
+        (_, Err(why)) => {
+            Err(Status::unauthenticated(format!("the caller that would {} is not known: {why}", deed(path))))
+        }
     }
 }
 
@@ -122,7 +127,7 @@ fn words(roles: &[Role]) -> String {
     roles.iter().map(word).collect::<Vec<_>>().join(" and ")
 }
 
-/// Identifies who sent a request with these headers over a connection to `peer`.
+/// Identifies the caller of a request with these headers over a connection to `peer`.
 fn identify(peer: Option<&Peer>, headers: &HeaderMap) -> Result<Caller, String> {
     match peer {
         Some(Peer::Local(caller)) => Ok(caller.clone()),
@@ -137,7 +142,7 @@ fn identify(peer: Option<&Peer>, headers: &HeaderMap) -> Result<Caller, String> 
     }
 }
 
-/// Refuses what the table does not admit, and adds the [`Caller`] to the extensions of what it does.
+/// Refuses calls that the table does not admit. Adds the [`Caller`] to the extensions of admitted requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Authorize;
 
@@ -166,7 +171,7 @@ mod tests {
     use super::*;
     use crate::proto::DESCRIPTORS;
 
-    /// The paths of all calls that the protocol's files define.
+    /// The paths of all calls in the protocol files.
     fn defined() -> Vec<String> {
         let files = prost_types::FileDescriptorSet::decode(DESCRIPTORS).unwrap().file;
         let path = |package: &str, service: &str, method: &str| format!("/{package}.{service}/{method}");
@@ -190,7 +195,7 @@ mod tests {
         assert!(defined.len() > 20, "{defined:?}");
     }
 
-    /// Roles that may make a call, written down a second time: by service.
+    /// Roles that may make a call: an independent copy of the table, by service.
     fn expected(path: &str, role: Role) -> bool {
         let (service, method) = path.strip_prefix("/lattice.v1.").unwrap().split_once('/').unwrap();
         match (service, method) {
@@ -221,9 +226,12 @@ mod tests {
                 let expected = (!expected(&path, caller.role())).then_some(Code::PermissionDenied);
                 assert_eq!(refusal, expected, "{path} by {caller}");
             }
-            let status = admit(&path, Err("it said nothing")).unwrap_err();
+            let status = admit(&path, Err("it sent no certificate")).unwrap_err();
             assert_eq!(status.code(), Code::Unauthenticated);
-            assert_eq!(status.message(), format!("it is not known who would {}: it said nothing", deed(&path)));
+            assert_eq!(
+                status.message(),
+                format!("the caller that would {} is not known: it sent no certificate", deed(&path))
+            );
         }
     }
 

@@ -1,7 +1,7 @@
-//! Bounds of requests, checked in their encoding: no list of a request costs a hundred times its bytes before it is refused.
+//! Bounds of requests, checked on the encoded bytes: a refused list never uses a hundred times its encoded size in memory.
 //!
-//! The bounds of each field are in a table, which `pmi-transport/codegen` makes of its rules and of the protocol's files. A field that may
-//! come once comes once: what protobuf would merge has no bound. Fields that the table does not know are skipped, as by protobuf.
+//! A table has the bounds of each field. `pmi-transport/codegen` generates it from its rules and the protocol files. A singular field may
+//! occur only once, because protobuf would merge repeated occurrences without a bound. Unknown fields are skipped, as in protobuf.
 
 use std::marker::PhantomData;
 
@@ -11,9 +11,9 @@ use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder};
 use tonic_prost::{ProstCodec, ProstDecoder, ProstEncoder};
 
-/// Bounds of a message that a request can hold.
+/// Bounds of a message within a request.
 struct Message {
-    /// Its name, or the path of a nested one.
+    /// Its name; for a nested message, its path.
     name: &'static str,
     fields: &'static [Field],
 }
@@ -22,21 +22,21 @@ struct Message {
 struct Field {
     number: u32,
     name: &'static str,
-    /// Times that it may come.
+    /// Maximum number of occurrences.
     most: u32,
-    /// Bytes that each may have, if its encoding has a length.
+    /// Maximum bytes of each occurrence, for length-delimited encodings.
     longest: u32,
-    /// Place of its message in the table.
+    /// Index of its message type in the table.
     inner: Option<usize>,
 }
 
-/// All messages that requests can hold, by name.
+/// All messages that requests can contain, by name.
 const MESSAGES: &[Message] = include!("generated/bounds.rs");
 
-/// Most fields of one message.
+/// Maximum fields of one message.
 const FIELDS_MAX: usize = 64;
 
-/// A request with more of something than it may have.
+/// A request that exceeds a bound.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum OutOfBounds {
     #[error("{message}.{field} comes more often than {most} times in one request; send less of it")]
@@ -47,7 +47,7 @@ enum OutOfBounds {
     Groups,
 }
 
-/// Checks the encoding of the request with this place in the table. What protobuf cannot read is left to it.
+/// Checks an encoded request against the table entry `place`. Malformed encodings pass: protobuf reports them.
 fn check(mut bytes: &[u8], place: usize) -> Result<(), OutOfBounds> {
     let message = &MESSAGES[place];
     let mut counts = [0_u32; FIELDS_MAX];
@@ -86,7 +86,7 @@ fn check(mut bytes: &[u8], place: usize) -> Result<(), OutOfBounds> {
     Ok(())
 }
 
-/// Number and wire type of the next field; `None` at the end, and where there is none.
+/// Returns the number and wire type of the next field; `None` at the end and for a malformed tag.
 fn tag(bytes: &mut &[u8]) -> Option<(u32, u8)> {
     let tag = varint(bytes)?;
     Some((u32::try_from(tag >> 3).ok()?, (tag & 7) as u8))
@@ -96,7 +96,7 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
     prost::encoding::decode_varint(bytes).ok()
 }
 
-/// Codec of all calls: refuses requests that are out of bounds, and reads everything else as protobuf.
+/// Codec of all calls: refuses requests that exceed their bounds, and decodes all other messages as protobuf.
 #[derive(Clone, Debug)]
 pub(crate) struct BoundedCodec<T, U>(PhantomData<(T, U)>);
 
@@ -121,17 +121,17 @@ where
     }
 
     fn decoder(&mut self) -> Self::Decoder {
-        // Answers have no bounds but their length: they come from processes that have proven who they are.
+        // Responses have only a length limit, because their senders are authenticated.
         let place = MESSAGES.binary_search_by_key(&U::NAME, |message| message.name).ok();
         BoundedDecoder { inner: ProstCodec::<T, U>::default().decoder(), place }
     }
 }
 
-/// Decoder of one message.
+/// Decoder of one message type.
 #[derive(Debug)]
 pub(crate) struct BoundedDecoder<U> {
     inner: ProstDecoder<U>,
-    /// Place of the message in the table; `None` for one that is no request.
+    /// Index of the message in the table; `None` for a message that is not a request.
     place: Option<usize>,
 }
 
@@ -141,7 +141,7 @@ impl<U: ProstMessage + Default> Decoder for BoundedDecoder<U> {
 
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
         if let Some(place) = self.place {
-            // The buffer is in one piece.
+            // The buffer is contiguous.
             let whole = &buffer.chunk()[..buffer.remaining().min(buffer.chunk().len())];
             check(whole, place).map_err(|error| Status::invalid_argument(error.to_string()))?;
         }
@@ -173,7 +173,7 @@ mod tests {
         assert!(MESSAGES.iter().all(|message| message.fields.len() <= FIELDS_MAX && message.fields.iter().all(inner)));
     }
 
-    /// Lists of users' requests, and texts that are parsed or written somewhere, each once within its bound and once beyond.
+    /// Tests lists in user requests, and strings that are parsed or written, once within their bound and once beyond it.
     #[test]
     fn a_request_beyond_a_bound_is_refused_before_it_is_decoded() {
         let signal = |id: usize, ranks| SignalLaunchRequest {
@@ -209,7 +209,7 @@ mod tests {
         }
     }
 
-    /// Protobuf merges a message that comes twice, and would so merge lists beyond their bound.
+    /// Protobuf merges a repeated message, which would merge lists beyond their bound.
     #[test]
     fn a_message_that_comes_twice_is_refused() {
         let once = launch(LaunchSpec { uid: 1, ..Default::default() }).encode_to_vec();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// No bytes make the check panic, and it refuses nothing that protobuf would refuse as well with fewer words.
+        /// Arbitrary bytes never make the check panic.
         #[test]
         fn any_bytes_are_checked(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200), place in 0..MESSAGES.len()) {
             let _ = check(&bytes, place);

@@ -1,5 +1,5 @@
-//! The frame of what is looked at before a call reaches its handler: a [`CallCheck`] admits a request, changed or not, or refuses it;
-//! [`Checked`] makes a tower layer of it.
+//! Framework for checks before a call reaches its handler: a [`CallCheck`] admits a request, changed or not, or refuses it.
+//! [`Checked`] makes a tower layer of the check.
 
 use std::future::{Future, ready};
 use std::pin::Pin;
@@ -14,16 +14,16 @@ use crate::identity::Peer;
 
 /// A check that every call of a server passes.
 pub(crate) trait CallCheck: Clone {
-    /// Kept until the answer is there.
+    /// State that is held until the response is ready.
     type Held: Send + 'static;
 
-    /// Takes a request, and gives it on to the handler.
+    /// Passes an admitted request to the handler.
     ///
     /// # Errors
-    /// Refuses it: the status is the answer.
+    /// Refuses the request; the status is the response.
     fn admit(&self, request: Request<Body>) -> Result<(Request<Body>, Self::Held), Status>;
 
-    /// Takes the handler's answer, and gives it on to the caller.
+    /// Passes the handler's response to the caller.
     fn answer(held: Self::Held, answer: Response<Body>) -> Response<Body>;
 }
 
@@ -39,7 +39,7 @@ impl<C: CallCheck, S> Layer<S> for Checked<C> {
     }
 }
 
-/// The services behind a check.
+/// The services with a check before them.
 #[derive(Clone, Debug)]
 pub(crate) struct CheckedServices<C, S> {
     check: C,
@@ -76,7 +76,7 @@ where
     }
 }
 
-/// The other end of a call's connection, as the log counts it.
+/// The peer of a call's connection, as the log shows it.
 fn peer(peer: Option<&Peer>) -> String {
     match peer {
         Some(Peer::Local(caller) | Peer::Proxied(Ok(caller)) | Peer::Certified { caller: Ok(caller), .. }) => {

@@ -1,7 +1,7 @@
-//! Client side of connections: channels to other processes, proof of who answers, and detection of peers that are gone.
+//! Client side of connections: channels to other processes, proof of the peer's identity, and detection of lost peers.
 //!
-//! Every client of ours talks through a [`Channel`] made here, so that the limits and time limits of connections are in one
-//! place, and so that nobody talks to a stranger: who makes a channel says who must be at its other end.
+//! Every client uses a [`Channel`] made here, so that the limits and time-outs of connections are in one place. Each channel names the
+//! expected peer, so that no client talks to an unknown process.
 
 mod agents;
 mod dialer;
@@ -35,11 +35,11 @@ use crate::tls::TlsIdentity;
 /// Channel that clients of all services are made from: `LaunchServiceClient::new(channel)`. Clones share one connection.
 pub type Channel = InterceptedService<tonic::transport::Channel, Introduction>;
 
-/// A channel that cannot be made.
+/// Failure to make a channel.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// Without certificates only this machine is talked to.
+    /// Without certificates, only loopback addresses are allowed.
     #[error(
         "{address} is not this machine, and without certificates nothing else is talked to; name certificates, or a loopback address"
     )]
@@ -47,25 +47,25 @@ pub enum ConnectError {
         /// Address of the peer.
         address: Address,
     },
-    /// No certificate can be for this name.
+    /// The name is not a valid host name, so no certificate can have it.
     #[error("{name:?} is no name that a host can have")]
     HostName {
         /// The name.
         name: String,
-        /// Fault of the name.
+        /// Error of the name.
         source: InvalidDnsNameError,
     },
 }
 
 /// Makes a channel to `peer` at `address`.
 ///
-/// The channel connects when it is first used, and again after a connection was lost; a call fails with the status `Unavailable` when
-/// that is not possible within [`limits::CONNECT_TIMEOUT`], and when a connection falls silent; [`reason`] says why. With
-/// certificates, who answers must prove to be `peer`. Over a Unix socket we are whom the kernel says we are; `security` is not
-/// used, and who may make sockets in that directory answers. Must be called within a tokio runtime.
+/// The channel connects at its first use, and again after a lost connection. A call fails with the status `Unavailable` if no
+/// connection is made within [`limits::CONNECT_TIMEOUT`], or if the connection becomes silent; [`reason`] returns the cause. With
+/// certificates, the other end must prove to be `peer`. On a Unix socket the kernel identifies us and `security` is not used. There,
+/// any process that can create sockets in that directory is trusted. Must be called within a tokio runtime.
 ///
 /// # Errors
-/// Fails if `security` does not suffice for the address.
+/// Fails if `security` is not sufficient for the address.
 pub fn channel(address: &Address, peer: &Caller, security: &Security) -> Result<Channel, ConnectError> {
     let (introduction, tls) = match (address, security) {
         (Address::Unix(_), _) => (Introduction { header: None }, None),
@@ -85,24 +85,24 @@ pub fn channel(address: &Address, peer: &Caller, security: &Security) -> Result<
     Ok(InterceptedService::new(endpoint().connect_with_connector_lazy(connector), introduction))
 }
 
-/// Connects now rather than with the first call, and waits for it. A failure is seen by the call that follows.
+/// Connects now instead of at the first call, and waits for the connection. The next call reports a failure.
 pub async fn reach(channel: Channel) {
     let _ = answers(channel).await;
 }
 
-/// Connects, and waits until the other end answers.
+/// Connects, and waits for a response of the other end.
 ///
 /// # Errors
-/// Fails if nobody is there, or is not who it should be, or gives no answer within [`limits::CONNECT_TIMEOUT`].
+/// Fails if no process listens, if the wrong process answers, or if no response arrives within [`limits::CONNECT_TIMEOUT`].
 pub async fn answers(channel: Channel) -> Result<(), Status> {
-    // What it answers does not matter; every listener of ours has an answer for everybody.
+    // The content of the response does not matter. Every listener of ours answers a health check of any caller.
     let mut health = HealthClient::new(channel);
     let answer = timeout(limits::CONNECT_TIMEOUT, health.check(HealthCheckRequest::default())).await;
     answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer"))).map(drop)
 }
 
-/// Proof that is asked of `peer`: its role and name, and a name of its host. An agent's host has its node's name, however it is
-/// reached: addresses of nodes change, and nodes have several.
+/// Proof that `peer` must give: its role and name, and a host name. For an agent, the host name is the name of its node, at every
+/// address: addresses of nodes change, and a node may have several.
 fn proof(host: &str, peer: &Caller, identity: &TlsIdentity) -> Result<PeerProof, ConnectError> {
     let name = if let Caller::Agent(node) = peer { node } else { host };
     let bad = |source| ConnectError::HostName { name: name.to_owned(), source };
@@ -110,7 +110,7 @@ fn proof(host: &str, peer: &Caller, identity: &TlsIdentity) -> Result<PeerProof,
     Ok(PeerProof { identity: identity.clone(), peer: peer.clone(), name })
 }
 
-/// The connections' settings. The address is that of every request's `:authority`, and leads nowhere: the dialer knows the way.
+/// Settings of the connections. The URI only fills the `:authority` of requests; the dialer has the real address.
 fn endpoint() -> Endpoint {
     Endpoint::from_static("http://lattice")
         .initial_stream_window_size(limits::STREAM_WINDOW)
@@ -126,7 +126,7 @@ fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
-/// Returns the reason why a call failed, for people: the handler's words, or the fate of the connection.
+/// Returns the reason why a call failed, for users: the handler's message, or the error of the connection.
 pub fn reason(status: &Status) -> String {
     let mut last: Option<&dyn Error> = None;
     let mut cause = status.source();
@@ -146,44 +146,44 @@ pub fn reason(status: &Status) -> String {
     }
 }
 
-/// True for a call that failed because nothing listens at the address, on a machine that is there: whoever did has ended.
+/// True for a call that failed because no process listens at the address of a running machine: the former listener has ended.
 pub fn is_refused(status: &Status) -> bool {
     matches!(dialed(status), Some(DialError::Unreachable { source, .. }) if source.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-/// True for a call that nobody has heard of, as there was no connection, and that may be repeated when there is one.
+/// True for a call that was never sent, because there was no connection. Such a call may be repeated over a later connection.
 pub fn is_unheard(status: &Status) -> bool {
     use DialError as E;
     matches!(dialed(status), Some(E::Unreachable { .. } | E::Late { .. } | E::HungUp { .. }))
 }
 
-/// True for a call that failed because one end does not take the other's certificate, or another process answers.
+/// True for a call that failed because one end refused the other's certificate, or because the wrong process answered.
 pub fn is_distrusted(status: &Status) -> bool {
     use DialError as E;
     matches!(dialed(status), Some(E::Handshake { .. } | E::Nameless { .. } | E::Stranger { .. }))
         || is_not_taken(status)
 }
 
-/// True for a call whose connection was closed by the other end as it does not take our certificate.
+/// True for a call that failed because the other end closed the connection and refused our certificate.
 fn is_not_taken(status: &Status) -> bool {
     let sources = successors(status.source(), |&error| error.source());
     sources.filter_map(|error| error.downcast_ref::<io::Error>()).any(|error| error.kind() == NOT_TAKEN)
 }
 
-/// True for a call whose connection broke before the answer came: the other end may have carried it out.
+/// True for a call that lost its connection before the response arrived. The other end may have executed the call.
 pub fn is_cut_off(status: &Status) -> bool {
-    // What the other end answers has no source.
+    // A status that the other end returns has no source.
     status.source().is_some() && dialed(status).is_none() && !is_not_taken(status)
 }
 
 /// Pause between two attempts of a call that was cut off.
 const CUT_OFF_PAUSE: Duration = Duration::from_millis(50);
 
-/// Makes a call that does no harm when it is made twice, and again if it is [cut off](is_cut_off), for as long as `patience` lasts: the
-/// process that comes after the one that was asked says what has become of it.
+/// Makes an idempotent call, and repeats it for up to `patience` while it is [cut off](is_cut_off). The process that replaces the
+/// called one reports the outcome.
 ///
 /// # Errors
-/// That of the last call; that of the one that was cut off if nobody can be asked about it.
+/// Returns the error of the last call, or of the call that was cut off if no later call is answered.
 pub async fn again_if_cut_off<T, F>(patience: Duration, mut call: impl FnMut() -> F) -> Result<T, Status>
 where
     F: Future<Output = Result<T, Status>>,
@@ -202,12 +202,12 @@ where
     }
 }
 
-/// The failure to make a connection by which a call failed.
+/// Returns the connection failure that made a call fail.
 fn dialed(status: &Status) -> Option<&DialError> {
     successors(status.source(), |&error| error.source()).find_map(|error| error.downcast_ref())
 }
 
-/// Interceptor that names this process in every call, where nobody can prove it.
+/// Interceptor that adds the name of this process to every call on connections without proof of identity.
 #[derive(Clone, Debug)]
 pub struct Introduction {
     header: Option<MetadataValue<Ascii>>,
@@ -255,7 +255,8 @@ mod tests {
         assert!(!is_refused(&Status::unavailable("something else")));
     }
 
-    /// A call that answers in turn with what `calls` gives, the last one from then on; returns the outcome and the number of calls.
+    /// Makes a call that returns the results of `calls` in turn, then the last one repeatedly. Returns the outcome and the number of
+    /// calls.
     async fn asked_again(calls: &[fn() -> Result<u8, Status>]) -> (Result<u8, String>, usize) {
         let made = std::cell::Cell::new(0);
         let call = || {
@@ -281,11 +282,11 @@ mod tests {
         assert_eq!(asked_again(&[answer]).await, (Ok(7), 1));
         assert_eq!(asked_again(&[cut_off, refused, cut_off, answer]).await, (Ok(7), 4));
         assert_eq!(asked_again(&[cut_off, busy]).await, (Err("no room".to_owned()), 2));
-        // Nobody has heard of the first call: it is for others to try again.
+        // The first call was never sent. The caller decides whether to repeat it.
         let (outcome, calls) = asked_again(&[refused]).await;
         assert!(outcome.unwrap_err().contains("refused"));
         assert_eq!(calls, 1);
-        // What has become of the first call remains unknown, whatever the later ones say.
+        // The outcome of the first call stays unknown, whatever later calls return.
         let (outcome, calls) = asked_again(&[cut_off, refused]).await;
         assert!(outcome.unwrap_err().contains("broken pipe") && calls > 2);
     }

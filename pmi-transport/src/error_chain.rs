@@ -1,9 +1,9 @@
-//! Error and its causes as one line of text, for logs and for messages to users.
+//! Formats an error and its causes as one line of text, for logs and user messages.
 
 use std::error::Error;
 
-/// Returns the error and all its sources, outermost first, joined by `: `. A source whose text an error repeats at the end
-/// of one of its lines is told once.
+/// Returns the error and all its sources, outermost first, joined by `: `. A source is omitted if the text before it
+/// already ends with it, or has a line that ends with it.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

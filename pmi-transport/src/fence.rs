@@ -1,25 +1,25 @@
-//! Fences between nodes: every node brings what its ranks put, every node leaves with all of it.
+//! Fences between nodes: every node contributes the data that its ranks put, and every node receives all data.
 //!
-//! A fence on its way, from the session's call to the link and back; each line is one file:
+//! The path of a fence, from the session's call to the link and back; each line is one file:
 //!
 //! ```text
 //! session ──begin─────> job_fence       one job: segments to bytes and back
-//!                       launch_fences   begins a fence, or awaits its result and gives it up with the call
+//!                       launch_fences   begins a fence, or awaits its result; dropping the call ends the fence
 //!                       node            one lock, and the tasks: link readers, ticks, answers
-//!                       state           finds the launch; keeps frames of launches that are not known yet (unclaimed)
-//!                       launches        one launch and its waiting calls: input in, effects passed on
+//!                       state           finds the launch; stores frames of unknown launches (unclaimed)
+//!                       launches        one launch and its waiting calls: input in, effects out
 //!                         launch        all fences and questions of a launch          \
 //!                           series      fences of one scope, by epoch                  | pure: input -> effects
-//!                             gather    one fence: who sends what to whom in its tree /
+//!                             gather    one fence: the frames of one node in its tree /
 //!                       outbound        frames to links, or to foreign agents' calls (pmi_fence)
-//!                       links           one lasting stream per pair of agents, opened by who needs it first
+//!                       links           one permanent stream per pair of agents, opened by the first that sends
 //!                       link_queue      frames of one link, written by the thread that queues them
 //!                       transport       gRPC, or memory in tests
 //! ```
-//! A frame of another node takes the same way from `node` on, and the answers of ranks follow from it on the same thread. A fence goes up a tree of its nodes and down again ([`Tree`]); with a
-//! fan-out of all nodes that is a star. The root is the first of the nodes. A node whose link breaks, or which leaves its launch,
-//! fails the fences that it takes part in on all nodes. The time that a fence may take is its caller's affair: who drops the call
-//! gives the fence up for everybody.
+//! A frame of another node takes the same path from `node` on. The same thread also sends the responses to ranks. A fence goes up
+//! a tree of its nodes and down again ([`Tree`]). With a fan-out of all nodes, the tree is a star. The root is the first of the
+//! nodes. If the link of a node breaks, or a node leaves its launch, its fences fail on all nodes. The caller limits the time of
+//! a fence: if it drops the call, the fence ends for all nodes.
 
 mod budget;
 mod counters;

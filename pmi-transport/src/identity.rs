@@ -1,7 +1,7 @@
-//! Identity of processes: the caller of a request, and the credentials by which a process proves who it is.
+//! Identity of processes: the caller of a request, and the credentials that prove the identity of a process.
 //!
-//! A [`Caller`] has one written form, a URI. It stands in certificates as their subject alternative name, and, on loopback
-//! connections without TLS, in the metadata of each call. Callers on a Unix socket are named by the kernel instead.
+//! A [`Caller`] has one written form, a URI. Certificates have it as subject alternative name. Calls on loopback connections without TLS
+//! have it in their metadata. On a Unix socket the kernel identifies the caller instead.
 //!
 //! ```text
 //! lattice:///api                the API server            lattice:///user/1000   a user, by uid
@@ -29,9 +29,9 @@ pub use crate::tls::{CertificateNameError, IdentityError, Renewal, RevocationLis
 /// Mutual authentication of a process and its peers.
 #[derive(Clone, Debug)]
 pub enum Security {
-    /// No proof: plain TCP between loopback addresses, where every claim is believed. For trying out.
+    /// No authentication: plain TCP between loopback addresses, where every claimed identity is accepted. For trials only.
     Insecure {
-        /// Name that this process claims.
+        /// Identity that this process claims.
         name: Caller,
     },
     /// Mutual TLS with certificates of one CA.
@@ -42,12 +42,13 @@ impl Security {
     /// Mutual TLS with the certificate and key in these files.
     ///
     /// # Errors
-    /// Fails if a file cannot be read or used, and for a key that everybody can read.
+    /// Fails if a file cannot be read or used, or if the key is readable by all users.
     pub fn from_files(files: &TlsFiles) -> Result<Self, IdentityError> {
         TlsIdentity::from_files(files.clone()).map(Self::Tls)
     }
 
-    /// The caller that the certificate of `files` names. Reads that file alone: a process that is about to fork must not have the key.
+    /// The caller that the certificate of `files` names. Reads only that file, because a process that is about to fork must not hold the
+    /// key.
     ///
     /// # Errors
     /// Fails if the file cannot be read, or names no caller.
@@ -55,10 +56,10 @@ impl Security {
         TlsIdentity::named_in(files)
     }
 
-    /// Reads the files of our identity again at once; without that, they are when they have changed and the next connection is made.
+    /// Reads our identity files again at once. Otherwise changed files are read again when the next connection is made.
     ///
     /// # Errors
-    /// Fails if they cannot be used, or are somebody else's; those before stay in use.
+    /// Fails if the files cannot be used, or name another caller. The previous files then stay in use.
     pub fn renew(&self) -> Result<(), IdentityError> {
         match self {
             Self::Insecure { .. } => Ok(()),
@@ -66,14 +67,14 @@ impl Security {
         }
     }
 
-    /// Renews at each SIGHUP, and logs failures; looks twice a second for files that have changed, so that connections of revoked
-    /// certificates are closed. Nobody who makes a connection looks meanwhile, or waits for the files' file system. Never ends.
+    /// Reads the files again at each SIGHUP, and logs failures. Checks twice a second for changed files, so that connections of revoked
+    /// certificates are closed. Meanwhile new connections do not check the files, and do not wait for their file system. Never returns.
     pub async fn keep_current(self) {
         let Self::Tls(identity) = &self else { return std::future::pending().await };
         let files = match Looking::start(identity.clone()) {
             Ok(files) => files,
             Err(error) => {
-                // Whoever makes a connection looks, as where nobody keeps it current.
+                // Each new connection checks the files itself, as without this task.
                 tracing::error!(%error, "no thread can be started to look for new certificates");
                 return std::future::pending().await;
             }
@@ -83,7 +84,7 @@ impl Security {
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut hangup = signal(SignalKind::hangup()).ok();
         loop {
-            // Without the signal, changes are seen all the same.
+            // Without the signal, the periodic check still detects changes.
             let told = async {
                 match &mut hangup {
                     Some(hangup) => hangup.recv().await,
@@ -92,7 +93,7 @@ impl Security {
             };
             tokio::select! {
                 _ = look.tick() => {
-                    // What is wrong was said.
+                    // The error is logged already.
                     let _ = files.order(What::Look).await;
                 }
                 _ = told => {
@@ -104,10 +105,10 @@ impl Security {
         }
     }
 
-    /// When our certificate is valid; `None` without one.
+    /// Validity period of our certificate; `None` without one.
     ///
     /// # Errors
-    /// Fails for a certificate that cannot be read, which was never taken.
+    /// Fails if the certificate cannot be read. Such a certificate is never accepted into use.
     pub fn validity(&self) -> Result<Option<Validity>, IdentityError> {
         match self {
             Self::Insecure { .. } => Ok(None),
@@ -115,7 +116,7 @@ impl Security {
         }
     }
 
-    /// Makes a key to take the place of ours, and a request for its certificate; `None` without one.
+    /// Makes a new key and a certificate request for it; `None` without TLS.
     ///
     /// # Errors
     /// Fails if no key can be made.
@@ -126,8 +127,8 @@ impl Security {
         }
     }
 
-    /// The list of revoked certificates that was read last; an empty one without certificates. Where nobody [keeps it
-    /// current](Self::keep_current), it is as old as the last connection.
+    /// The list of revoked certificates that was read last; an empty list without certificates. Unless the identity is [kept
+    /// current](Self::keep_current), the list is as old as the last connection.
     pub fn revocations(&self) -> Arc<RevocationList> {
         match self {
             Self::Insecure { .. } => Arc::default(),
@@ -135,11 +136,10 @@ impl Security {
         }
     }
 
-    /// Puts a list of revoked certificates (in PEM) in the place of the one in use, and closes connections of those that are on it.
+    /// Replaces the list of revoked certificates with `list` (in PEM), and closes the connections of the certificates on it.
     ///
     /// # Errors
-    /// Refuses a list that no CA of ours has signed, and one on which something is missing that is on ours. Fails if it cannot be
-    /// written.
+    /// Refuses a list that no CA of ours has signed, and a list that lacks an entry of the current one. Fails if the file cannot be written.
     pub fn take_revocations(&self, list: Bytes) -> Result<(), IdentityError> {
         match self {
             Self::Insecure { .. } => Ok(()),
@@ -147,7 +147,7 @@ impl Security {
         }
     }
 
-    /// Name of this process for its peers, except on a Unix socket: there the kernel tells.
+    /// Name that this process has for its peers. On a Unix socket, the kernel identifies the process instead.
     pub fn caller(&self) -> &Caller {
         match self {
             Self::Insecure { name } => name,
@@ -156,23 +156,23 @@ impl Security {
     }
 }
 
-/// Metadata key under which a caller on an insecure connection names itself, as a URI.
+/// Metadata key of the URI by which a caller on an insecure connection names itself.
 pub(crate) const CALLER_HEADER: &str = "x-lattice-caller";
 
-/// Accepted connection; in the extensions of each of its requests.
+/// Accepted connection. It is in the extensions of each of its requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Incoming {
     pub(crate) peer: Peer,
     pub(crate) close: PeerClose,
 }
 
-/// Knowledge of how a connection ended: closed by the other side, as the kernel does for a process that was killed, or lost.
+/// State of a connection's end: true once the peer has closed it. The kernel closes the connections of a killed process too.
 #[derive(Clone, Debug, Default)]
 pub struct PeerClose(Arc<AtomicBool>);
 
 impl PeerClose {
-    /// True if the other side has closed the connection. False while it stands, after the network was lost, and for connections that another
-    /// daemon passes on.
+    /// Returns true if the peer has closed the connection. Returns false while it is open, after a network loss, and for proxied
+    /// connections.
     pub fn is_seen(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -182,38 +182,38 @@ impl PeerClose {
     }
 }
 
-/// Other end of an accepted connection.
+/// Peer of an accepted connection.
 #[derive(Clone, Debug)]
 pub(crate) enum Peer {
     /// Identified by the kernel.
     Local(Caller),
-    /// Identified by the agent of its node; an error says why it may not call from there.
+    /// Identified by the agent of its node. The error is the reason why it may not call from there.
     Proxied(Result<Caller, String>),
-    /// Identified by the certificate that it has shown; an error if that names nobody.
+    /// Identified by its certificate. The error means that the certificate names no caller.
     Certified {
         caller: Result<Caller, CertificateNameError>,
         certificate: CertificateDer<'static>,
-        /// Address that it connected from.
+        /// Address of the peer.
         from: Option<IpAddr>,
     },
-    /// Named by each call itself, and believed.
+    /// Each call names its caller, without proof.
     Claimed,
 }
 
 /// Returns the caller of a request.
 ///
 /// # Errors
-/// Fails for a request that did not pass the layer that [`crate::listen::serve`] puts before all services.
+/// Fails for a request that did not pass the layer that [`crate::listen::serve`] adds before all services.
 pub fn caller_of<T>(request: &Request<T>) -> Result<&Caller, Status> {
     request.extensions().get().ok_or_else(|| Status::internal("the request's caller was not looked up"))
 }
 
-/// Returns the means to see later whether the caller of a request has closed its connection.
+/// Returns a handle that reports later whether the caller of a request has closed its connection.
 pub fn close_of<T>(request: &Request<T>) -> PeerClose {
     request.extensions().get::<Incoming>().map(|incoming| incoming.close.clone()).unwrap_or_default()
 }
 
-/// Returns the address from which the caller of a request, who has shown a certificate, has connected; `None` if it needed none.
+/// Returns the address of a request's caller if it has shown a certificate; otherwise `None`.
 pub fn source_of<T>(request: &Request<T>) -> Option<IpAddr> {
     match &request.extensions().get::<Incoming>()?.peer {
         Peer::Certified { from, .. } => *from,
@@ -221,7 +221,7 @@ pub fn source_of<T>(request: &Request<T>) -> Option<IpAddr> {
     }
 }
 
-/// Returns the certificate that the caller of a request has shown, in DER; `None` if it needed none.
+/// Returns the certificate of a request's caller, in DER; `None` if the connection needs none.
 pub fn certificate_of<T>(request: &Request<T>) -> Option<&[u8]> {
     match &request.extensions().get::<Incoming>()?.peer {
         Peer::Certified { certificate, .. } => Some(certificate),

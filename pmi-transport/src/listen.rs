@@ -1,14 +1,14 @@
-//! Server side of connections: listening sockets, proof of who is at the other end, and serving until told to end.
+//! Server side of connections: listening sockets, authentication of peers, and serving until shutdown.
 //!
 //! ```text
-//! Listener ──accept──> who is it? ──Connection { stream, Peer }──> HTTP/2 ──> authorization table ──> services
-//!  (a task each)   (kernel, certificate,                           (tonic)     (Caller in the extensions)
+//! Listener ──accept──> identify peer ──Connection { stream, Peer }──> HTTP/2 ──> authorization table ──> services
+//!  (a task each)   (kernel, certificate,                            (tonic)     (Caller in the extensions)
 //!                   or each call's claim)
 //!      └ Greetings: places per address     └── Budget: connections, calls, bytes of each peer, both ways ──┘
 //! ```
 //!
-//! Nothing that a peer does ends the listening: a connection that fails, fails alone, and when the system is out of descriptors
-//! accepting pauses until there are some again.
+//! No action of a peer ends the listening. A failed connection affects no other connection. When the system is out of descriptors,
+//! accepting pauses until some are free.
 
 mod answer_body;
 mod arrival;
@@ -58,14 +58,14 @@ use crate::proto::takes_stream;
 use crate::session_link::Arrivals;
 use crate::tls::Clients;
 
-/// Connections that the kernel keeps until we accept them; a whole cluster may come at once.
+/// Connections that the kernel queues until they are accepted. A whole cluster may connect at once.
 const BACKLOG: u32 = 4096;
 
 /// Failure to listen or to serve.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// The address cannot be had.
+    /// The address cannot be bound.
     #[error("cannot listen at {address}")]
     Bind {
         /// The address.
@@ -73,7 +73,7 @@ pub enum ListenError {
         /// The system's error.
         source: io::Error,
     },
-    /// Others listen at all ports of the range.
+    /// All ports of the range are in use.
     #[error("no port of {range} is free at {host}; widen the range (port_range, --port-range)")]
     AllTaken {
         /// The host.
@@ -81,19 +81,19 @@ pub enum ListenError {
         /// The range.
         range: PortRange,
     },
-    /// Somebody answers at the Unix socket already.
+    /// Another process listens at the Unix socket.
     #[error("cannot listen at unix:{}: another process does", path.display())]
     Taken {
         /// The socket's path.
         path: PathBuf,
     },
-    /// Something else than a socket is there.
+    /// The path exists, and is not a socket.
     #[error("cannot listen at unix:{}: what is there is no socket; remove it, or name another path", path.display())]
     NoSocket {
         /// The path.
         path: PathBuf,
     },
-    /// Without certificates, only this machine may call.
+    /// Without certificates, only loopback addresses are allowed.
     #[error(
         "{address} can be reached from other machines; without certificates, listen at a loopback address such as 127.0.0.1"
     )]
@@ -106,7 +106,7 @@ pub enum ListenError {
     Serve(#[source] tonic::transport::Error),
 }
 
-/// Listening socket. Connections wait in the kernel until [`serve`] has it.
+/// Listening socket. The kernel queues connections until [`serve`] accepts them.
 pub struct Listener {
     socket: Socket,
     local: Address,
@@ -124,18 +124,18 @@ enum Socket {
     Proxied(Mutex<mpsc::Receiver<Arrival>>),
 }
 
-/// Unix socket at which everybody on this machine may connect, and the kernel says who they are.
+/// Unix socket that accepts connections of all users of this machine. The kernel identifies them.
 pub struct LocalSocket {
-    // The fields are dropped in this order: nobody finds a file that nobody listens to.
+    // The fields are dropped in this order, so that the file never exists without a listener.
     _file: SocketFile,
     listener: UnixListener,
 }
 
 impl LocalSocket {
-    /// Makes the socket's file; one that was left over is replaced. Must be called within a tokio runtime.
+    /// Makes the socket's file, and replaces one without a listener. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// Fails if it cannot be made, and if somebody listens there, or something else than a socket is there.
+    /// Fails if the socket cannot be made, if another process listens there, or if the path is not a socket.
     pub fn bind(path: &Path) -> Result<Self, ListenError> {
         let failed = |source| ListenError::Bind { address: Address::Unix(path.to_owned()), source };
         let (file, listener) = SocketFile::bind(path).map_err(|source| match source.kind() {
@@ -146,14 +146,14 @@ impl LocalSocket {
         Ok(Self { _file: file, listener: UnixListener::from_std(listener).map_err(failed)? })
     }
 
-    /// The next connection that its other end has not closed meanwhile.
+    /// Returns the next connection that its other end has not closed already.
     ///
     /// # Errors
-    /// Fails if the system refuses, as where descriptors are missing.
+    /// Fails if accept(2) fails, for example without free descriptors.
     pub async fn accept(&self) -> io::Result<UnixStream> {
         loop {
             let (stream, _) = self.listener.accept().await?;
-            // A process that connects and closes in a loop costs no more than this.
+            // A process that connects and closes in a loop costs no more than this check.
             if !has_ended(&stream) {
                 return Ok(stream);
             }
@@ -161,12 +161,13 @@ impl LocalSocket {
     }
 }
 
-/// Connections that the stream of another call brings, on their way to [`serve`].
+/// Sender that passes connections from the stream of another call to [`serve`].
 #[derive(Clone, Debug)]
 pub struct Proxy(mpsc::Sender<Arrival>);
 
 impl Proxy {
-    /// Serves a connection to `caller`; an error in its place is the answer to all of his calls. Returns the other end; `None` once serving is over.
+    /// Serves a connection to `caller`. If `caller` is an error, it is the response to all calls. Returns the other end; `None` after
+    /// shutdown.
     pub async fn connect(&self, caller: Result<Caller, String>) -> Option<DuplexStream> {
         let (stream, other) = duplex(limits::PROXY_BUFFER);
         self.0.send(Arrival::Proxied { stream, caller }).await.ok()?;
@@ -190,7 +191,7 @@ impl Socket {
             }
             Self::Proxied(arrivals) => match arrivals.lock().await.recv().await {
                 Some(arrival) => Ok(arrival),
-                // Nobody can bring one any more.
+                // The sender is gone, so no connection can arrive.
                 None => std::future::pending().await,
             },
         }
@@ -198,12 +199,12 @@ impl Socket {
 }
 
 impl Listener {
-    /// Listens at `address`, which names this process: a Unix socket's file is made for everybody to talk to, and removed with
-    /// the listener; one that was left over is replaced. At a Unix socket callers are named by the kernel, elsewhere by what
-    /// `security` says.
+    /// Listens at `address`, which names this process. A Unix socket's file is accessible to all users, replaces one without a listener,
+    /// and is removed with this listener. On a Unix socket the kernel identifies callers; otherwise `security` determines their
+    /// authentication.
     ///
     /// # Errors
-    /// Fails if the address cannot be had, and for one that other machines reach if nobody has to prove who they are.
+    /// Fails if the address cannot be bound, or if other machines can reach it and `security` requires no certificates.
     pub async fn bind(address: &Address, security: &Security) -> Result<Self, ListenError> {
         let failed = |source| ListenError::Bind { address: address.clone(), source };
         match address {
@@ -212,7 +213,7 @@ impl Listener {
                 let found = permitted(host, *port, security).await?;
                 let identity = match security {
                     Security::Insecure { .. } => {
-                        tracing::warn!(%address, "INSECURE: everybody on this machine is believed whatever they say they are");
+                        tracing::warn!(%address, "INSECURE: any process on this machine can act as any user");
                         None
                     }
                     Security::Tls(identity) => Some(identity.clone()),
@@ -227,10 +228,10 @@ impl Listener {
         }
     }
 
-    /// The same; an address with port 0 gets the first free port of `range`, if there is one.
+    /// The same, but an address with port 0 gets the first free port of `range`, if a range is given.
     ///
     /// # Errors
-    /// As [`bind`](Self::bind), and if all ports of the range are taken.
+    /// As [`bind`](Self::bind), and if all ports of the range are in use.
     pub async fn bind_within(
         address: &Address,
         range: Option<PortRange>,
@@ -248,16 +249,16 @@ impl Listener {
         Err(ListenError::AllTaken { host: host.clone(), range })
     }
 
-    /// Listens to connections that come by a [`Proxy`].
+    /// Returns a listener for connections that arrive through a [`Proxy`].
     pub fn proxied() -> (Proxy, Self) {
         let (sender, receiver) = mpsc::channel(1);
         (Proxy(sender), Self { socket: Socket::Proxied(Mutex::new(receiver)), local: Address::Unix("proxied".into()) })
     }
 
-    /// Fails where [`bind`](Self::bind) would, as far as that can be told without listening.
+    /// Checks the conditions of [`bind`](Self::bind) that can be checked without listening.
     ///
     /// # Errors
-    /// Fails for a host that nobody knows, and for an address that other machines reach if nobody has to prove who they are.
+    /// Fails for an unknown host, or if other machines can reach the address and `security` requires no certificates.
     pub async fn check(address: &Address, security: &Security) -> Result<(), ListenError> {
         match address {
             Address::Unix(_) => Ok(()),
@@ -265,8 +266,8 @@ impl Listener {
         }
     }
 
-    /// Refuses users in the handshake: with a certificate, the API server, agents and administrators can connect, and nobody else. Without
-    /// certificates, and over a Unix socket, nothing changes.
+    /// Refuses users during the handshake: with certificates, only the API server, agents and administrators can connect. Has no effect
+    /// without certificates, or on a Unix socket.
     pub fn for_daemons(mut self) -> Self {
         if let Socket::Tcp { clients, .. } = &mut self.socket {
             *clients = Clients::Daemons;
@@ -274,7 +275,7 @@ impl Listener {
         self
     }
 
-    /// Takes links between sessions as well, and hands them over as `arrivals` says. No link comes over a Unix socket.
+    /// Accepts links between sessions too, and passes them to `arrivals`. Unix sockets carry no links.
     pub fn with_links(mut self, arrivals: Arc<Arrivals>) -> Self {
         if let Socket::Tcp { links, .. } = &mut self.socket {
             *links = Some(arrivals);
@@ -282,13 +283,13 @@ impl Listener {
         self
     }
 
-    /// Address that it listens at: with the port that the kernel chose, if it did.
+    /// Address of the listener, with the port that the kernel chose for port 0.
     pub fn local_address(&self) -> Address {
         self.local.clone()
     }
 }
 
-/// Address that a host stands for, if it may be listened at.
+/// Resolves a host; fails if `security` does not permit listening at its address.
 async fn permitted(host: &str, port: u16, security: &Security) -> Result<SocketAddr, ListenError> {
     let failed = |source| ListenError::Bind { address: Address::Tcp { host: host.to_owned(), port }, source };
     let found = lookup_host((host, port)).await.map_err(failed)?.next();
@@ -309,20 +310,20 @@ impl fmt::Debug for Listener {
 
 fn listen_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // A daemon that was restarted gets its port back at once.
+    // Lets a restarted daemon bind its port again at once.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Serves `services`, and health and reflection beside them, to whoever connects to the `listeners`, until `shutdown`.
+/// Serves `services`, with health and reflection, to the clients of the `listeners` until `shutdown`.
 ///
-/// Whatever comes in is taken of its peer's budget, which is the same for all `listeners`. Each request is held against the table in
-/// [`crate::authorize`]; the handlers find its [`Caller`] with [`crate::identity::caller_of`]. At the end the
-/// listeners are closed at once, calls in progress are given a second, and then all connections are cut.
+/// Connections, calls and bytes are charged to their peer's budget, over all `listeners`. Each request is checked against the table in
+/// [`crate::authorize`]. Handlers get its [`Caller`] from [`crate::identity::caller_of`]. At shutdown the listeners are closed at once.
+/// Calls in progress have a second to end. Then all connections are cut.
 ///
 /// # Errors
-/// Fails only at once, never because of what peers do.
+/// Fails only at once, never because of an action of a peer.
 pub async fn serve(
     listeners: Vec<Listener>,
     services: Routes,
@@ -340,7 +341,7 @@ pub async fn serve(
     let (tell, told) = oneshot::channel();
     let shutdown = async {
         shutdown.await;
-        // Nobody hears it if serving is over already.
+        // Fails if serving has ended already.
         let _ = tell.send(());
     };
     let connections = ReceiverStream::new(receiver).map(Ok::<_, io::Error>);
@@ -378,7 +379,7 @@ fn server() -> Server {
         .http2_keepalive_timeout(Some(limits::KEEP_ALIVE_TIMEOUT))
 }
 
-/// Accepts connections at one socket for ever.
+/// Accepts connections at one socket indefinitely.
 async fn accept_all(
     listener: Listener,
     connections: mpsc::Sender<Connection>,
@@ -387,7 +388,7 @@ async fn accept_all(
 ) {
     let mut handshakes = JoinSet::new();
     loop {
-        // A peer that is slow to say who it is keeps nobody else waiting: it goes when its place is needed.
+        // A slow handshake delays no other peer: it is cancelled when its place is needed.
         while handshakes.try_join_next().is_some() {}
         match listener.socket.accept().await {
             Ok(arrival) => {
@@ -402,13 +403,13 @@ async fn accept_all(
     }
 }
 
-/// Identifies who made a connection, and passes it on unless it is refused.
+/// Identifies the peer of a connection. Passes the connection on unless it is refused.
 async fn greet(arrival: Arrival, connections: mpsc::Sender<Connection>, budget: Arc<Budget>, cut: CancellationToken) {
     let from = arrival.to_string();
     match arrival.identify(&budget, &cut).await {
-        // Nobody takes it any more when serving ends.
+        // Fails if serving has ended.
         Ok(Identified::Calls(connection)) => drop(connections.send(connection).await),
-        // Its wait for the launch has bounds of its own, and takes no handshake's place.
+        // The wait for its launch has its own limits, and uses no place of a handshake.
         Ok(Identified::Link { arrivals, greeting, socket, from }) => {
             task::spawn(async move {
                 if let Err(error) = arrivals.arrive(greeting, socket, from).await {
@@ -426,7 +427,7 @@ fn has_ended(stream: &UnixStream) -> bool {
     recv(stream.as_raw_fd(), &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT) == Ok(0)
 }
 
-/// Returns true if `accept` failed because the connection that it was about is gone, according to accept(2).
+/// Returns true if `accept` failed because of the accepted connection, which is gone; see accept(2).
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)

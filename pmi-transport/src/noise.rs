@@ -1,8 +1,8 @@
-//! Handshake and encryption of a connection whose ends have one key: Noise `NNpsk0`, by the crate `snow`.
+//! Handshake and encryption of a connection between ends that share one key: Noise `NNpsk0`, by the crate `snow`.
 //!
-//! The pre-shared key proves both ends, and the prologue, which is not sent, proves that they mean the same by it. Keys are fresh for
-//! each connection: what was recorded cannot be replayed, nor read later by who learns the pre-shared key. Each end says in the handshake
-//! which version it knows of what follows.
+//! The pre-shared key authenticates both ends. The prologue, which is not sent, ensures that both ends use the key for the same purpose.
+//! Session keys are fresh for each connection: a recording cannot be replayed, nor decrypted later with the pre-shared key. Each end
+//! sends the version of its following protocol in the handshake.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use snow::{Builder, HandshakeState, TransportState};
 /// Length of a pre-shared key in bytes.
 pub(crate) const KEY_LEN: usize = 32;
 const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
-/// Each message of the handshake: a public key, and one byte of payload with its tag.
+/// Length of each handshake message: a public key, and one byte of payload with its tag.
 pub(crate) const HANDSHAKE_LEN: usize = 32 + 1 + TAG_LEN;
 const TAG_LEN: usize = 16;
 /// Longest message of Noise (section 3 of its specification), in bytes.
@@ -23,7 +23,7 @@ const MESSAGE_MAX: usize = 65_535;
 /// Most bytes of plaintext in one message.
 const PLAIN_MAX: usize = MESSAGE_MAX - TAG_LEN;
 
-/// Failure of a connection's encryption: the other end does not have the key, or bytes were changed on their way.
+/// Encryption failure of a connection: the other end has another key, or bytes were changed in transit.
 #[derive(Debug, thiserror::Error)]
 #[error("the other end does not have this key, or bytes were changed on their way: {0}")]
 pub struct NoiseError(#[from] snow::Error);
@@ -32,31 +32,31 @@ pub struct NoiseError(#[from] snow::Error);
 pub(crate) struct Handshake(HandshakeState);
 
 impl Handshake {
-    /// Handshake of the end that has opened the connection.
+    /// Handshake of the end that opened the connection.
     pub(crate) fn of_caller(key: &[u8; KEY_LEN], prologue: &[u8]) -> Result<Self, NoiseError> {
         Ok(Self(builder(key, prologue)?.build_initiator()?))
     }
 
-    /// Handshake of the other end.
+    /// Handshake of the end that accepted the connection.
     pub(crate) fn of_called(key: &[u8; KEY_LEN], prologue: &[u8]) -> Result<Self, NoiseError> {
         Ok(Self(builder(key, prologue)?.build_responder()?))
     }
 
-    /// Own message, which says the version of what this end sends and reads.
+    /// Returns the own message, with the protocol version of this end.
     pub(crate) fn write(&mut self, version: u8) -> Result<[u8; HANDSHAKE_LEN], NoiseError> {
         let mut message = [0; HANDSHAKE_LEN];
         self.0.write_message(&[version], &mut message)?;
         Ok(message)
     }
 
-    /// Takes the other end's message; returns its version.
+    /// Reads the other end's message; returns its version.
     pub(crate) fn read(&mut self, message: &[u8; HANDSHAKE_LEN]) -> Result<u8, NoiseError> {
         let mut payload = [0; HANDSHAKE_LEN];
         self.0.read_message(message, &mut payload)?;
         Ok(payload[0])
     }
 
-    /// Ciphers of the connection, when both messages went.
+    /// Returns the ciphers of the connection, after both messages.
     pub(crate) fn finish(self) -> Result<Ciphers, NoiseError> {
         Ok(Ciphers(self.0.into_transport_mode()?))
     }
@@ -67,8 +67,8 @@ fn builder<'key>(key: &'key [u8; KEY_LEN], prologue: &'key [u8]) -> Result<Build
     Ok(Builder::with_resolver(pattern, Box::new(Primitives)).psk(0, key)?.prologue(prologue)?)
 }
 
-/// The hash and the cipher are `ring`'s, which uses the instructions for AES of the processor, and which the program has for TLS
-/// anyway; the exchange of keys is snow's own, for which `ring` is not asked by it.
+/// Hash and cipher are those of `ring`: it uses the processor's AES instructions, and the program contains it for TLS anyway. snow does
+/// not use `ring` for the key exchange, so that is snow's own.
 struct Primitives;
 
 impl CryptoResolver for Primitives {
@@ -93,7 +93,7 @@ impl CryptoResolver for Primitives {
 pub(crate) struct Ciphers(TransportState);
 
 impl Ciphers {
-    /// Appends `plain` to `sealed` as messages, each after its length in two bytes.
+    /// Appends `plain` to `sealed` as messages. A length of two bytes precedes each message.
     pub(crate) fn seal(&mut self, plain: &[u8], sealed: &mut BytesMut) -> Result<(), NoiseError> {
         for piece in plain.chunks(PLAIN_MAX) {
             let len = piece.len() + TAG_LEN;
@@ -105,7 +105,7 @@ impl Ciphers {
         Ok(())
     }
 
-    /// Moves all messages that are whole in `sealed` to the end of `plain`.
+    /// Decrypts all complete messages of `sealed`, and appends them to `plain`.
     pub(crate) fn open(&mut self, sealed: &mut BytesMut, plain: &mut BytesMut) -> Result<(), NoiseError> {
         while let Some(len) = sealed.first_chunk().map(|len| usize::from(u16::from_be_bytes(*len))) {
             if sealed.len() < 2 + len {

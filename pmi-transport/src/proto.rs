@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-/// The package `lattice.v1`. What its messages mean is written in the `.proto` files.
+/// The package `lattice.v1`. The `.proto` files document its messages.
 #[allow(
     missing_docs,
     unreachable_pub,

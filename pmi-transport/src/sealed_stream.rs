@@ -1,14 +1,14 @@
-//! A stream of bytes in both directions between two ends that have the same key, over TCP; whoever does not have it can neither open
-//! one, nor read or change what goes over it.
+//! An encrypted bidirectional byte stream over TCP between two ends with the same key. Without the key, no process can open a
+//! stream, nor read or change its content.
 //!
 //! ```text
 //! caller                                called
-//!    │ "LATJOIN1", e, version ────────────> │   Noise NNpsk0 under a key that follows from the shared one
+//!    │ "LATJOIN1", e, version ────────────> │   Noise NNpsk0 under a key that is derived from the shared one
 //!    │ <─────────────────── e, ee, version │
-//!    │ <═══ pieces of bytes, encrypted ═══> │   each after its length in two bytes
+//!    │ <═══ pieces of bytes, encrypted ═══> │   a length of two bytes precedes each
 //! ```
 //!
-//! The caller's first piece proves that its opening is no recording: the called end does nothing for it before.
+//! The caller's first piece proves that its opening is not a replay: the called end takes no action before it.
 
 use std::fmt;
 use std::io;
@@ -28,14 +28,14 @@ use crate::noise::{Ciphers, HANDSHAKE_LEN, Handshake, KEY_LEN, NoiseError};
 
 /// First bytes of a caller, and the prologue of the handshake.
 const MAGIC: [u8; 8] = *b"LATJOIN1";
-/// Version of what follows the handshake.
+/// Version of the protocol after the handshake.
 const VERSION: u8 = 1;
-/// Time for the handshake.
+/// Time limit for the handshake.
 const OPEN_WITHIN: Duration = Duration::from_secs(10);
-/// Room for what one read may bring, in bytes.
+/// Buffer space for one read, in bytes.
 const READ_ROOM: usize = 16 << 10;
 
-/// The key of both ends: a text that nobody guesses. It is wiped from memory when it is dropped.
+/// The key of both ends, derived from a secret text. It is wiped from memory on drop.
 #[derive(Clone)]
 pub struct SharedKey(Zeroizing<[u8; KEY_LEN]>);
 
@@ -43,7 +43,7 @@ pub struct SharedKey(Zeroizing<[u8; KEY_LEN]>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the key has {bytes} bytes; it takes {} at least, such as those of: openssl rand -hex 32", SharedKey::TEXT_MIN)]
 pub struct ShortKeyError {
-    /// Length of the text without blanks at its ends.
+    /// Length of the text without surrounding whitespace.
     pub bytes: usize,
 }
 
@@ -57,25 +57,25 @@ pub enum SealedError {
     /// The other end closed the connection instead of answering.
     #[error("it closed the connection: it has another key, or is something else")]
     Closed,
-    /// Somebody else has called.
+    /// The other end is not a process of Lattice.
     #[error("it opens with {0:02x?}, as nothing of Lattice does")]
     Stranger([u8; 8]),
     /// The other end has another key.
     #[error(transparent)]
     Noise(#[from] NoiseError),
-    /// The other end is of another version.
+    /// The other end has another version.
     #[error("it has streams of version {0}, and this is one for {VERSION}")]
     Version(u8),
-    /// It says nothing.
+    /// The other end does not answer.
     #[error("it did not answer within {OPEN_WITHIN:?}")]
     Late,
 }
 
 impl SharedKey {
-    /// The least number of bytes of a key's text.
+    /// The minimum length of a key's text, in bytes.
     pub const TEXT_MIN: usize = 32;
 
-    /// The key that this text is, whatever blanks and line ends are around it.
+    /// Derives the key from a text; surrounding whitespace is ignored.
     ///
     /// # Errors
     /// Refuses a text that is too short.
@@ -97,18 +97,18 @@ impl SharedKey {
         Ok(Self(key))
     }
 
-    /// The key of these bytes, which nobody guesses.
+    /// The key with these bytes, which must be secret.
     pub fn from_bytes(bytes: [u8; KEY_LEN]) -> Self {
         Self(Zeroizing::new(bytes))
     }
 
-    /// Its bytes, for the message to whoever is to have it.
+    /// Its bytes, for a message to the other end.
     pub fn as_bytes(&self) -> &[u8; KEY_LEN] {
         &self.0
     }
 }
 
-/// Nothing of the key, so that it reaches no log.
+/// Omits the key, so that no log contains it.
 impl fmt::Debug for SharedKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SharedKey")
@@ -132,10 +132,10 @@ pub async fn open(socket: TcpStream, key: &SharedKey) -> Result<(SealedReader, S
     .await
 }
 
-/// Answers on a connection that the other end has made.
+/// Accepts a stream on a connection that the other end has made.
 ///
 /// # Errors
-/// Fails if the other end does not have the key, or says nothing in time.
+/// Fails if the other end does not have the key, or sends nothing in time.
 pub async fn answer(socket: TcpStream, key: &SharedKey) -> Result<(SealedReader, SealedWriter), SealedError> {
     in_time(async {
         let mut socket = socket;
@@ -157,7 +157,7 @@ async fn in_time<T>(opening: impl Future<Output = Result<T, SealedError>>) -> Re
     timeout(OPEN_WITHIN, opening).await.unwrap_or(Err(SealedError::Late))
 }
 
-/// The end of a connection in place of an answer, in words that help.
+/// Explains a connection that ends instead of an answer.
 fn closed(error: io::Error) -> SealedError {
     match error.kind() {
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => SealedError::Closed,
@@ -176,20 +176,20 @@ fn halves(socket: TcpStream, version: u8, handshake: Handshake) -> Result<(Seale
     Ok((reader, SealedWriter { socket: writer, ciphers, sealed: BytesMut::new() }))
 }
 
-/// What comes over a stream.
+/// Receiving side of a stream.
 #[derive(Debug)]
 pub struct SealedReader {
     socket: OwnedReadHalf,
     ciphers: Arc<Mutex<Ciphers>>,
-    /// Beginning of a piece that is not whole yet.
+    /// Beginning of an incomplete piece.
     sealed: BytesMut,
 }
 
 impl SealedReader {
-    /// The bytes that come next; none at the end of the stream. Cancel-safe.
+    /// Returns the next bytes; none at the end of the stream. Cancel-safe.
     ///
     /// # Errors
-    /// Fails when the connection breaks, and for bytes that the other end did not send.
+    /// Fails if the connection breaks, or on bytes that the other end did not send.
     pub async fn next(&mut self) -> Result<BytesMut, SealedError> {
         let mut plain = BytesMut::new();
         loop {
@@ -207,7 +207,7 @@ impl SealedReader {
     }
 }
 
-/// What goes over a stream.
+/// Sending side of a stream.
 #[derive(Debug)]
 pub struct SealedWriter {
     socket: OwnedWriteHalf,
@@ -216,20 +216,20 @@ pub struct SealedWriter {
 }
 
 impl SealedWriter {
-    /// Sends all of these bytes. Not cancel-safe: after a call that is dropped before its end, the other end can read nothing more.
+    /// Sends all of these bytes. Not cancel-safe: if a call is dropped before its end, the other end can read nothing more.
     ///
     /// # Errors
-    /// Fails when the connection breaks.
+    /// Fails if the connection breaks.
     pub async fn write_all(&mut self, plain: &[u8]) -> Result<(), SealedError> {
         self.sealed.clear();
         self.ciphers.lock().seal(plain, &mut self.sealed)?;
         Ok(self.socket.write_all(&self.sealed).await?)
     }
 
-    /// Ends what goes over the stream; what comes is not concerned.
+    /// Ends the sending direction. The receiving direction stays open.
     ///
     /// # Errors
-    /// Fails when the connection is broken.
+    /// Fails if the connection is broken.
     pub async fn end(mut self) -> Result<(), SealedError> {
         Ok(self.socket.shutdown().await?)
     }
@@ -255,7 +255,7 @@ mod tests {
 
     type Opened = Result<(SealedReader, SealedWriter), SealedError>;
 
-    /// Both ends of a stream whose caller and called end have these keys.
+    /// Opens a stream between a caller and a called end with these keys.
     async fn opened(ours: u8, theirs: u8) -> (Opened, Opened) {
         let ((caller, called), ours, theirs) = (pair().await, key(ours), key(theirs));
         tokio::join!(open(caller, &ours), answer(called, &theirs))

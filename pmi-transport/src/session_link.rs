@@ -1,25 +1,25 @@
-//! Links between the sessions of one launch: TCP connections that reach a session by way of the port of its node's agent, and
-//! belong to the two sessions from then on.
+//! Links between the sessions of one launch. A link is a TCP connection to the port of the other node's agent, which hands it
+//! over to the session.
 //!
 //! ```text
 //! session A                          agent of B                       session B
 //!    │ connect to B's agent              │                                │
 //!    │ greeting, 80 bytes ─────────────> │ the launch runs here, the MAC  │
-//!    │                                   │ and the source address fit:    │
-//!    │                                   │ the socket is handed over ───> │
+//!    │                                   │ and the source address match:  │
+//!    │                                   │ hands over the socket ───────> │
 //!    │ e, version ─────────────────────────────────────────────────────> │  Noise NNpsk0 under the launch's key,
 //!    │ <───────────────────────────────────────────────── e, ee, version │  bound to the greeting
 //!    │ <═══════════════ frames, encrypted, in both directions ═════════> │
 //! ```
 //!
-//! The address of a session is thus known when its launch is placed, and each node needs one open port. An agent reads the
-//! [`Greeting`] and nothing that follows it. A link counts from its first frame on: a replayed greeting leads to a handshake that
-//! its sender cannot finish, and changes nothing.
+//! So the address of a session is known when its launch is placed, and each node needs one open port. An agent reads only the
+//! [`Greeting`]. A link is accepted at its first frame: a replayed greeting leads to a handshake that its sender cannot complete,
+//! without any effect.
 //!
-//! The root of another launch comes in the same way, by a [`Pass`].
+//! The root of another launch connects in the same way, with a [`Pass`].
 //!
-//! Who proves what: the [`LinkKey`] is known to the sessions of a launch only, so no other user, launch or machine can open or
-//! read a link. Which node a session speaks for is proved by the source address of its connection, as the agent sees it.
+//! Only the sessions of a launch have its [`LinkKey`], so no other user, launch or machine can open or read a link. The source
+//! address of a connection, as the agent sees it, proves the node of a session.
 
 mod fence_names;
 mod field;

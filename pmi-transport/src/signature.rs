@@ -1,11 +1,11 @@
-//! Signatures of the API server: under a launch, for agents that got it from a relay and for fork servers that believe no agent; and under
-//! the number of the last launch, for those fork servers.
+//! Signatures of the API server. It signs launches, for agents that receive them from a relay and for fork servers that do not trust the
+//! agent. It also signs the number of the last launch, for those fork servers.
 //!
-//! A relay forwards the launch's spec byte by byte with signature and signer; whoever gets it checks both against the cluster's
-//! CA. Each sort of signed text begins with words of its own, so that a signature of TLS can never pass for one of a launch, nor the other
-//! way around. It goes on with the launch's serial number: by that an agent sees that a launch is sent to it again, which it does
-//! not remember or which was meant for the agent before it ([`Serial`]). No clock is relied on, but for the certificates' own
-//! validity. Where nobody proves anything ([`Security::Insecure`]) signatures are empty, and everything passes.
+//! A relay forwards the encoded launch spec unchanged, with signature and signer. The receiver verifies both against the cluster's CA. Each
+//! kind of signed text has its own prefix, so that a TLS signature is never valid for a launch, nor the reverse. The launch's serial number
+//! follows ([`Serial`]). By it an agent detects a repeated launch, even without a record of it, and a launch for its predecessor. Only the
+//! validity of certificates depends on clocks. Without certificates ([`Security::Insecure`]) signatures are empty, and every verification
+//! succeeds.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ const LAUNCH: &[u8] = b"lattice.v1.LaunchSpec signature\0";
 const LAST_SERIAL: &[u8] = b"lattice.v1.SignedSerial signature\0";
 /// Length of a challenge, in bytes.
 pub const CHALLENGE_LEN: usize = 32;
-/// Longest chain of certificates that is verified: an API server's certificate, and CAs in between.
+/// Longest chain of certificates that is verified: that of an API server, and intermediate CAs.
 const CHAIN_MAX: usize = 4;
 /// Signature schemes, best first.
 const SCHEMES: &[SignatureScheme] = &[
@@ -38,8 +38,8 @@ const SCHEMES: &[SignatureScheme] = &[
     SignatureScheme::RSA_PSS_SHA256,
 ];
 
-/// The number of a launch among those that an API server has signed, each of which is greater than those before it, also across
-/// the server's restarts. All signatures of one launch have the same.
+/// Serial number of a signed launch. An API server assigns increasing numbers, also across its restarts. All signatures of one launch have
+/// the same number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Serial(pub u64);
 
@@ -48,25 +48,25 @@ pub struct Serial(pub u64);
 pub struct Signature {
     /// For `LaunchProcessesRequest.signature`.
     pub signature: Bytes,
-    /// The signer's certificate and those between it and the CA, in DER; for `LaunchProcessesRequest.signer`.
+    /// The signer's certificate and the intermediate ones up to the CA, in DER; for `LaunchProcessesRequest.signer`.
     pub signer: Vec<Bytes>,
 }
 
-/// Question of a fork server, answered by a signature that nobody can have had before.
+/// Random value of a fork server. The signed response covers it, so that no older signature is valid.
 pub type Challenge = [u8; CHALLENGE_LEN];
 
-/// CAs by which signatures are checked, and what they have revoked. They are public: a process that has them has no key.
+/// CAs for the verification of signatures, and their revoked certificates. All of it is public; a process needs no key for it.
 #[derive(Clone, Debug)]
 pub struct Authorities {
     roots: Arc<RootCertStore>,
     revocations: Revocations,
 }
 
-/// Where it is known which certificates are revoked.
+/// Source of the revoked certificates.
 #[derive(Clone, Debug)]
 enum Revocations {
     Known(Arc<RevocationList>),
-    /// In a file that another user writes, and which is read whenever a signature is good.
+    /// A file that another user writes. It is read after each successful verification of a signature.
     Listed(Arc<SignedList>),
 }
 
@@ -74,7 +74,7 @@ enum Revocations {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SignError {
-    /// The key is of a kind that we do not sign with.
+    /// The key is of an unsupported kind.
     #[error("our key cannot sign launches; it must be an ECDSA, Ed25519 or RSA key")]
     Key,
     /// Signing failed.
@@ -82,14 +82,14 @@ pub enum SignError {
     Sign(#[source] rustls::Error),
 }
 
-/// Reason for which a signature is refused.
+/// Reason for refusing a signature.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {
     /// There is no signature, or no signer.
     #[error("the launch is not signed")]
     Unsigned,
-    /// The chain of certificates is longer than any of ours.
+    /// The chain of certificates exceeds the limit.
     #[error("the launch comes with {count} certificates; {CHAIN_MAX} at most lead to a CA")]
     LongChain {
         /// Number of certificates.
@@ -98,27 +98,27 @@ pub enum VerifyError {
     /// The signer's certificate is not valid, or not of our CA.
     #[error("the signer's certificate {}", fault(.0))]
     Chain(webpki::Error),
-    /// The signer's certificate is on the list of revoked ones.
+    /// The signer's certificate is revoked.
     #[error("the signer's certificate is revoked")]
     Revoked,
-    /// The list of revoked certificates is there, and cannot be used.
+    /// The list of revoked certificates exists, and is not usable.
     #[error("it cannot be known whether the signer's certificate is revoked")]
     Revocations(#[source] IdentityError),
-    /// The signer's certificate does not say whose it is.
-    #[error("nobody is known to have signed the launch")]
+    /// The signer's certificate does not name its caller.
+    #[error("the launch has no known signature")]
     Nameless(#[from] CertificateNameError),
-    /// Only the API server signs launches.
+    /// The signer is not the API server.
     #[error("the launch is signed by {signer}; only the API server may")]
     NotApi {
-        /// Caller that signed it.
+        /// The signer.
         signer: Caller,
     },
-    /// The signature is not that of this text.
+    /// The signature is not valid for this text.
     #[error("the launch is not what the API server signed")]
     Forged,
 }
 
-/// The fault of a certificate, in words for whoever has to mend it.
+/// Describes the error of a certificate for the operator.
 fn fault(error: &webpki::Error) -> String {
     use webpki::Error as E;
     match error {
@@ -129,7 +129,7 @@ fn fault(error: &webpki::Error) -> String {
     }
 }
 
-/// Signs a spec as it is sent, for the launch of this number; empty where nobody proves anything.
+/// Signs an encoded spec for the launch with this number; returns an empty signature without certificates.
 ///
 /// # Errors
 /// Fails if our key is of an unknown kind.
@@ -137,7 +137,7 @@ pub fn sign(security: &Security, serial: Serial, spec: &[u8]) -> Result<Signatur
     sign_text(security, &launch_text(serial, spec))
 }
 
-/// Signs the number of the last launch that was signed, in answer to a challenge of this node's; empty where nobody proves anything.
+/// Signs the number of the last signed launch, in response to a challenge of this node; returns an empty signature without certificates.
 ///
 /// # Errors
 /// Fails if our key is of an unknown kind.
@@ -160,12 +160,12 @@ fn sign_text(security: &Security, text: &[u8]) -> Result<Signature, SignError> {
     Ok(Signature { signature: signature.into(), signer: certificates.collect() })
 }
 
-/// Checks that the API server of our CA signed `spec` for the launch of this number; its certificate may be five minutes too
-/// young or too old, and not be revoked. Everything passes where nobody proves anything. Whether the number is one that may still come is the
-/// caller's business.
+/// Verifies that the API server of our CA signed `spec` for the launch with this number. Its certificate must not be revoked. Five minutes of
+/// clock difference are tolerated. Without certificates every verification succeeds. The caller checks whether it may still accept the
+/// number.
 ///
 /// # Errors
-/// Fails with the reason for which the signature is refused.
+/// Fails with the reason for refusing the signature.
 pub fn verify(
     security: &Security,
     serial: Serial,
@@ -180,8 +180,8 @@ pub fn verify(
 }
 
 impl Authorities {
-    /// Reads their certificates. What they have revoked is read from the list beside that file, each time that a signature is good. Whoever
-    /// else writes that list cannot take anything back: what the CA has revoked once is remembered.
+    /// Reads the CAs' certificates. Their list of revoked certificates is read from the file next to `ca`, after each valid signature. The
+    /// other writers of that file cannot undo a revocation: all revocations of the CA are remembered.
     ///
     /// # Errors
     /// Fails if the file cannot be read, or has no certificate of a CA.
@@ -190,10 +190,10 @@ impl Authorities {
         Ok(Self { roots: Arc::new(read_roots(ca)?), revocations: Revocations::Listed(Arc::new(list)) })
     }
 
-    /// Reads the certificates of the CAs that take the place of these, and remembers what these have revoked.
+    /// Reads the certificates of the CAs that replace these. The revocations of these CAs stay in effect.
     ///
     /// # Errors
-    /// As [`Authorities::read`]; these stay as they are then.
+    /// As [`Authorities::read`]; on failure nothing changes.
     pub fn read_again(&mut self, ca: &Path) -> Result<(), IdentityError> {
         let mut list = SignedList::beside(ca)?;
         if let Revocations::Listed(former) = &self.revocations {
@@ -203,7 +203,7 @@ impl Authorities {
         Ok(())
     }
 
-    /// As [`verify`], by these CAs.
+    /// As [`verify`], with these CAs.
     ///
     /// # Errors
     /// As [`verify`].
@@ -211,7 +211,7 @@ impl Authorities {
         self.verify_text(&launch_text(serial, spec), signature, signer)
     }
 
-    /// Checks that the API server answered this node's challenge with this number.
+    /// Verifies that the API server answered this node's challenge with this number.
     ///
     /// # Errors
     /// As [`verify`].
@@ -274,7 +274,7 @@ impl Authorities {
     }
 }
 
-/// Signed text about a launch. Its spec holds a key.
+/// Signed text about a launch. It is wiped, because the spec contains a key.
 fn launch_text(serial: Serial, spec: &[u8]) -> Zeroizing<Vec<u8>> {
     Zeroizing::new([LAUNCH, &serial.0.to_be_bytes(), spec].concat())
 }
@@ -301,7 +301,7 @@ mod tests {
         Security::from_files(&TlsFiles::in_directory(&directory)).unwrap()
     }
 
-    /// Answer of an agent to a launch that `signer` signed while its certificate was valid.
+    /// Outcome of an agent's verification of a launch that `signer` signed with a certificate of this validity.
     fn judge(signer: &Caller, validity: Validity) -> Result<(), VerifyError> {
         let directory = tempfile::tempdir().unwrap();
         let authority = Authority::create(directory.path()).unwrap();
@@ -323,7 +323,7 @@ mod tests {
         judge(&Caller::Api, day).unwrap();
         let error = judge(&Caller::Agent("node4".to_owned()), day).unwrap_err().to_string();
         assert_eq!(error, "the launch is signed by the agent of node4; only the API server may");
-        // Certificates of users are not for servers at all.
+        // Certificates of users are not valid for servers at all.
         assert!(matches!(judge(&Caller::User(0), day), Err(VerifyError::Chain(_))));
     }
 
@@ -339,7 +339,7 @@ mod tests {
         assert!(matches!(early, VerifyError::Chain(_)), "{early}");
     }
 
-    /// By agents, which have an identity, and by fork servers, which have the CA's file alone.
+    /// Both for agents, which have an identity, and for fork servers, which have only the CA's file.
     #[test]
     fn a_revoked_key_signs_nothing_more() {
         let directory = tempfile::tempdir().unwrap();
@@ -364,7 +364,7 @@ mod tests {
         std::fs::write(root.join(REVOKED_FILE), "nonsense").unwrap();
         let refused = authorities.verify(SERIAL, b"spec", &signature, &signer);
         assert!(matches!(refused, Err(VerifyError::Revocations(_))), "{refused:?}");
-        // Nothing of the list is read for what the API server did not sign.
+        // The list is not read if the API server did not sign the text.
         let refused = authorities.verify(SERIAL, b"sper", &signature, &signer);
         assert!(matches!(refused, Err(VerifyError::Forged)), "{refused:?}");
 
@@ -420,7 +420,7 @@ mod tests {
         assert!(matches!(check("n", this, Serial(8), &signed), Err(VerifyError::Forged)));
         let of_agent = sign_last_serial(&agent, "n", &this, SERIAL).unwrap();
         assert!(matches!(check("n", this, SERIAL, &of_agent), Err(VerifyError::NotApi { .. })));
-        // What was signed as one thing is never another.
+        // A signature of one kind is not valid for another kind.
         let as_spec = last_serial_text("n", &this, SERIAL);
         let launch = sign(&api, SERIAL, &as_spec).unwrap();
         assert!(matches!(check("n", this, SERIAL, &launch), Err(VerifyError::Forged)));

@@ -1,4 +1,4 @@
-//! The byte streams that calls travel over, of whichever kind, as one type.
+//! One type for the byte streams of calls: TCP, TLS, Unix socket or proxied.
 
 use std::io;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ pub(crate) enum ByteStream {
     Tcp(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
     Unix(UnixStream),
-    /// Of a user on another machine, whose agent passes it on.
+    /// Connection of a user on another machine, relayed by the agent there.
     Proxied(DuplexStream),
 }
 
@@ -79,7 +79,7 @@ impl AsyncWrite for ByteStream {
     }
 }
 
-/// Writes of a type are those of its field `stream`.
+/// Implements `AsyncWrite` for a type by its field `stream`.
 macro_rules! write_through_stream {
     ($type:ty) => {
         impl ::tokio::io::AsyncWrite for $type {

@@ -1,7 +1,7 @@
-//! Tasks of daemons and sessions, as tokio runs them.
+//! Tasks of daemons and sessions on tokio.
 //!
-//! tokio compiles the code around a task once for each type of future: 2 KB each, a fifth of a megabyte in `lattice`. Tasks that are
-//! spawned here, or boxed for a [`tokio::task::JoinSet`], share it for each type of result.
+//! tokio compiles its task code once for each type of future: 2 KB each, a fifth of a megabyte in `lattice`. Tasks that are spawned
+//! here, or boxed for a [`tokio::task::JoinSet`], share that code per result type.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ pub fn spawn<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static
     tokio::spawn(boxed(future))
 }
 
-/// The future for a set of tasks, as one of any type.
+/// Boxes a future for a set of tasks, so that all have one type.
 pub fn boxed<T>(future: impl Future<Output = T> + Send + 'static) -> Boxed<T> {
     Box::pin(future)
 }

@@ -1,7 +1,7 @@
-//! Certificates and keys of a process, and the TLS that is spoken with them: version 1.3, both ends with a certificate of the
-//! cluster's CA, each with exactly one URI that names a [`Caller`].
+//! Certificates and keys of a process, and TLS 1.3 with them. Both ends have a certificate of the cluster's CA, with exactly one
+//! URI that names a [`Caller`].
 //!
-//! Sessions are never resumed: every connection proves anew who is at its ends, with certificates that are valid then.
+//! Sessions are never resumed: every connection proves the identity of both ends again, with certificates that are valid then.
 
 mod clients;
 mod files;
@@ -52,46 +52,46 @@ pub enum IdentityError {
         /// The system's error.
         source: io::Error,
     },
-    /// Others can read the key.
-    #[error("the key {} can be read by everybody; run chmod 600", path.display())]
+    /// All users can read the key.
+    #[error("the key {} can be read by other users; run chmod 600", path.display())]
     OpenKey {
         /// The file.
         path: PathBuf,
     },
-    /// A file does not hold what it should.
+    /// A file lacks the expected content.
     #[error("{} holds no {wanted} in PEM", path.display())]
     Pem {
         /// The file.
         path: PathBuf,
-        /// Content that it should hold.
+        /// Expected content.
         wanted: &'static str,
-        /// Fault that was found.
+        /// Error of the parser.
         source: pem::Error,
     },
-    /// The certificate does not say whose it is.
+    /// The certificate does not name its caller.
     #[error("cannot use the certificate {}", path.display())]
     Nameless {
         /// The file.
         path: PathBuf,
-        /// Fault of the name.
+        /// Error of the name.
         source: CertificateNameError,
     },
-    /// The key is not that of the certificate, or of an unknown kind.
+    /// The key does not match the certificate, or is of an unknown kind.
     #[error("cannot use the key {} with the certificate {}", key.display(), certificate.display())]
     Key {
         /// The file of the certificate.
         certificate: PathBuf,
         /// The file of the key.
         key: PathBuf,
-        /// Fault that was found.
+        /// Error of TLS.
         source: rustls::Error,
     },
-    /// The CA's certificate cannot be trusted in.
+    /// The CA's certificate is not usable.
     #[error("cannot use the CA's certificate {}", path.display())]
     Authority {
         /// The file.
         path: PathBuf,
-        /// Fault that was found.
+        /// Error of TLS.
         source: rustls::Error,
     },
     /// A file cannot be written.
@@ -105,18 +105,18 @@ pub enum IdentityError {
     /// A key for a new certificate cannot be made.
     #[error("no certificate can be asked for")]
     Request(#[source] PkiError),
-    /// A new certificate cannot take the place of the one before.
+    /// A new certificate cannot replace the current one.
     #[error("{} is not a certificate of this process by the CA that certifies it", path.display())]
     Strange {
         /// The file.
         path: PathBuf,
     },
-    /// A list of revoked certificates is nobody's whom we trust.
+    /// A list of revoked certificates is not signed by a CA that we trust.
     #[error("the list of revoked certificates is not signed by the CA that we trust in")]
     StrangeList,
-    /// The file of revoked certificates beside a CA's is another CA's.
+    /// The file of revoked certificates next to a CA's certificate is signed by another CA.
     #[error(
-        "the list of revoked certificates in {} is not signed by the CA whose certificate is beside it; put that CA's list in its \
+        "the list of revoked certificates in {} is not signed by the CA with a certificate in that directory; put that CA's list in its \
          place, or remove it",
         path.display()
     )]
@@ -124,15 +124,15 @@ pub enum IdentityError {
         /// The file.
         path: PathBuf,
     },
-    /// A list of revoked certificates is older than the one in use.
+    /// A list of revoked certificates is older than the current one.
     #[error(
         "the list of revoked certificates lacks {missing} of those that are revoked here; copy the newer list to the API server"
     )]
     OlderList {
-        /// Number of certificates that are not on it.
+        /// Number of current entries that it lacks.
         missing: usize,
     },
-    /// A list of revoked certificates is longer than any that is used.
+    /// A list of revoked certificates exceeds the limit.
     #[error("{} has {bytes} bytes; lists of revoked certificates have {REVOCATIONS_MAX} at most", path.display())]
     LongList {
         /// The file.
@@ -140,40 +140,40 @@ pub enum IdentityError {
         /// Length of the list.
         bytes: usize,
     },
-    /// The certificate was replaced by somebody else's.
+    /// The certificate was replaced by that of another caller.
     #[error("{} is the certificate of {found} now; this process is {meant}", path.display())]
     Renamed {
         /// The file.
         path: PathBuf,
         /// Caller that it names.
         found: Caller,
-        /// Caller that it named before.
+        /// Caller of this process.
         meant: Caller,
     },
-    /// Clients cannot be checked against the CA's certificate.
+    /// Client certificates cannot be verified with the CA's certificate.
     #[error("cannot check others by the CA's certificate {}", path.display())]
     Verifier {
         /// The file.
         path: PathBuf,
-        /// Fault that was found.
+        /// Error of TLS.
         source: VerifierBuilderError,
     },
 }
 
-/// A certificate that does not name one caller.
+/// A certificate that does not name exactly one caller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CertificateNameError {
     /// Not an X.509 certificate.
     #[error("the certificate cannot be read")]
     Unreadable,
-    /// None of our URIs, or several.
+    /// It has no URI of ours, or several.
     #[error("the certificate has {count} names that begin with {SCHEME}; it must have one")]
     Count {
         /// Number of such URIs.
         count: usize,
     },
-    /// URI that names no caller.
+    /// The URI names no caller.
     #[error("the certificate is of no use here: {0}")]
     Unknown(#[from] CallerError),
 }
@@ -196,12 +196,12 @@ pub(crate) fn caller_in(certificate: &CertificateDer<'_>) -> Result<Caller, Cert
     }
 }
 
-/// A process's certificate and key, and the CA that it trusts in, as its files have them. Clones share them.
+/// A process's certificate and key, and its trusted CA, as read from its files. Clones share them.
 ///
-/// Whenever a connection is made or a launch is signed, files that have changed are read again, unless somebody keeps it
-/// current: then he alone looks, and nobody else waits for a file system. Connections that were made before go
-/// on, but for those of certificates that are revoked, which are closed. Files that cannot be used, or name somebody else, change
-/// nothing but the log: they may be half written.
+/// Changed files are read again whenever a connection is made or a launch is signed. If a keeper exists
+/// ([`Security::keep_current`](crate::identity::Security::keep_current)), only the keeper checks the files, so that no other
+/// task waits for a file system. Existing connections continue, except connections of revoked certificates, which are closed.
+/// Files that are not usable, or name another caller, are logged and otherwise ignored: they may be half written.
 #[derive(Clone)]
 pub struct TlsIdentity {
     inner: Arc<Inner>,
@@ -210,21 +210,21 @@ pub struct TlsIdentity {
 struct Inner {
     caller: Caller,
     files: TlsFiles,
-    /// Contents that were read last. Held for a moment only.
+    /// Contents that were read last. Locked only briefly.
     latest: Mutex<Arc<Material>>,
-    /// Held while files are looked at, read or replaced.
+    /// Locked while files are checked, read or replaced.
     looked: Mutex<Looked>,
-    /// Number of those who keep it current.
+    /// Number of keepers.
     keepers: AtomicUsize,
-    /// Connections that others have proven themselves on, made by either end.
+    /// Connections in both directions with a certificate of the other end.
     proven: Arc<Proven>,
 }
 
-/// Result of the last look at the files.
+/// Result of the last check of the files.
 struct Looked {
     /// State of the files that were read last, usable or not.
     stamps: Stamps,
-    /// What is wrong with them, as the log has it; empty if nothing is.
+    /// Their error, as it was logged; empty if there is none.
     complaint: String,
 }
 
@@ -232,10 +232,10 @@ impl TlsIdentity {
     /// Reads the CA's certificate, our certificate, and its key.
     ///
     /// # Errors
-    /// Fails if a file cannot be read or used, and for a key that everybody can read.
+    /// Fails if a file cannot be read or used, or if the key is readable by all users.
     pub fn from_files(files: TlsFiles) -> Result<Self, IdentityError> {
         renewal::complete(&files)?;
-        // First the stamps: what changes while it is read is read again.
+        // The stamps are taken first, so that files that change during the reading are read again.
         let stamps = files.stamps();
         let material = Arc::new(Material::read(&files)?);
         let caller = material.caller.clone();
@@ -249,7 +249,7 @@ impl TlsIdentity {
         material::read_named(&files.cert).map(|(caller, _)| caller)
     }
 
-    /// Returns the caller that our certificate names; never another one later.
+    /// Returns the caller that our certificate names. It never changes.
     pub fn caller(&self) -> &Caller {
         &self.inner.caller
     }
@@ -257,12 +257,12 @@ impl TlsIdentity {
     /// Reads the files again, changed or not.
     ///
     /// # Errors
-    /// Fails for files that cannot be used; what was read before stays in use.
+    /// Fails if the files are not usable; the previous contents then stay in use.
     pub(crate) fn renew(&self) -> Result<(), IdentityError> {
         self.inner.renew(&mut self.inner.looked.lock(), self.inner.files.stamps())
     }
 
-    /// Returns the certificates and keys in use, read again if the files have changed and nobody looks at them anyway.
+    /// Returns the current certificates and keys. Without a keeper, changed files are read again first.
     pub(crate) fn material(&self) -> Arc<Material> {
         if self.inner.keepers.load(Ordering::Relaxed) == 0 {
             self.look();
@@ -270,7 +270,7 @@ impl TlsIdentity {
         Arc::clone(&self.inner.latest.lock())
     }
 
-    /// Reads the files again if they have changed. Blocks for as long as their file system does.
+    /// Reads the files again if they have changed. Blocks while their file system does.
     pub(crate) fn look(&self) {
         let Inner { files, looked, .. } = &*self.inner;
         let mut looked = looked.lock();
@@ -282,14 +282,14 @@ impl TlsIdentity {
         }
     }
 
-    /// From now on the caller looks at the files, and nobody else, until the result is dropped.
+    /// Makes the caller the keeper until the result is dropped: only the keeper checks the files.
     pub(crate) fn keep(&self) -> Kept {
         self.inner.keepers.fetch_add(1, Ordering::Relaxed);
         Kept(Arc::clone(&self.inner))
     }
 }
 
-/// Promise to look at the files of an identity.
+/// Registration of a keeper.
 pub(crate) struct Kept(Arc<Inner>);
 
 impl Drop for Kept {
@@ -299,18 +299,18 @@ impl Drop for Kept {
 }
 
 impl TlsIdentity {
-    /// Watches a connection whose other end has shown `certificate`.
+    /// Registers a connection for closing when the `certificate` of its other end is revoked.
     pub(crate) fn watch(&self, certificate: &CertificateDer<'_>) -> Option<Watched> {
         let id = CertificateId::of(certificate)?;
         let watched = self.inner.proven.enter(id);
-        // A list may have come while hands were shaken.
+        // A list may have arrived during the handshake.
         self.inner.proven.close(&self.material().revocations.revoked);
         Some(watched)
     }
 }
 
 impl Looked {
-    /// Logs what is wrong with the files, once as long as it stays the same.
+    /// Logs the error of the files, once while it stays the same.
     fn complain(&mut self, error: &IdentityError) {
         let complaint = chain(error);
         if self.complaint != complaint {
@@ -323,7 +323,7 @@ impl Looked {
 impl Inner {
     fn renew(&self, looked: &mut Looked, stamps: Stamps) -> Result<(), IdentityError> {
         let read = Material::read(&self.files);
-        // A file that could not be read may be readable later as it is. What is wrong in a file stays wrong until it changes.
+        // An unreadable file may become readable without a change. An error in its content persists until the file changes.
         if !matches!(read, Err(IdentityError::Read { .. })) {
             looked.stamps = stamps;
         }
@@ -347,7 +347,7 @@ impl fmt::Debug for TlsIdentity {
     }
 }
 
-/// Says a failure of TLS in words for whoever has to mend it; "it" is the peer.
+/// Describes a TLS failure for the operator; "it" is the peer.
 pub(crate) fn in_words(error: &io::Error) -> String {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         Some(error) => explain(error),
@@ -356,7 +356,7 @@ pub(crate) fn in_words(error: &io::Error) -> String {
     }
 }
 
-/// True for a failure of TLS by which the peer says that it does not take our certificate (RFC 8446, 6.2).
+/// Returns true for a TLS failure by which the peer refuses our certificate (RFC 8446, 6.2).
 pub(crate) fn refuses_us(error: &io::Error) -> bool {
     use AlertDescription as A;
     matches!(
@@ -405,7 +405,7 @@ fn explain(error: &rustls::Error) -> String {
 fn explain_certificate(error: &CertificateError) -> String {
     use CertificateError as E;
     match error {
-        // Two CAs never have one name (see `pki`), but others' may: then the signature tells.
+        // Two CAs of `pki` never have the same name, but foreign CAs may. Then only the signature differs.
         E::UnknownIssuer | E::BadSignature => "its certificate is not from the CA that we trust in".to_owned(),
         E::Revoked => "its certificate was revoked".to_owned(),
         E::ApplicationVerificationFailure => {
@@ -426,7 +426,7 @@ fn explain_certificate(error: &CertificateError) -> String {
     }
 }
 
-/// `node4` out of `DnsName("node4")`.
+/// Returns `node4` for `DnsName("node4")`.
 fn bare(name: &str) -> &str {
     let inside = name.split_once('(').and_then(|(_, inside)| inside.strip_suffix(')'));
     inside.map_or(name, |inside| inside.trim_matches('"'))

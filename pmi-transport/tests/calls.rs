@@ -1,4 +1,5 @@
-//! Calls without certificates: over loopback, where claims are believed, and over Unix sockets, where the kernel knows.
+//! Calls without certificates: over loopback, where claims are accepted, and over Unix sockets, where the kernel
+//! identifies callers.
 
 mod world;
 
@@ -35,7 +36,7 @@ async fn claims_are_believed_on_loopback() {
     server.stop().await;
 }
 
-/// As where several agents run on one machine, behind a firewall.
+/// As with several agents on one machine, where a firewall admits a range of ports.
 #[tokio::test]
 async fn the_first_free_port_of_a_range_is_taken() {
     let security = named(Caller::Api);
@@ -104,7 +105,7 @@ async fn the_kernel_names_callers_on_a_unix_socket() {
     let path = directory.path().join("api.sock");
     let server = Running::start(&format!("unix:{}", path.display()), &named(Caller::Api)).await;
     let me = nix::unistd::getuid().as_raw();
-    // What we claim is not even sent.
+    // The claimed name is not even sent.
     let answer = who_am_i(&to(&server, Caller::Agent("node3".to_owned()))).await.unwrap();
     assert_eq!(answer, format!("administrator {me}"));
     server.stop().await;

@@ -1,5 +1,5 @@
-//! What sessions see of fences between agents: those that come early or late, nodes that are lost or leave, questions, and agents
-//! that speak `PmiFence`.
+//! Fences between agents from the view of sessions: early and late ones, nodes that are lost or leave, questions, and agents that
+//! use `PmiFence`.
 
 mod agents;
 
@@ -33,7 +33,7 @@ use tokio_stream::StreamExt;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// A fence of all ranks of a job that all nodes take part in.
+/// A fence of all ranks of a job with ranks on all nodes.
 async fn fence(launch: &LaunchFences, job: &str, epoch: u64, text: &str) -> Result<String, FenceError> {
     let members: Vec<_> = (0..launch.nodes()).map(NodeIndex).collect();
     let segments = vec![Bytes::copy_from_slice(text.as_bytes())];
@@ -42,7 +42,7 @@ async fn fence(launch: &LaunchFences, job: &str, epoch: u64, text: &str) -> Resu
     Ok(String::from_utf8(gathered.runs.concat()).unwrap())
 }
 
-/// Polls once what cannot be ready yet.
+/// Polls a future once that cannot be ready yet.
 async fn begin(future: &mut (impl Future + Unpin)) {
     poll_fn(|context| {
         assert!(pin!(&mut *future).poll(context).is_pending(), "it ended at once");
@@ -56,7 +56,7 @@ fn blamed(result: Result<String, FenceError>) -> (u32, String) {
     (node.expect("a node is to blame").0, reason)
 }
 
-/// The node that is to blame for the failure, if one is, and the reason.
+/// The node that caused the failure, if known, and the reason.
 fn failed(result: Result<String, FenceError>) -> (Option<NodeIndex>, String) {
     match result.expect_err("the fence cannot be complete") {
         FenceError::Failed { node, reason, .. } => (node, reason),
@@ -78,7 +78,7 @@ async fn two_launches_and_two_jobs_have_fences_at_once() {
         };
         tokio::join!(all(&one, "a", "1a"), all(&one, "b", "1b"), all(&two, "a", "2a"));
     }
-    // Up and down between the head and two nodes, for all of them.
+    // Up and down between the head and two nodes, for all fences.
     assert_eq!([world.agent(0).links(), world.agent(1).links(), world.agent(2).links()], [2, 1, 1]);
     assert_eq!(world.agent(0).counters().completed, 9);
 }
@@ -89,7 +89,7 @@ async fn a_node_may_hear_of_the_launch_after_others_have_begun() {
     let late = world.join(1, "launch", FanOut::default());
     let mut call = pin!(fence(&late, "job", 0, "b"));
     begin(&mut call).await;
-    // The frame of node 1 is there before node 0 knows the launch.
+    // The frame of node 1 arrives before node 0 joins the launch.
     while world.agent(0).counters().frames == 0 {
         tokio::task::yield_now().await;
     }
@@ -102,7 +102,7 @@ async fn a_node_may_hear_of_the_launch_after_others_have_begun() {
 async fn a_node_that_is_never_told_of_the_launch_fails_it() {
     let world = World::new(2, Over::Memory, Limits::default()).await;
     let launch = world.join(1, "launch", FanOut::default());
-    assert_eq!(blamed(fence(&launch, "job", 0, "b").await), (0, "it was never told of the launch".to_owned()));
+    assert_eq!(blamed(fence(&launch, "job", 0, "b").await), (0, "it has no such launch".to_owned()));
 }
 
 #[tokio::test]
@@ -148,7 +148,7 @@ async fn a_node_that_leaves_the_launch_fails_those_that_wait_for_it() {
     }
 }
 
-/// Whoever knows why it left is to be heard first.
+/// A process with a more precise reason for its end must be able to report it first.
 #[tokio::test(start_paused = true)]
 async fn a_fence_waits_a_while_for_a_node_that_had_left_before() {
     let world = World::new(2, Over::Memory, Limits::default()).await;
@@ -157,7 +157,7 @@ async fn a_fence_waits_a_while_for_a_node_that_had_left_before() {
     drop(head);
     let mut call = pin!(fence(&leaf, "job", 0, ""));
     begin(&mut call).await;
-    // The answer to its frame, which came late.
+    // The answer to its frame, which was late.
     while world.agent(0).counters().late == 0 || world.agent(1).counters().frames == 0 {
         tokio::task::yield_now().await;
     }
@@ -165,7 +165,7 @@ async fn a_fence_waits_a_while_for_a_node_that_had_left_before() {
     assert_eq!(blamed(call.await), (0, "it has left the launch".to_owned()));
 }
 
-/// A node that accepts links, and closes each in order before it has sent anything.
+/// A node that accepts links, and closes each normally before it has sent a frame.
 struct Leaving;
 
 #[async_trait]
@@ -175,7 +175,8 @@ impl Transport for Leaving {
     }
 }
 
-/// A session that ends may accept a link that it cannot use. That is no loss of the node: the time counts on the paused clock.
+/// A session that is ending may accept a link that it cannot use. That is no loss of the node. The paused clock measures the
+/// time.
 #[tokio::test(start_paused = true)]
 async fn a_fence_waits_a_while_for_a_node_that_leaves_while_it_accepts_the_link() {
     let node = FenceNode::new("node1".into(), Arc::new(Leaving));
@@ -226,7 +227,7 @@ async fn questions_are_answered_by_the_node_that_is_asked() {
     assert_eq!(ask(3, "where").await, Err(AskError::NoSuchNode { node: NodeIndex(3), nodes: 3 }));
     let mut unanswered = pin!(ask(2, "never"));
     begin(&mut unanswered).await;
-    // It has been asked by the time it answers another question.
+    // It has received the question by the time it answers another one.
     ask(2, "where").await.unwrap();
     world.kill(2);
     assert!(matches!(unanswered.await, Err(AskError::NodeLost { node: NodeIndex(2), .. })));
@@ -243,7 +244,7 @@ async fn calls_that_make_no_sense_are_refused() {
     }
 }
 
-/// The link of a peer that is up to no good: what it sends and what it gets.
+/// The link of a malicious peer: its sent and received frames.
 struct Stranger {
     frames: mpsc::UnboundedSender<LinkFrame>,
     answers: Streaming<LinkFrame>,
@@ -354,7 +355,7 @@ async fn an_agent_that_speaks_pmi_fence_takes_part_in_a_star() {
     }
 }
 
-/// An agent that was answered early, and takes the results of its fences.
+/// An agent with an early response, which then receives the results of its fences.
 struct Early(mpsc::UnboundedSender<(Caller, PmiFenceCompleteRequest)>);
 
 #[tonic::async_trait]
@@ -436,7 +437,7 @@ async fn an_agent_that_is_answered_early_is_handed_the_result() {
             reply_to: reply_to.clone(),
             ..PmiFenceRequest::default()
         };
-        // It is answered before the head's own ranks have come.
+        // The response arrives before the contribution of the head's own ranks.
         let answer = tokio::time::timeout(DEADLINE, theirs.pmi_fence(request)).await.unwrap().unwrap().into_inner();
         assert_eq!((answer.success, answer.complete, answer.merged_kvs.len()), (true, false, 0));
         fence(&head, "kvs_abc_0", epoch, "\x04\x01ours1").await.unwrap();
@@ -445,7 +446,7 @@ async fn an_agent_that_is_answered_early_is_handed_the_result() {
         let expected = [("ours".to_owned(), "1".to_owned()), ("theirs".to_owned(), epoch.to_string())];
         assert_eq!((result.success, result.epoch, result.merged_kvs), (true, epoch, expected.into()));
     }
-    // A fence that fails is told, too.
+    // A failed fence is reported too.
     let request = PmiFenceRequest {
         launch_id: "abc".into(),
         node_index: 1,
@@ -472,7 +473,7 @@ async fn pmi_fence_is_refused_where_it_cannot_be_served() {
     assert_eq!(refusal(0, "node2", "other").await, "launch other is not known here");
     assert_eq!(refusal(0, "node3", "star").await, "node3 is not node 2 of the launch");
     assert_eq!(refusal(1, "node2", "star").await, "this node is not the head of the launch");
-    assert!(refusal(0, "node2", "tree").await.contains("whose fences are stars"));
+    assert!(refusal(0, "node2", "tree").await.contains("with star fences"));
 }
 
 #[tokio::test]
@@ -486,13 +487,13 @@ async fn a_membership_ends_when_its_launch_is_joined_again() {
     drop(call);
     assert_eq!(fence(&earlier, "job", 1, "old").await, Err(FenceError::LaunchEnded { epoch: Epoch(1) }));
     assert_eq!(earlier.ask(NodeIndex(1), "where".into()).await, Err(AskError::LaunchEnded));
-    // Its end does nothing to the one that followed.
+    // Its end does not affect its successor.
     drop(earlier);
     let (a, b) = tokio::join!(fence(&now[0], "job", 0, "a"), fence(&now[1], "job", 0, "b"));
     assert_eq!((a.unwrap().as_str(), b.unwrap().as_str()), ("ab", "ab"));
 }
 
-/// Nothing that a launch did is left when its nodes have left it.
+/// No state of a launch remains after its nodes have left it.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_rejoins_a_launch_starts_anew() {
     let world = World::new(2, Over::Memory, Limits::default()).await;

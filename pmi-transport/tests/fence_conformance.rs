@@ -1,4 +1,4 @@
-//! The fences of this crate pass the conformance suite of pmi-core, over TCP and over memory, whatever the fan-out.
+//! The fences of this crate pass the conformance suite of pmi-core, over TCP and in memory, for any fan-out.
 
 mod agents;
 
@@ -10,14 +10,14 @@ use pmi_core::fence::Fence;
 use pmi_core::ids::{JobId, NodeIndex};
 use pmi_transport::fence::{FanOut, JobFence, Limits};
 
-/// Method of the fences that is checked.
+/// Method of the fences to check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     Exchange,
     Begin,
 }
 
-/// One launch of all agents. The world lives as long as the means to lose a node.
+/// One launch of all agents. The world lives as long as the function that loses a node.
 fn cluster(mut world: World, fan_out: FanOut, way: Way) -> Cluster {
     let launches = world.join_all("launch", fan_out);
     let members: Arc<[NodeIndex]> = world.all().into();
@@ -32,7 +32,7 @@ fn cluster(mut world: World, fan_out: FanOut, way: Way) -> Cluster {
     let kept = fences.clone();
     let lose = move |node: NodeIndex| {
         world.kill(node.0);
-        // The others live on until the runtime ends.
+        // The other agents live until the runtime ends.
         std::mem::forget((world, kept));
     };
     Cluster { fences, lose: Some(Box::new(lose)) }
@@ -78,7 +78,7 @@ fn over_links_between_sessions_for_few_and_for_many_nodes() {
     }
 }
 
-/// The clock is not real here: waiting for a lost node costs nothing.
+/// The clock is paused here, so waiting for a lost node takes no time.
 #[test]
 fn over_memory_for_every_number_of_nodes_and_shape() {
     for nodes in [1, 2, 3, 4, 9, 18] {

@@ -1,5 +1,5 @@
-//! Fences of many nodes in one thread: the same result whatever the shape, the order of delivery and the repetitions; bounded
-//! frames, bounded work for the busiest node; an error for everybody when a node is lost.
+//! Fences of many nodes in one thread. The result does not depend on the shape, the order of delivery and repetitions. Frames and
+//! the work of the busiest node are bounded. If a node is lost, all nodes get an error.
 
 mod network;
 
@@ -13,15 +13,15 @@ use pmi_transport::fence::{Brought, FanOut, Limits};
 use pmi_transport::proto::v1::FenceKey;
 use pmi_transport::proto::v1::fence_scope::Kind;
 
-/// How many orders of delivery are tried.
+/// Number of delivery orders to try.
 const SEEDS: u64 = 100;
 
-/// What a node brings: its number, so that every byte tells where it comes from.
+/// A node's contribution: its number, so that every byte shows its origin.
 fn record(node: u32, len: usize) -> Vec<Bytes> {
     vec![format!("{node:0len$}").into()]
 }
 
-/// One fence of all nodes; returns the network behind it.
+/// Runs one fence of all nodes; returns the network after it.
 fn one_fence(nodes: u32, fan_out: FanOut, limits: Limits, bring: impl Fn(u32) -> Vec<Bytes>) -> Network {
     let mut network = Network::new(nodes, fan_out, limits, u64::from(nodes));
     let brought: BTreeMap<_, _> = (0..nodes).map(|node| (node, bring(node))).collect();
@@ -47,7 +47,7 @@ fn a_thousand_nodes_get_the_same_as_in_a_star_whatever_the_fan_out() {
     }
 }
 
-/// As many pieces of each as a sort that is not stable mixes.
+/// Enough pieces per node that an unstable sort would reorder them.
 #[test]
 fn pieces_of_a_node_keep_the_order_in_which_they_were_brought() {
     let limits = Limits { chunk_bytes: 100, ..Limits::default() };
@@ -57,8 +57,8 @@ fn pieces_of_a_node_keep_the_order_in_which_they_were_brought() {
     }
 }
 
-/// Whatever the shape and the order: data that fits a frame comes, more of it stays, every node hears how much that is, and then no
-/// frame is longer than one of a barrier with the first node's data.
+/// For any shape and order: data that fits a frame is sent, and more data stays on its nodes. Every node gets its total size, and
+/// no frame is longer than a barrier's frame with the first node's data.
 #[test]
 fn data_that_may_be_withheld_stays_when_it_does_not_fit_a_frame() {
     let limits = Limits { chunk_bytes: 1000, ..Limits::default() };
@@ -161,8 +161,8 @@ fn uneven_nodes_and_segments_of_all_lengths() {
     }
 }
 
-/// Several fences in flight, of two jobs, of all nodes and of some, frames in any order and repeated: each node takes away all
-/// that was brought to its fence, and nothing that was brought to another.
+/// Several fences in flight, of two jobs, of all nodes and of some; frames arrive in any order and repeatedly. Each node gets all
+/// contributions to its fence, and none of another fence.
 #[test]
 fn whatever_the_order_all_fences_end_alike_and_none_mixes() {
     for seed in 0..SEEDS {
@@ -213,7 +213,7 @@ fn a_lost_node_leaves_nobody_waiting() {
     }
 }
 
-/// Nobody but that node knows of it, and its neighbours pass it on.
+/// Only that node detects it; its neighbours forward the failure.
 #[test]
 fn a_node_that_waits_no_longer_leaves_nobody_waiting() {
     for seed in 0..SEEDS {
@@ -235,7 +235,7 @@ fn a_node_that_waits_no_longer_leaves_nobody_waiting() {
         for node in 0..nodes {
             match network.ended.get(&(node, world("job", 0))) {
                 Some(Err(error)) => assert_eq!(error.node(), Some(NodeIndex(impatient)), "seed {seed}: {error}"),
-                // It had brought its part before.
+                // It had sent its contribution before.
                 Some(Ok(_)) => {}
                 None => panic!("seed {seed}: node {node} of {nodes} waits though {impatient} does not any more"),
             }
@@ -288,7 +288,8 @@ fn plan(network: &mut Network) -> Vec<Planned> {
     plan
 }
 
-/// Lets every member begin its fences, each scope's in order, at random times between deliveries. `disturb` may end that early.
+/// Lets every member begin its fences, each scope's in order, at random times between deliveries. If `disturb` returns true, the
+/// run ends early.
 fn run(network: &mut Network, plan: &[Planned], mut disturb: impl FnMut(&mut Network, u64) -> bool) {
     let mut delivered = 0;
     let mut waiting: Vec<(u32, &Planned)> = Vec::new();

@@ -1,8 +1,8 @@
-//! The wire format of the package `lattice.v1` stays as it is: agents, API servers and commands of different versions talk to each
-//! other, so a number once given to a field or a value means the same for ever.
+//! The wire format of the package `lattice.v1` does not change: agents, API servers and commands of different versions communicate. So
+//! the number of a field or value keeps its meaning permanently.
 //!
-//! `testdata/lattice.v1.txt` has a line for each field, enum value and call. A new one is added there by hand; a line that is there is
-//! never changed, and a field that is not used any more is `reserved` in its `.proto` file.
+//! `testdata/lattice.v1.txt` has a line for each field, enum value and call. A new one is added there by hand. An existing line is
+//! never changed, and an unused field becomes `reserved` in its `.proto` file.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use prost_types::{DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, Fi
 
 const GOLDEN: &str = include_str!("../testdata/lattice.v1.txt");
 
-/// A line for everything in the descriptors that a number or a name on the wire depends on.
+/// A line for each number and name in the descriptors that the wire format depends on.
 fn lines() -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
     for file in FileDescriptorSet::decode(DESCRIPTORS).unwrap().file {

@@ -1,4 +1,4 @@
-//! Floods: one peer takes all that it can, and others are served as ever. Bounds are asserted on what is counted, not on memory.
+//! Floods: one peer takes all that it can, and other peers are still served. The tests check the counted amounts, not memory.
 
 mod world;
 
@@ -24,7 +24,7 @@ use world::{DEADLINE, Running, who_am_i};
 const ANYWHERE: &str = "127.0.0.1:0";
 const MEBIBYTE: usize = 1 << 20;
 
-/// Half a request: its bytes, and then nothing for ever.
+/// Half a request: its bytes, and then no end.
 struct Half(Option<Bytes>);
 
 impl HttpBody for Half {
@@ -36,7 +36,7 @@ impl HttpBody for Half {
     }
 }
 
-/// The beginning of a message that says it has `length` bytes, of which `sent` are there.
+/// The beginning of a message with an announced length of `length` bytes, of which `sent` bytes follow.
 fn beginning(length: usize, sent: usize) -> Half {
     let mut bytes = vec![0];
     bytes.extend(u32::try_from(length).unwrap().to_be_bytes());
@@ -44,7 +44,7 @@ fn beginning(length: usize, sent: usize) -> Half {
     Half(Some(bytes.into()))
 }
 
-/// Makes a call with half a request; returns the code of the answer, once there is one.
+/// Makes a call with half a request; returns the code of its response.
 async fn call(mut channel: Channel, path: &str, half: Half) -> Code {
     let uri = format!("http://server{path}");
     let request = Request::post(uri).header("content-type", "application/grpc").header("te", "trailers");
@@ -58,7 +58,7 @@ fn channel_of(server: &Address, identity: &Security) -> Channel {
     channel(server, &Caller::Api, identity).unwrap()
 }
 
-/// Each said that 4 MiB come, sent almost as much, and stopped: a server kept all of that for as long as they liked.
+/// Each call announced 4 MiB, sent almost all of it, and stopped. A server once stored all that indefinitely.
 #[tokio::test]
 async fn half_requests_of_a_user_take_no_more_than_the_users_share() {
     let pki = Pki::new();
@@ -73,7 +73,7 @@ async fn half_requests_of_a_user_take_no_more_than_the_users_share() {
             calls.spawn(async move { call(channel, "/lattice.v1.NodeService/ListNodes", half).await });
         }
     }
-    // 8 of them fit into 32 MiB; all others are refused.
+    // At most 8 of them fit into the user's share. The rest is refused.
     for _ in 0..64 - 8 {
         let answer = timeout(DEADLINE, calls.join_next()).await.unwrap().unwrap().unwrap();
         assert_eq!(answer, Code::ResourceExhausted);
@@ -83,7 +83,7 @@ async fn half_requests_of_a_user_take_no_more_than_the_users_share() {
         let answer = who_am_i(&channel_of(&server.address, &pki.identity(&caller))).await.unwrap();
         assert_eq!(answer, caller.to_string());
     }
-    // What they took is free again when they are gone.
+    // Their share is free again after they have ended.
     calls.shutdown().await;
     let again = channel_of(&server.address, &user);
     let asked = async {
@@ -95,7 +95,7 @@ async fn half_requests_of_a_user_take_no_more_than_the_users_share() {
     server.stop().await;
 }
 
-/// Health is open to all roles, and its requests are a few bytes.
+/// Health checks are open to all roles, and their requests have a few bytes.
 #[tokio::test]
 async fn a_call_that_is_open_to_everybody_takes_no_long_request() {
     let pki = Pki::new();
@@ -108,7 +108,7 @@ async fn a_call_that_is_open_to_everybody_takes_no_long_request() {
     server.stop().await;
 }
 
-/// They said nothing, and held the places of those who would.
+/// Silent connections once occupied the places of other clients.
 #[tokio::test]
 async fn silent_connections_make_way_for_others_from_their_own_address() {
     let pki = Pki::new();
@@ -148,7 +148,8 @@ async fn a_user_who_opens_connections_without_end_is_refused_and_others_are_not(
     server.stop().await;
 }
 
-/// An agent is root's, and a user's certificate must not be worth a byte of its memory: no connection gets as far as a call.
+/// An agent runs as root. A user's certificate must not occupy any of its memory, so no connection of a user gets as far as a
+/// call.
 #[tokio::test]
 async fn where_daemons_are_served_no_call_of_a_user_is_read() {
     let (pki, node) = (Pki::new(), Caller::Agent("node3".to_owned()));
@@ -161,7 +162,7 @@ async fn where_daemons_are_served_no_call_of_a_user_is_read() {
         let request = Request::post("http://server/grpc.health.v1.Health/Check").body(half).unwrap();
         calls.spawn(async move {
             let ready = channel.ready().await;
-            // Answers come of calls; this one has not even a connection.
+            // A response needs a call; this client does not even have a connection.
             if ready.is_ok() { channel.call(request).await.is_ok() } else { false }
         });
     }

@@ -1,5 +1,5 @@
-//! The fuzz targets as ordinary tests: traffic recorded between agents of this process, and damaged copies of it, go through the very
-//! functions that the targets in `fuzz/` call.
+//! The fuzz targets as ordinary tests: recorded traffic between agents of this process, and damaged copies of it, run through the
+//! same functions as the targets in `fuzz/`.
 //!
 //! `cargo test -p pmi-transport --test fuzz_seeds -- --ignored` writes the recordings as seeds to `fuzz/corpus/`.
 
@@ -23,13 +23,13 @@ use rustls::pki_types::pem::PemObject;
 use tokio_stream::StreamExt;
 use tonic::Status;
 
-/// Nodes of the recorded launch; the fuzz target is the one in the middle.
+/// Nodes of the recorded launch; the fuzz target is the middle one.
 const NODES: [&str; 3] = ["node0", "node1", "node2"];
 
-/// Frames in the order in which they were sent: from, to, bytes.
+/// Frames in order of sending: sender, receiver, bytes.
 type Recording = Arc<Mutex<Vec<(String, String, Vec<u8>)>>>;
 
-/// Reaches agents of the same process, and records all frames.
+/// Transport to agents of the same process that records all frames.
 struct Recorded {
     me: String,
     agents: Arc<Mutex<HashMap<String, Weak<FenceNode>>>>,
@@ -57,7 +57,7 @@ impl Transport for Recorded {
     }
 }
 
-/// Makes results of frames, and lets each be looked at.
+/// Converts frames to results, and passes each to a function first.
 trait InspectOk: tokio_stream::Stream<Item = LinkFrame> + Sized {
     fn inspect_ok(
         self,
@@ -85,7 +85,7 @@ impl Questions for Known {
     }
 }
 
-/// A launch of three nodes in a chain: a barrier, a fence with data, one of two nodes, questions, a fence that is given up, the end.
+/// A launch of three nodes in a chain: a barrier, a fence with data, a fence of two nodes, questions, a dropped fence, the end.
 async fn record() -> Vec<(String, String, Vec<u8>)> {
     let (agents, frames) = (Arc::default(), Recording::default());
     let nodes: Vec<_> = NODES.map(|name| node(name, &agents, &frames)).into();
@@ -124,11 +124,11 @@ fn node(name: &str, agents: &Arc<Mutex<HashMap<String, Weak<FenceNode>>>>, frame
 }
 
 async fn fence(launch: &LaunchFences, members: &[NodeIndex], epoch: u64, segments: Vec<Bytes>) {
-    // A fence that fails is traffic too.
+    // A failed fence is also traffic.
     let _ = launch.exchange("job", members, &Scope::World, Epoch(epoch), segments).await;
 }
 
-/// The recording as the node in the middle sees it: what its session does comes before, in between, or never.
+/// The recording from the view of the middle node: the inputs of its session occur before the frames, between them, or never.
 fn operations(recorded: &[(String, String, Vec<u8>)]) -> [Vec<Operation>; 3] {
     let peer = |name: &str| u8::from(name == NODES[2]);
     let to_me = recorded.iter().filter(|(_, to, _)| to == NODES[1]);
@@ -148,7 +148,7 @@ fn operations(recorded: &[(String, String, Vec<u8>)]) -> [Vec<Operation>; 3] {
     [before, between, unclaimed]
 }
 
-/// Courses of events, each from every state that a node can begin in.
+/// Each list of operations, from each initial state of a node.
 fn in_each_state(lists: &[Vec<Operation>]) -> Vec<Vec<u8>> {
     let seeds = lists.iter().flat_map(|list| {
         let seed = fuzzing::encode(list);
@@ -192,7 +192,7 @@ fn recorded_traffic_and_damaged_copies_of_it_keep_all_promises() {
 #[test]
 fn the_recording_has_every_kind_of_frame() {
     let kinds: Vec<_> = targets()[0].seeds.iter().map(|frame| frame[0] >> 3).collect();
-    // Numbers of the fields of `LinkFrame`; `awaited` is only sent to who is late.
+    // Field numbers of `LinkFrame`. `awaited` is sent only to late nodes.
     for kind in 1..=5 {
         assert!(kinds.contains(&kind), "no frame of kind {kind} in {kinds:?}");
     }

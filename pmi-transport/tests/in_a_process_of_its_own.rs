@@ -1,4 +1,4 @@
-//! What can only be tested in a process with limits or a user of its own. Each test runs this program again for its part.
+//! Tests that need a process with its own limits or its own user. Each runs this program again for its part.
 
 mod world;
 
@@ -16,23 +16,23 @@ use pmi_transport::connect::channel;
 use pmi_transport::identity::{Caller, Security};
 use world::{Running, who_am_i};
 
-/// In the environment of the second process: the address that it shall call, or serve at.
+/// Environment variable of the second process: the address to call, or to serve at.
 const ADDRESS: &str = "LATTICE_TEST_ADDRESS";
-/// The user `nobody`, on all systems that we know.
+/// Uid of the unprivileged default user, on all systems known to us.
 const NOBODY: u32 = 65534;
 
 fn insecure() -> Security {
     Security::Insecure { name: Caller::Api }
 }
 
-/// The program, to run the one test that is another's second half.
+/// The program, set to run only the second part of a test.
 fn part(program: PathBuf, test: &str, address: &str) -> Command {
     let mut command = Command::new(program);
     command.args([test, "--exact", "--ignored", "--nocapture"]).env(ADDRESS, address);
     command
 }
 
-/// What [`part`] was told; nothing when somebody runs all that is ignored.
+/// The address from [`part`]; `None` in a manual run of all ignored tests.
 fn told() -> Option<String> {
     std::env::var(ADDRESS).ok()
 }
@@ -60,7 +60,7 @@ async fn out_of_descriptors() {
         }
     };
     assert_eq!(error.raw_os_error(), Some(Errno::EMFILE as i32));
-    // All of them wait in the kernel; now accepting is tried, and cannot work.
+    // All connections wait in the kernel. Now accepting is tried, and must fail.
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
@@ -72,7 +72,7 @@ async fn out_of_descriptors() {
 #[tokio::test]
 async fn another_user_is_that_user_to_us() {
     if !nix::unistd::geteuid().is_root() {
-        // What the print macros write is kept back from whoever looks at tests that pass.
+        // The test harness captures the output of the print macros in passing tests.
         let _ = writeln!(
             std::io::stdout(),
             "\nnot tried here: another_user_is_that_user_to_us: only root can be somebody else"
@@ -82,7 +82,7 @@ async fn another_user_is_that_user_to_us() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let server = Running::start(&format!("unix:{}/api.sock", directory.path().display()), &insecure()).await;
-    // A copy, because nobody may be allowed into the directory of this one.
+    // A copy, because the other user may not have access to the directory of this program.
     let program = directory.path().join("test");
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let mut command = part(program, "as_nobody", &server.address.to_string());
@@ -97,7 +97,7 @@ async fn another_user_is_that_user_to_us() {
 async fn as_nobody() {
     let Some(address) = told() else { return };
     let address: Address = address.parse().unwrap();
-    // To claim more does not help.
+    // A false claim has no effect.
     let security = Security::Insecure { name: Caller::Admin(None) };
     let answer = who_am_i(&channel(&address, &Caller::Api, &security).unwrap()).await.unwrap();
     assert_eq!(answer, "user 65534");

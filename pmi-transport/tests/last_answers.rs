@@ -1,4 +1,5 @@
-//! A node that leaves a launch leaves no question unanswered: what it knows it still tells, everything else it refuses.
+//! A node that leaves a launch leaves no question unanswered: it still sends its known answers, and refuses all other
+//! questions.
 
 mod agents;
 
@@ -12,7 +13,7 @@ use pmi_transport::fence::{AskError, FanOut, Limits, Questions};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// Says when it was asked, and answers when it may.
+/// Signals each question, and answers when it is permitted.
 struct Gate {
     asked: Semaphore,
     open: Semaphore,
@@ -37,7 +38,7 @@ async fn answers_go_out_before_a_node_leaves() {
     let answer = asking.ask(NodeIndex(1), "what it said last".into());
     let leave = async {
         gate.asked.acquire().await.unwrap().forget();
-        // As when an answer and the end of a session are read at once: nobody else has run in between.
+        // As when an answer and the end of a session are read at once: no other task has run in between.
         gate.open.add_permits(1);
         leaving.last_answers().await;
         drop(leaving);
@@ -63,7 +64,7 @@ async fn a_question_that_is_open_when_a_node_leaves_is_refused() {
     assert_eq!(answer, Err(AskError::Refused { node: NodeIndex(1), reason }));
 }
 
-/// Answers with as many bytes as it is asked for.
+/// Answers with as many bytes as the question requests.
 struct Long;
 
 #[async_trait]

@@ -1,4 +1,4 @@
-//! Who may link to a session, and what becomes of those who may not: strangers, replays, forged nodes, sessions of other launches.
+//! Admission of links to a session, and the refusal of invalid ones: strangers, replays, forged nodes, sessions of other launches.
 
 mod agents;
 
@@ -22,7 +22,7 @@ fn key(byte: u8) -> LinkKey {
     LinkKey::from_bytes([byte; LinkKey::LEN])
 }
 
-/// Keeps what it is handed.
+/// Stores the greetings that it receives.
 #[derive(Default)]
 struct Kept(Mutex<Vec<Greeting>>);
 
@@ -131,7 +131,7 @@ async fn one_address_cannot_take_the_places_of_all() {
     other.await.unwrap().unwrap();
 }
 
-/// Brings a byte of each node to a fence of all.
+/// Contributes a byte of each node to a fence of all nodes.
 async fn fence(launches: &[LaunchFences], epoch: u64) -> Vec<Bytes> {
     let members: Vec<_> = (0..launches.len() as u32).map(NodeIndex).collect();
     let exchanges = launches.iter().map(|launch| async {
@@ -154,11 +154,11 @@ async fn fence(launches: &[LaunchFences], epoch: u64) -> Vec<Bytes> {
     results
 }
 
-/// Sends bytes to a port, and reads until it hangs up; returns what it answered.
+/// Sends bytes to a port, and reads until it closes the connection; returns the received bytes.
 async fn send(address: String, bytes: Vec<u8>) -> Vec<u8> {
     let conversation = tokio::task::spawn_blocking(move || {
         let mut socket = TcpStream::connect(address).unwrap();
-        // The other end may hang up amid it.
+        // The other end may close the connection before all bytes are sent.
         let _ = socket.write_all(&bytes);
         let mut answer = Vec::new();
         socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -168,7 +168,7 @@ async fn send(address: String, bytes: Vec<u8>) -> Vec<u8> {
     conversation.await.unwrap()
 }
 
-/// Who has the greeting and not the key.
+/// With the greeting, but without the key.
 #[tokio::test]
 async fn a_greeting_without_a_handshake_ends_no_link() {
     let world = World::new(2, Over::Sessions, Limits::default()).await;
@@ -182,8 +182,8 @@ async fn a_greeting_without_a_handshake_ends_no_link() {
     assert_eq!((world.agent(0).links(), world.agent(1).links()), (1, 1));
 }
 
-/// All bytes of a link, in the middle of a fence that waits for the node which they came from: its handshake is answered with another
-/// number than the first time, so no frame that follows can be opened, and none arrives.
+/// Replays all bytes of a link, during a fence that waits for their sender. The handshake response has another random number than the
+/// first time. So no recorded frame can be decrypted, and none is accepted.
 #[tokio::test]
 async fn what_was_recorded_and_is_sent_again_brings_nothing_to_a_fence_and_ends_no_link() {
     let (world, recordings) = World::behind_proxies(2, Limits::default(), |_| Some(Pace::AT_ONCE)).await;
@@ -200,7 +200,7 @@ async fn what_was_recorded_and_is_sent_again_brings_nothing_to_a_fence_and_ends_
     assert!(recorded[0].len() > 80 + 49, "greeting, handshake and frames: {} bytes", recorded[0].len());
 
     let mut waiting = Box::pin(arrive(called));
-    // Whole, and cut where the greeting, the handshake and the first frames end; all at once.
+    // The whole recording, and cuts after the greeting, the handshake and the first frames; all at once.
     let ends = [80, 80 + 33, 80 + 49, 200, recorded[0].len()].map(|end| end.min(recorded[0].len()));
     let address = &world.members[called].address;
     let replays: Vec<_> =
@@ -219,8 +219,8 @@ async fn what_was_recorded_and_is_sent_again_brings_nothing_to_a_fence_and_ends_
     assert_eq!((one.unwrap().runs.concat(), other.unwrap().runs.concat()), (b"xx".to_vec(), b"xx".to_vec()));
 }
 
-/// Each byte alone, each piece late, and one node's link slow while the others' are not: then what nodes send is read in another order
-/// than it was sent in.
+/// Single bytes, delayed pieces, and one slow node among fast ones: nodes receive the frames of different senders in another order
+/// than they were sent.
 #[tokio::test]
 async fn slow_links_and_those_that_pass_each_other_bring_the_same_to_all() {
     let slow = Pace { piece: 1, delay: Duration::ZERO };
@@ -238,7 +238,7 @@ async fn slow_links_and_those_that_pass_each_other_bring_the_same_to_all() {
     }
 }
 
-/// It keeps the launch's key, and its address.
+/// It still has the launch's key, and its address.
 #[tokio::test]
 async fn a_node_that_was_cut_off_opens_no_link_and_is_sent_nothing() {
     let world = World::new(3, Over::Sessions, Limits::default()).await;

@@ -1,4 +1,4 @@
-//! Calls with certificates: whoever proves who they are gets through, everybody else is told why not.
+//! Calls with certificates: authenticated callers are served, and other callers receive the reason for their refusal.
 
 mod world;
 
@@ -24,12 +24,13 @@ fn agent(node: &str) -> Caller {
     Caller::Agent(node.to_owned())
 }
 
-/// Asks the server who we are, meaning to talk to `meant`.
+/// Asks the server for our identity, with `meant` as the expected server.
 async fn ask(server: &Address, meant: &Caller, security: &Security) -> Result<String, Status> {
     who_am_i(&channel(server, meant, security).unwrap()).await
 }
 
-/// Why we do not get through to a server with `theirs`, with `ours`, meaning to talk to `meant`.
+/// Reason why a call to a server with identity `theirs` fails, with our identity `ours` and the expected server
+/// `meant`.
 async fn why_not(theirs: &Security, meant: &Caller, ours: &Security) -> String {
     let server = Running::start(ANYWHERE, theirs).await;
     let status = ask(&server.address, meant, ours).await.unwrap_err();
@@ -71,11 +72,11 @@ async fn a_stolen_key_passes_for_nobody_else() {
     let api = pki.identity(&Caller::Api);
     let words = why_not(&node4, &agent("node5"), &api).await;
     assert_eq!(words, "no TLS with ADDRESS: its certificate is for lattice:///agent/node4, node4, not for node5");
-    // An agent at the API server's address, with a certificate that is good for this host.
+    // An agent at the API server's address, with a certificate that is valid for this host.
     let mixed = pki.identity_with_host(&agent("node6"));
     let words = why_not(&mixed, &Caller::Api, &api).await;
     assert_eq!(words, "the agent of node6 answers at ADDRESS; the API server was meant");
-    // A user's certificate is no server's.
+    // A user's certificate is not valid for a server.
     let words = why_not(&pki.identity(&Caller::User(7)), &Caller::Api, &api).await;
     assert_eq!(words, "no TLS with ADDRESS: its certificate is not meant for this end of a connection");
 }
@@ -86,7 +87,7 @@ async fn another_ca_is_refused_on_both_sides() {
     let (ours, theirs) = (pki.identity(&agent("node3")), other.identity(&Caller::Api));
     let words = why_not(&theirs, &Caller::Api, &ours).await;
     assert_eq!(words, "no TLS with ADDRESS: its certificate is not from the CA that we trust in");
-    // We trust in their CA, they do not in ours.
+    // We trust their CA, but they do not trust ours.
     let fooled = pki.trusting_in(&other, &agent("node4"));
     let words = why_not(&theirs, &Caller::Api, &fooled).await;
     assert_eq!(words, "our certificate is not from the CA that it trusts in");
@@ -102,7 +103,7 @@ async fn an_expired_certificate_is_refused_on_both_sides() {
     assert_eq!(words, "no TLS with ADDRESS: its certificate has expired, by the clock of this machine");
 }
 
-/// A user's certificate is good for the API server, and for nobody else.
+/// A user's certificate is accepted only by the API server.
 #[tokio::test]
 async fn where_daemons_are_served_users_do_not_get_past_the_handshake() {
     let pki = Pki::new();
@@ -117,7 +118,7 @@ async fn where_daemons_are_served_users_do_not_get_past_the_handshake() {
     server.stop().await;
 }
 
-/// From the next connection on, without a restart of anybody.
+/// From the next connection on, without a restart.
 #[tokio::test]
 async fn a_revoked_certificate_is_refused_on_both_sides_and_no_other() {
     let pki = Pki::new();
@@ -147,7 +148,7 @@ async fn lasting_call(server: &Address, meant: &Caller, security: &Security) -> 
         .into_inner()
 }
 
-/// Whoever has a stolen key has no more of the connection that it was used for, whichever end made it.
+/// A thief with a stolen key loses the connections that used it, in both directions.
 #[tokio::test]
 async fn connections_of_a_revoked_certificate_are_closed_and_no_others() {
     let pki = Pki::new();
@@ -156,7 +157,7 @@ async fn connections_of_a_revoked_certificate_are_closed_and_no_others() {
     let looking = tokio::spawn(api.clone().keep_current());
     let mut stolen = lasting_call(&server.address, &Caller::Api, &node3).await;
     let mut honest = lasting_call(&server.address, &Caller::Api, &node4).await;
-    // A server with the stolen key, which looks at no list.
+    // A server with the stolen key, which checks no list.
     let thief = Running::start(ANYWHERE, &node3).await;
     let to_thief = channel(&thief.address, &agent("node3"), &api).unwrap();
     who_am_i(&to_thief).await.unwrap();
@@ -164,7 +165,7 @@ async fn connections_of_a_revoked_certificate_are_closed_and_no_others() {
     pki.revoke(&agent("node3"));
     let closed = timeout(DEADLINE, stolen.message()).await.unwrap().unwrap_err();
     assert!(!is_distrusted(&closed), "its reason is said when it connects again: {closed:?}");
-    // The list was read; the other connection of that certificate is closed, and no new one is made.
+    // The list was read. The other connection of that certificate is closed, and no new one is made.
     let refused = who_am_i(&to_thief).await.unwrap_err();
     assert!(reason(&refused).contains("revoked"), "{}", reason(&refused));
     assert!(timeout(Duration::from_millis(200), honest.message()).await.is_err(), "it goes on");
@@ -217,7 +218,7 @@ async fn silent_connections_keep_nobody_waiting_and_are_closed() {
     server.stop().await;
 }
 
-/// Listens, hangs up on the first connections, says how many it has taken, and leads all others to the server.
+/// Listens, closes the first connections, counts all connections, and forwards all later ones to the server.
 async fn hanging_up(first: usize, server: &Address) -> (Address, Arc<AtomicUsize>) {
     let listener = TcpListener::bind(ANYWHERE).await.unwrap();
     let address = listener.local_addr().unwrap().to_string().parse().unwrap();
@@ -235,7 +236,7 @@ async fn hanging_up(first: usize, server: &Address) -> (Address, Arc<AtomicUsize
     (address, taken)
 }
 
-/// As an agent does with the API server, where that was stopped for seconds right after it had connected.
+/// As with an agent that is stopped for seconds right after it has connected to the API server.
 #[tokio::test]
 async fn whoever_hangs_up_in_the_handshake_is_tried_once_more_and_not_for_ever() {
     let pki = Pki::new();
@@ -254,7 +255,7 @@ async fn whoever_hangs_up_in_the_handshake_is_tried_once_more_and_not_for_ever()
 #[tokio::test]
 async fn nobody_there_is_said_within_the_time_limit() {
     let security = Security::Insecure { name: Caller::User(7) };
-    // Listens, and never says a word.
+    // Listens, but never sends a byte.
     let deaf = std::net::TcpListener::bind(ANYWHERE).unwrap();
     let address: Address = deaf.local_addr().unwrap().to_string().parse().unwrap();
     let pki = Pki::new();

@@ -1,4 +1,4 @@
-//! Files that a rank wants removed when it ends: registered while it lives, removed by the host.
+//! Files to remove at the end of a rank: the rank registers them, and the host removes them.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -6,26 +6,26 @@ use std::path::PathBuf;
 
 use crate::wire::value::{Info, Value};
 
-/// Files and directories that a rank leaves behind, and how thorough to be. Relative paths are never kept.
+/// Files and directories that a rank leaves, and the extent of their removal. Relative paths are ignored.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CleanUp {
-    /// Files.
+    /// Files to remove.
     pub files: Vec<PathBuf>,
-    /// Directories.
+    /// Directories to remove.
     pub directories: Vec<PathBuf>,
-    /// Paths that stay, and what is in them.
+    /// Paths that stay, with their contents.
     pub spared: Vec<PathBuf>,
-    /// Also remove what is in the directories; else only empty ones go.
+    /// Also remove the contents of the directories; else only empty directories.
     pub recursive: bool,
-    /// The directories themselves stay.
+    /// Keep the directories themselves.
     pub leave_directory: bool,
 }
 
 impl CleanUp {
-    /// The most paths that one rank may register.
+    /// Maximum number of paths that one rank may register.
     pub(crate) const PATHS_MAX: usize = 256;
 
-    /// Reads the directives of a job control request; `None` if one of them asks for something else.
+    /// Decodes the directives of a job control request; `None` if one of them is for another purpose.
     pub(crate) fn from_infos(infos: &[Info<'_>]) -> Option<Self> {
         let mut clean_up = Self::default();
         for info in infos {
@@ -41,7 +41,7 @@ impl CleanUp {
         Some(clean_up)
     }
 
-    /// The files that are not spared.
+    /// Files that are not spared.
     pub(crate) fn removed_files(&self) -> Vec<PathBuf> {
         let is_spared = |file: &&PathBuf| self.spared.iter().any(|spared| file.starts_with(spared));
         self.files.iter().filter(|file| !is_spared(file)).cloned().collect()
@@ -53,7 +53,7 @@ impl CleanUp {
     }
 }
 
-/// A list of paths with commas between them.
+/// The absolute paths of a list, separated by commas.
 fn paths(list: &[u8]) -> impl Iterator<Item = PathBuf> + '_ {
     let paths = list.split(|&byte| byte == b',').map(|path| PathBuf::from(OsStr::from_bytes(path)));
     paths.filter(|path| path.is_absolute())

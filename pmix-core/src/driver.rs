@@ -1,4 +1,4 @@
-//! Drives a [`Server`] behind a listener on the loopback address with tokio, on a [`Runner`].
+//! Runs a [`Server`] on a listener at the loopback address with tokio, on a [`Runner`].
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
@@ -24,16 +24,17 @@ use crate::namespace::{JobIndex, Namespace, Seat};
 use crate::server::{Action, GroupFacts, Need, Server, Ticket};
 use crate::services::{Answer, Peers};
 
-/// Time within which a client must say which rank it is.
+/// Time limit for a client's claim of a rank.
 const CLAIM_WITHIN: Duration = Duration::from_secs(30);
 
-/// Takes text that ranks write through their server, for a stream of theirs. Each is to be acknowledged by [`Driver::heard`].
+/// Receives text that ranks write through their server, for one of their streams. The host must acknowledge each text with
+/// [`Driver::heard`].
 pub type SaySink = Box<dyn FnMut(Said) + Send>;
 
-/// Takes ranks that have died, each with its job.
+/// Receives dead ranks, each with its job.
 pub type DeathSink = Box<dyn FnMut(JobIndex, Death) + Send>;
 
-/// Takes files that a rank wants removed when it ends, for a host that has them removed as well if it is killed itself.
+/// Receives files to remove at the end of a rank. The host can then have them removed even if it is killed itself.
 pub type FileSink = Box<dyn FnMut(Vec<PathBuf>) + Send>;
 
 /// Text that a rank writes through its server, such as Open MPI's help messages.
@@ -43,26 +44,26 @@ pub struct Said {
     pub job: JobIndex,
     /// The rank.
     pub rank: Rank,
-    /// True for its standard error; else its standard output.
+    /// True for the rank's standard error; else its standard output.
     pub on_stderr: bool,
     /// The text.
     pub text: Bytes,
 }
 
-/// Receivers of what is no answer to a rank.
+/// Receivers of all output except answers to ranks.
 pub struct Sinks {
-    /// Text that ranks write through their server.
+    /// Receives text that ranks write through their server.
     pub say: SaySink,
-    /// Ranks of this node that have died and that the others go on without, each once.
+    /// Receives each dead rank of this node once, if the other ranks continue.
     pub died: DeathSink,
-    /// Files that ranks of this node have registered; [`Driver::take_clean_up`] tells of them when the rank has ended.
+    /// Receives files that ranks of this node have registered; [`Driver::take_clean_up`] returns them after the end of the rank.
     pub registered: FileSink,
-    /// Every message of a traced server.
+    /// Receives every message of a traced server.
     pub trace: Option<TraceSink>,
 }
 
 impl Default for Sinks {
-    /// Receivers that drop what they are given.
+    /// Receivers that discard their input.
     fn default() -> Self {
         Self { say: Box::new(|_| {}), died: Box::new(|_, _| {}), registered: Box::new(|_| {}), trace: None }
     }
@@ -76,38 +77,38 @@ pub struct Driver {
     pulled: Arc<AtomicBool>,
 }
 
-/// A server with what its host gives it.
+/// A server and the callbacks of its host.
 struct Pmix {
     server: Server,
-    /// By job of this launch.
+    /// Hosts of the jobs of this launch.
     hosts: HashMap<JobIndex, Host>,
     peers: Arc<dyn Peers>,
     ended: Announcement<(JobIndex, EndReason)>,
     sinks: Sinks,
-    /// True while servers of other nodes may ask this one.
+    /// Time for which servers of other nodes may ask this one.
     needed: watch::Sender<Need>,
-    /// True while somebody wants output of ranks.
+    /// True while a client or node requests output of ranks.
     pulled: Arc<AtomicBool>,
     /// Receivers of the answers to other nodes' questions.
     replies: HashMap<Ticket, oneshot::Sender<Bytes>>,
 }
 
-/// A job's way beyond its server.
+/// A job's connection to other nodes and host services.
 struct Host {
     fence: Arc<dyn Fence>,
     services: Arc<dyn Services>,
-    /// Fences that have not ended.
+    /// Fences in progress.
     fences: Vec<FenceId>,
 }
 
 impl Drop for Host {
-    /// Other nodes wait for what this one does not complete.
+    /// Gives up incomplete fences, because other nodes wait for them.
     fn drop(&mut self) {
         self.fences.iter().for_each(|id| self.fence.give_up(id));
     }
 }
 
-/// Something that the server asked for is over.
+/// Completion of an operation of the server.
 enum Event {
     Fence(JobIndex, FenceId, Result<Merged, FenceError>),
     Answer(Ticket, Answer),
@@ -123,11 +124,11 @@ impl fmt::Debug for Driver {
 }
 
 impl Driver {
-    /// Runs `server` for processes of the user `uid`; `peers` are the same launch's servers on other nodes. The receiver gets, once,
-    /// the reason why the launch must end, if it must, and the job that ends it. Needs a tokio runtime with I/O and time.
+    /// Runs `server` for processes of the user `uid`; `peers` are the same launch's servers on other nodes. If the launch must end, the
+    /// receiver gets once the reason, and the job that causes it. Needs a tokio runtime with I/O and time.
     ///
     /// # Errors
-    /// Fails when no port of the loopback address can be listened on.
+    /// Fails when no port of the loopback address is available.
     pub fn new(
         server: Server,
         uid: u32,
@@ -146,12 +147,12 @@ impl Driver {
         Ok((Self { runner, address, needed, pulled }, end))
     }
 
-    /// Address at which ranks find the server.
+    /// Address of the server for ranks.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves one more job.
+    /// Adds a job.
     pub fn add(&self, namespace: Namespace, fence: Arc<dyn Fence>, services: Arc<dyn Services>) -> JobIndex {
         self.runner.with(|pmix| {
             let job = pmix.server.add(namespace);
@@ -168,13 +169,13 @@ impl Driver {
         });
     }
 
-    /// Numbers the launch. See [`Server::number_launch`].
+    /// Sets the number of the launch. See [`Server::number_launch`].
     pub fn number_launch(&self, number: u32) {
         self.runner.with(|pmix| pmix.server.number_launch(number));
     }
 
-    /// Takes a question that this launch's server of another node sent through its [`Peers`]. The answer comes when it is known, and
-    /// not at all when the driver is dropped before.
+    /// Handles a question that this launch's server on another node sent through its [`Peers`]. The receiver gets the answer when it is
+    /// known, or no answer when the driver is dropped first.
     pub fn question(&self, question: &Bytes) -> oneshot::Receiver<Bytes> {
         let (reply, answer) = oneshot::channel();
         self.runner.with(|pmix| {
@@ -184,67 +185,67 @@ impl Driver {
         answer
     }
 
-    /// Handles at once what the rank has sent so far. See [`Runner::drain`].
+    /// Handles at once the messages that the rank has sent so far. See [`Runner::drain`].
     pub fn drain(&self, seat: Seat) {
         self.runner.drain(|pmix| pmix.server.connection_of(seat));
     }
 
-    /// The rank's process returned status 0.
+    /// Reports that the rank's process returned status 0.
     pub fn rank_exited(&self, seat: Seat) {
         self.runner.with(|pmix| pmix.server.handle_exit(seat));
     }
 
-    /// The rank's process ended in a way that the host has judged by itself.
+    /// Reports that the rank's process ended in a way that the host handles itself.
     pub fn rank_died(&self, seat: Seat) {
         self.runner.with(|pmix| pmix.server.handle_death(seat));
     }
 
-    /// The rank's process failed, and the others go on if they can.
+    /// Reports that the rank's process failed, and that the other ranks continue if they can.
     pub fn rank_failed(&self, seat: Seat, kind: DeathKind) {
         self.runner.with(|pmix| pmix.server.handle_borne_failure(seat, kind));
     }
 
-    /// A rank has written to one of its streams (see [`channel`](crate::wire::forwarding::channel)); nothing stands for the end of the stream.
-    /// Waits for nobody, and costs nothing while nobody wants to have it.
+    /// Reports output of a rank to one of its streams (see [`channel`](crate::wire::forwarding::channel)); no bytes mean the end of the
+    /// stream. Never waits, and costs nothing while the output is not requested.
     pub fn rank_wrote(&self, seat: Seat, channel: u16, bytes: &[u8]) {
         if self.pulled.load(Ordering::Relaxed) {
             self.runner.with(|pmix| pmix.server.handle_output(seat, channel, bytes));
         }
     }
 
-    /// A text of so many bytes that the [`SaySink`] was given is passed on. Until then it counts for what ranks may write
+    /// Reports that the host has forwarded `bytes` bytes of text from the [`SaySink`]. Until then they count against the limit on texts
     /// ([`Settings::texts_max`](crate::server::Settings::texts_max)).
     pub fn heard(&self, bytes: usize) {
         self.runner.with(|pmix| pmix.server.handle_heard(bytes));
     }
 
-    /// True while output waits for a client that wants to have it.
+    /// Returns true while output waits for a client that has requested it.
     pub fn is_forwarding(&self) -> bool {
         self.pulled.load(Ordering::Relaxed) && self.runner.with(|pmix| pmix.server.is_forwarding())
     }
 
-    /// True while servers of other nodes want output of ranks here.
+    /// Returns true while servers of other nodes request output of ranks here.
     pub fn is_asked_for_output(&self) -> bool {
         self.pulled.load(Ordering::Relaxed) && self.runner.with(|pmix| pmix.server.is_asked_for_output())
     }
 
-    /// Ranks here write nothing more. See [`Server::end_output`].
+    /// Reports that ranks here write no further output. See [`Server::end_output`].
     pub fn end_output(&self) {
         self.runner.with(|pmix| pmix.server.end_output());
     }
 
-    /// Ranks of a job on other nodes have died, and the others go on.
+    /// Reports that ranks of a job on other nodes have died, and that the other ranks continue.
     pub fn ranks_died(&self, job: JobIndex, deaths: &[Death]) {
         self.runner.with(|pmix| pmix.server.handle_deaths(job, deaths));
     }
 
-    /// Tells how long servers of other nodes may ask this one for data that its ranks have committed. As long as that, the driver is
-    /// to be kept when its last rank has ended, unless the launch ends in disorder.
+    /// Returns how long servers of other nodes may request data that ranks of this node have committed. The driver must be kept for that
+    /// time after its last rank has ended, unless the launch ends abnormally.
     pub fn needed(&self) -> watch::Receiver<Need> {
         self.needed.clone()
     }
 
-    /// Files that a rank wants removed now that it has ended; returned once.
+    /// Returns the files to remove after the end of a rank; only once.
     pub fn take_clean_up(&self, seat: Seat) -> Vec<CleanUp> {
         self.runner.with(|pmix| pmix.server.take_clean_up(seat))
     }
@@ -254,12 +255,12 @@ impl Driver {
         self.runner.with(|pmix| pmix.server.progress(seat))
     }
 
-    /// Returns true if a tool has come with the name of this rank: the rank itself, or a process that it has started.
+    /// Returns true if a tool has connected with the name of this rank: the rank itself, or a process that it started.
     pub fn has_tool(&self, seat: Seat) -> bool {
         self.runner.with(|pmix| pmix.server.has_tool(seat))
     }
 
-    /// The groups that ranks of this node have made. See [`Server::groups`].
+    /// The groups that ranks of this node have created. See [`Server::groups`].
     pub fn groups(&self) -> Vec<GroupFacts> {
         self.runner.with(|pmix| pmix.server.groups())
     }
@@ -313,7 +314,7 @@ impl Protocol for Pmix {
     }
 
     fn handle_panic(&mut self, text: &str) {
-        // All jobs of the launch end with it.
+        // A panic ends all jobs of the launch.
         self.ended.make((JobIndex(0), EndReason::Panicked { text: text.to_owned() }));
     }
 
@@ -332,7 +333,7 @@ impl Protocol for Pmix {
 }
 
 impl Pmix {
-    /// Returns what the runner has to do for an action, or does it, where that takes no time.
+    /// Returns the effect of an action for the runner, or carries out an action that takes no time.
     fn effect_of(&mut self, action: Action) -> Option<Effect<Self>> {
         match action {
             Action::Send { connection, bytes } => return Some(Effect::Send { connection, bytes }),
@@ -342,7 +343,7 @@ impl Pmix {
             Action::CancelTimer { ticket } => return Some(Effect::CancelTimer(ticket)),
             Action::Reply { ticket, answer } => {
                 if let Some(reply) = self.replies.remove(&ticket) {
-                    // The one who asked may be gone.
+                    // The requester may be gone.
                     let _ = reply.send(answer);
                 }
             }
@@ -370,7 +371,7 @@ impl Pmix {
         None
     }
 
-    /// The actions that take time.
+    /// Returns the task of an action that takes time.
     fn task_of(&self, action: Action) -> Option<Task<Event>> {
         Some(match action {
             Action::Call { ticket, job, rank, call } => {

@@ -1,4 +1,4 @@
-//! The variables that a rank is born with to find its PMIx server, and those that Open MPI and MPICH need beside them.
+//! The variables by which a rank finds its PMIx server, and the variables that Open MPI and MPICH also need.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use crate::wire::reader::Proc;
 /// The name of every server.
 pub(crate) const SERVER: Proc<'static> = Proc { namespace: b"lattice", rank: 0 };
 
-/// Returns what clients read to find the server at an address.
+/// Returns the text by which clients find the server at an address.
 pub fn server_uri(server: SocketAddr) -> String {
     let family = if server.is_ipv4() { "tcp4" } else { "tcp6" };
     format!("{}.{};{family}://{server}", SERVER.namespace.escape_ascii(), SERVER.rank)
@@ -28,13 +28,13 @@ pub struct RankEnvironment<'a> {
     pub host: &'a str,
 }
 
-/// Leaves out Open MPI 4.1's components for launch environments that would take the process for a job of its own, whatever else is set: `orte`
-/// always, and those of other resource managers where they find an allocation of theirs, such as `slurm` with `SLURM_JOBID` and no
-/// `SLURM_STEP_ID` (measured with 4.1.4). Names that a version does not have do no harm.
+/// Excludes Open MPI 4.1's components for launch environments that would treat the process as a separate job, whatever else is set. These
+/// are `orte` always, and the components of other resource managers inside an allocation of theirs, such as `slurm` with `SLURM_JOBID`
+/// and no `SLURM_STEP_ID` (measured with 4.1.4). Names that a version does not have do no harm.
 const NOT_A_SINGLETON: (&str, &str) = ("OMPI_MCA_schizo", "^orte,slurm,alps,flux,jsm,moab");
 
-/// Says to Open MPI 4.1 that its launcher has done what there was to bind, as its own does whether it has bound a rank or not. A rank that
-/// hears `orte_externally_bound` instead looks at the whole machine first, to find out what it is bound to (`ess_base_fns.c`).
+/// Signals Open MPI 4.1 that its launcher has completed the binding; Open MPI's own launcher sets it whether it has bound a rank or not.
+/// With `orte_externally_bound` instead, a rank first discovers the whole machine to find its binding (`ess_base_fns.c`).
 const BOUND_AT_LAUNCH: &str = "OMPI_MCA_orte_bound_at_launch";
 
 impl RankEnvironment<'_> {
@@ -43,12 +43,12 @@ impl RankEnvironment<'_> {
         let Self { namespace, rank, server, host } = self;
         let uri = server_uri(*server);
         vec![
-            // Which name a client reads decides how it encodes: these two pin 4.2 and later to v41, all before to v3.
+            // The name that a client reads selects its encoding: these two select v41 for 4.2 and later, and v3 for all earlier versions.
             ("PMIX_SERVER_URI41", uri.clone()),
             ("PMIX_SERVER_URI3", uri),
             ("PMIX_NAMESPACE", (*namespace).to_owned()),
             ("PMIX_RANK", rank.to_string()),
-            // All job data then travels on the connection, none in shared memory of some version's layout.
+            // All job data then travels over the connection, and none in shared memory with a version-specific layout.
             ("PMIX_GDS_MODULE", "hash".to_owned()),
             ("PMIX_SECURITY_MODE", "native".to_owned()),
             ("PMIX_BFROP_BUFFER_TYPE", "PMIX_BFROP_BUFFER_NON_DESC".to_owned()),
@@ -64,16 +64,16 @@ impl RankEnvironment<'_> {
 /// Families of variables in the environment of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Families {
-    /// PMIx alone.
+    /// Only PMIx.
     Pmix,
-    /// PMIx beside PMI-1 and PMI-2.
+    /// PMIx, PMI-1 and PMI-2.
     PmixAndPmi,
 }
 
 /// CPUs of a node, compared with its ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cpus {
-    /// One for each rank, at least.
+    /// At least one for each rank.
     Enough,
     /// Fewer than ranks.
     Shared,
@@ -81,10 +81,10 @@ pub enum Cpus {
 
 /// Settings that a rank gets unless its user has set them.
 ///
-/// MPICH 5 refuses to choose between the families of variables when it sees both. Open MPI's busy waiting takes the CPU from the rank
-/// that it waits for where there are fewer CPUs than ranks.
+/// MPICH 5 refuses to select a family of variables when both are present. Where there are fewer CPUs than ranks, Open MPI's busy waiting
+/// takes the CPU from the rank that it waits for.
 pub fn defaults(families: Families, cpus: Cpus) -> Vec<(&'static str, &'static str)> {
-    // The launcher has bound the rank already.
+    // The launcher has already bound the rank.
     let mut defaults = vec![("OMPI_MCA_hwloc_base_binding_policy", "none")];
     if cpus == Cpus::Shared {
         defaults.push(("OMPI_MCA_mpi_yield_when_idle", "1"));
@@ -107,9 +107,10 @@ mod tests {
         for name in ["PMIX_SERVER_URI41", "PMIX_SERVER_URI3"] {
             assert!(variables.contains(&(name, "lattice.0;tcp4://127.0.0.1:4000".to_owned())));
         }
-        // any other name would let a client choose an encoding that is not served
+        // any other name would make a client select an encoding that is not served
         assert_eq!(variables.iter().filter(|(name, _)| name.starts_with("PMIX_SERVER_URI")).count(), 2);
-        // mpirun of Open MPI 4.1 takes whoever has it for a rank of another mpirun, and refuses; its programs ask for `pmix.univ.size`
+        // mpirun of Open MPI 4.1 treats a process with this variable as a rank of another mpirun, and refuses to run; its programs
+        // request `pmix.univ.size`
         assert!(!variables.iter().any(|(name, _)| *name == "OMPI_UNIVERSE_SIZE"));
         assert!(!defaults(Families::Pmix, Cpus::Enough).iter().any(|(name, _)| name.starts_with("MPIR")));
     }

@@ -1,4 +1,4 @@
-//! The fuzz targets as plain functions: every build compiles them, and a test runs them on whatever it likes.
+//! The fuzz targets as plain functions: every build compiles them, and a test runs them on arbitrary bytes.
 
 use pmi_core::ids::{JobId, LocalRank, NodeIndex, Rank};
 use pmi_core::job::Job;
@@ -16,7 +16,7 @@ use crate::wire::request::Request;
 use crate::wire::types;
 use crate::wire::writer::Writer;
 
-/// Cuts a stream into frames, in pieces whose lengths the stream itself decides.
+/// Splits a stream into frames, in pieces with lengths from the stream itself.
 pub fn frames(data: &[u8]) {
     let mut frames = FrameBuffer::default();
     let mut rest = data;
@@ -29,10 +29,10 @@ pub fn frames(data: &[u8]) {
     let _ = Handshake::decode(data);
 }
 
-/// Reads a request, and a value that must survive the way into the other encoding and back.
+/// Decodes a request, and a value that must survive the conversion to the other encoding and back.
 ///
 /// # Panics
-/// If it does not.
+/// Panics if the value changes.
 pub fn payload(data: &[u8]) {
     for (from, to) in [(Encoding::Fixed, Encoding::Flex), (Encoding::Flex, Encoding::Fixed)] {
         let _ = Request::decode(from, data);
@@ -48,7 +48,7 @@ pub fn payload(data: &[u8]) {
     }
 }
 
-/// Two ranks and a tool that have shaken hands send whatever they are given, in turns.
+/// Two ranks and a tool send the given bytes in turns, after their handshakes.
 pub fn server(data: &[u8]) {
     let Ok(id) = JobId::new("job") else { return };
     let mut server = Server::new(Settings::default());

@@ -1,8 +1,8 @@
-//! The facts about a job that a client wants before anything else, and the keys it knows them by.
+//! The facts about a job that a client requires first, and their keys.
 //!
-//! The facts are the same for every rank of the job on a node, so they are written once per encoding. Of the ranks on other nodes these hear
-//! where they are, in a line for each node; what else is known of one is told when it is asked for ([`JobFacts::of_rank`]). A hundred bytes
-//! for each rank of a large job would else go to each of its ranks, who keep them.
+//! The facts are the same for every rank of the job on a node, so they are encoded once for each encoding. For ranks on other nodes they
+//! hold only the node, in one line for each node. Further facts of such a rank are sent on request ([`JobFacts::of_rank`]). Otherwise
+//! each rank of a large job would receive and store a hundred bytes for each rank.
 
 use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 use pmi_core::job::Job;
@@ -20,27 +20,27 @@ pub(crate) struct JobFacts<'a> {
     pub(crate) job: &'a Job,
     /// The names of the job's nodes, by node index.
     pub(crate) hosts: &'a [String],
-    /// Directory in which its ranks may keep files.
+    /// Directory for files of its ranks.
     pub(crate) directory: Option<&'a str>,
-    /// Rank that spawned the job, if one did.
+    /// Rank that spawned the job, if any.
     pub(crate) parent: Option<Proc<'a>>,
-    /// The node that these facts are told on, with the places of its ranks.
+    /// The node of the receiving ranks, with the places of its ranks.
     pub(crate) here: (NodeIndex, &'a [Option<BoundPlace>]),
     pub(crate) sets: &'a [ProcessSet],
     pub(crate) detail: Detail,
 }
 
-/// Facts about ranks that are told without being asked for.
+/// Facts about ranks that are sent without a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Detail {
-    /// All of every rank: for ranks of other jobs.
+    /// All facts of every rank: for ranks of other jobs.
     EveryRank,
-    /// All of the ranks of this node, and where the others are: for the job's own.
+    /// All facts of the ranks of this node, and the nodes of all other ranks: for the job's own ranks.
     ThisNode,
 }
 
 impl<'a> JobFacts<'a> {
-    /// All facts, as a row of keys with values.
+    /// All facts, as a sequence of keys and values.
     pub(crate) fn encode(&self, encoding: Encoding) -> Vec<u8> {
         let mut out = Writer::new(encoding);
         let nodes = self.nodes();
@@ -50,7 +50,7 @@ impl<'a> JobFacts<'a> {
             self.node_level(&mut out, (*node, ranks), is_mapped);
         }
         if is_mapped {
-            // Behind the numbers of the nodes, which are known by their names from then on.
+            // After the numbers of the nodes: libpmix identifies nodes by their names from then on.
             self.map(&mut out, &nodes);
         }
         self.app_level(&mut out);
@@ -66,8 +66,8 @@ impl<'a> JobFacts<'a> {
         out.into_bytes()
     }
 
-    /// The nodes that hold ranks of the job, which need not be all nodes of its launch, and their ranks. A node keeps its number in all
-    /// jobs of a launch.
+    /// The nodes with ranks of the job, and these ranks. They need not be all nodes of its launch. A node keeps its number in all jobs of
+    /// a launch.
     fn nodes(&self) -> Vec<(NodeIndex, Vec<Rank>)> {
         self.job.placement.ranks_by_node().into_iter().collect()
     }
@@ -111,7 +111,7 @@ impl<'a> JobFacts<'a> {
         out.kval("pmix.node.arr", &Value::Infos(infos));
     }
 
-    /// The ranks of each node. libpmix makes of it the list of nodes, the peers of each, and each rank's host name.
+    /// The ranks of each node. libpmix derives from it the list of nodes, the ranks of each node, and each rank's host name.
     fn map(&self, out: &mut Writer, nodes: &[(NodeIndex, Vec<Rank>)]) {
         let mut map = Writer::new(out.encoding());
         map.one();
@@ -122,8 +122,8 @@ impl<'a> JobFacts<'a> {
         out.kval("pmix.mblob", &Value::Bytes(&map.into_bytes()));
     }
 
-    /// Libraries read a rank's process set among the facts about its program, and Open MPI takes one without for an error. So each program
-    /// has one where any has, if only of no name.
+    /// Libraries read a rank's process set among the facts about its program, and Open MPI treats a missing one as an error. So if any
+    /// program has a set, each program gets one, if necessary with an empty name.
     fn set_level(&self, out: &mut Writer) {
         for program in self.job.programs() {
             let set = self.sets.iter().find(|set| set.contains(program.first.0));
@@ -138,7 +138,7 @@ impl<'a> JobFacts<'a> {
         }
     }
 
-    /// Open MPI 5 reads sizes and first ranks as two texts, where there is more than one program.
+    /// Open MPI 5 reads sizes and first ranks as two texts, if there is more than one program.
     fn app_level(&self, out: &mut Writer) {
         let programs = self.job.programs();
         if programs.len() < 2 {
@@ -157,7 +157,7 @@ impl<'a> JobFacts<'a> {
         for (key, value) in self.of_rank_at(rank, node, local) {
             facts.kval(key, &value);
         }
-        // Only of neighbours: Open MPI compares their places with its own, and takes a rank without CPUs for unbound.
+        // Only for ranks of this node: Open MPI compares their places with its own, and treats a rank without CPUs as unbound.
         if let Some(place) = self.here.1.get(local.index()).filter(|_| self.here.0 == node).and_then(Option::as_ref) {
             facts.kval("pmix.cpuset", &Value::Text(place.cpus.as_bytes()));
             facts.kval("pmix.locstr", &Value::Text(place.locality.as_bytes()));
@@ -165,7 +165,7 @@ impl<'a> JobFacts<'a> {
         out.kval("pmix.pblob", &Value::Bytes(&facts.into_bytes()));
     }
 
-    /// What is known of a rank, wherever it is; nothing, if the job has no such rank.
+    /// Returns the facts about a rank on any node; empty if the job has no such rank.
     pub(crate) fn of_rank(&self, rank: Rank) -> Vec<(&'static str, Value<'a>)> {
         let place = || Some((self.job.placement.node_of(rank)?, self.job.placement.local_rank(rank)?));
         place().map_or_else(Vec::new, |(node, local)| self.of_rank_at(rank, node, local))
@@ -175,7 +175,7 @@ impl<'a> JobFacts<'a> {
         let mut facts = vec![
             ("pmix.hname", Value::Text(self.host(node).as_bytes())),
             ("pmix.nodeid", Value::U32(node.0)),
-            // Clients read 16 bits, and only to tell neighbours apart.
+            // Clients read 16 bits, and only to distinguish ranks of one node.
             ("pmix.lrank", Value::U16(local.0 as u16)),
             ("pmix.nrank", Value::U16(local.0 as u16)),
         ];

@@ -1,11 +1,27 @@
-//! A PMIx server for MPI jobs, without libpmix: Open MPI 4.1 and 5 start under whoever embeds it.
+//! A PMIx server without libpmix, for Open MPI 4.1 and 5 and other clients of PMIx 3, 4 and 5.
 //!
-//! Same shape as [`pmi_core`], whose job model, fence and services it uses:
+//! # Design
 //!
-//! * [`server::Server`] is a pure state machine: bytes of ranks go in, [`server::Action`]s come out. It serves the clients of libpmix 3, 4
-//!   and 5, in both encodings that they have.
-//! * [`driver::Driver`] (feature `driver`, on by default) runs a server behind a listener on the loopback address.
-//! * [`mod@env`] tells which variables a rank is born with.
+//! [`server::Server`] is a state machine without I/O and without a clock, as in [`pmi_core`]. One server serves all jobs of a
+//! launch on a node. The job model, the fences and the services are those of [`pmi_core`]. [`services::Peers`] is the way to the
+//! PMIx servers of other nodes.
+//!
+//! ```text
+//! rank ── loopback TCP ──> Driver ──> Server ──> Fence, Services   of pmi-core, one pair for each job
+//!                                       └──────> Peers             questions to other nodes
+//! ```
+//!
+//! # Most used
+//!
+//! * [`driver::Driver`] (feature `driver`, default), [`driver::Sinks`]
+//! * [`Namespace`]: a job with its secret name; [`Seat`]: a rank of this node
+//! * [`server::Settings`], [`services::Alone`]
+//! * [`env::RankEnvironment`], [`env::defaults`]: variables of a rank
+//! * [`CleanUp`]: files to remove after a rank has ended
+//!
+//! # Example
+//!
+//! `examples/embed_pmix.rs` is a complete host for Open MPI on one node. `lattice-session` serves PMI and PMIx together.
 #![forbid(unsafe_code)]
 
 mod clean_up;

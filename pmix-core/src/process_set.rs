@@ -1,8 +1,8 @@
-//! Process sets: ranks that have a name together.
+//! Process sets: named sets of ranks.
 
 use std::ops::Range;
 
-/// Ranks of a job that have a name together, which MPI sessions make groups of.
+/// A named set of ranks of a job. MPI sessions create groups from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessSet {
     /// Its name, without a comma.
@@ -12,7 +12,7 @@ pub struct ProcessSet {
 }
 
 impl ProcessSet {
-    /// Returns true if the rank is one of the set.
+    /// Returns true if the rank belongs to the set.
     pub(crate) fn contains(&self, rank: u32) -> bool {
         self.ranks.iter().any(|ranks| ranks.contains(&rank))
     }

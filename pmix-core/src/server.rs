@@ -1,8 +1,8 @@
 //! The PMIx server of the jobs of one launch on one node, as a state machine without I/O, clock, lock or task.
 //!
-//! Input goes in through the `handle_*` methods; what is to be done comes out of [`Server::poll_action`], as in
-//! [`pmi_core::server`], whose words for ends and progress are used here too. A launch begins with one job; each spawn adds
-//! another ([`Server::add`]), and the ranks of all of them can meet in one collective.
+//! Input arrives through the `handle_*` methods; [`Server::poll_action`] returns the resulting actions, as in [`pmi_core::server`]. The
+//! terms for ends and progress are also defined there. A launch begins with one job. Each spawn adds another job ([`Server::add`]), and
+//! ranks of all jobs can take part in one collective.
 //!
 //! ```text
 //!                 handshake                FINALIZE
@@ -80,18 +80,18 @@ use crate::wire::handshake::Version;
 /// Settings of a [`Server`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Bytes of keys and values that are kept of one rank's commits and published names; each pair counts for 64 more.
+    /// Bytes of keys and values that are stored of one rank's commits and published names; each pair counts 64 bytes more.
     pub bytes_per_rank: usize,
-    /// Unanswered questions that one rank may have (waiting reads, names, spawns).
+    /// Maximum number of unanswered questions of one rank (waiting reads, names, spawns).
     pub questions_per_rank: usize,
-    /// Bytes of texts that ranks write through the server and that the host has not passed on yet; each text counts for 64 more. A rank
-    /// that writes more is told that there is no room. Not below the longest message (16 MiB), or a text could be too long for ever.
+    /// Maximum number of bytes of texts from ranks that the host has not forwarded yet; each text counts 64 bytes more. A rank that
+    /// writes more receives an error. Must not be below the longest message (16 MiB), because a longer text would never fit.
     pub texts_max: usize,
-    /// Time for which a get waits for a key that a rank has not committed, though it has committed others.
+    /// Time that a get waits for a key that a rank has not committed, if the rank has committed other keys.
     pub key_timeout: Duration,
-    /// Time for which a get waits for a rank that has not committed anything.
+    /// Time that a get waits for a rank that has not committed anything.
     pub rank_timeout: Duration,
-    /// Way of the data of collecting fences: to all nodes at once, to those that ask for it, or as is cheaper.
+    /// Distribution of the data of collecting fences: to all nodes at once, on request, or the cheaper of both.
     pub exchange: Exchange,
     /// Report every message as an [`Action::Trace`].
     pub trace: bool,
@@ -111,7 +111,7 @@ impl Default for Settings {
     }
 }
 
-/// Names a question, or an [`Action::SetTimer`], until its answer comes.
+/// Identifier of a question, or of an [`Action::SetTimer`], until its answer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ticket(u64);
 
@@ -124,58 +124,58 @@ pub struct Server {
     collectives: Groups<Seat, Waiter>,
     /// Gets that wait for a commit of a rank.
     waits: Pending<(JobIndex, Rank), Wait>,
-    /// Questions to other nodes' servers that they have not answered yet.
+    /// Questions to other nodes' servers without an answer so far.
     asking: HashMap<Ticket, PeerQuestion>,
-    /// Fences that have ended here. An answer from before one may be older than the data of the fence.
+    /// Number of fences that have ended here. An answer from before a fence may be older than the data of the fence.
     fences_ended: u64,
-    /// Values asked for, without their tickets: nothing is asked for twice.
+    /// Requested values, without their tickets: no value is requested twice.
     wanted: HashSet<Wanted>,
     /// Questions of other nodes' servers that wait for a commit, by namespace and rank.
     parked: Pending<(Bytes, Rank), DataQuestion>,
-    /// Collectives whose data stayed with the nodes.
+    /// Collectives with data that stayed on the nodes.
     withheld: Withheld,
-    /// True once a rank commits nothing more whose data no fence has taken to all nodes.
+    /// True when a rank commits nothing more, and no fence has distributed all its data to all nodes.
     holds_unspread: bool,
-    /// The need that the host was told of.
+    /// The last need reported to the host.
     need: Need,
-    /// Ranks with values that are withdrawn when their process has ended.
+    /// Ranks with values that are withdrawn at the end of their process.
     publishers: HashSet<Seat>,
-    /// Questions to the host that are not answered yet.
+    /// Questions to the host without an answer so far.
     asked: HashMap<Ticket, Asked>,
     /// Requests that wait for answers of several nodes.
     inquiries: HashMap<Ticket, Inquiry>,
-    /// Jobs of tools, those included that wait for the next tool.
+    /// Jobs of tools, including the free ones for the next tool.
     tools: Vec<JobIndex>,
-    /// Ranks whose names tools have had: the ranks themselves, or processes that they have started.
+    /// Ranks with names that tools have used: the ranks themselves, or processes that they started.
     named_tools: HashSet<Seat>,
     next_ticket: u64,
     contexts: Contexts,
-    /// What context ids of groups begin with; `None` stands for a hash of the first namespace.
+    /// Prefix of the context ids of groups; `None` means a hash of the first namespace.
     launch_number: Option<u32>,
     groups: NamedGroups,
     /// Clients that pull output of ranks.
     pullers: BTreeSet<ConnectionId>,
     remote_output: RemoteOutput,
-    /// Bytes of texts that the host has not passed on yet.
+    /// Bytes of texts that the host has not forwarded yet.
     unheard: usize,
-    /// What the host was told last of whether anybody wants output of ranks.
+    /// The last report to the host whether output of ranks is requested.
     is_output_wanted: bool,
-    /// The commands that were refused, each bit one of them: a warning is said once.
+    /// The refused commands, one bit for each: each warning is logged once.
     refused: u64,
     ended: bool,
     actions: VecDeque<Action>,
 }
 
-/// One connection and who is at its other end.
+/// One connection and its client.
 #[derive(Debug, Default)]
 struct Client {
     frames: FrameBuffer,
     identity: Option<Identity>,
-    /// The events it wants to hear of.
+    /// The events that the client has registered for.
     interest: events::Interest,
-    /// Output of ranks on its way to it.
+    /// Output of ranks in transit to the client.
     forwards: Forwards,
-    /// Other jobs whose facts it was told with a get: it keeps them until it disconnects from the job.
+    /// Other jobs with facts that the client received with a get: it stores them until it disconnects from the job.
     told: BTreeSet<JobIndex>,
 }
 
@@ -183,7 +183,7 @@ struct Client {
 #[derive(Clone, Copy, Debug)]
 struct Identity {
     seat: Seat,
-    /// Ticket of the handshake: a rank that initializes MPI again is another client, perhaps with the same connection number.
+    /// Ticket of the handshake: a rank that initializes MPI again is another client, possibly with the same connection number.
     claim: Ticket,
     encoding: Encoding,
     version: Version,
@@ -200,18 +200,18 @@ struct Address {
 }
 
 impl Server {
-    /// A server without a job yet.
+    /// Creates a server without a job.
     pub fn new(settings: Settings) -> Self {
         Self { settings, ..Self::default() }
     }
 
-    /// Has the context ids of groups that are made from now on begin with this number, which no other launch has that ranks may meet. Before, it is a
-    /// hash of the first namespace.
+    /// Sets the prefix for context ids of later groups. No other launch that ranks may meet has this number. The default is a hash of the
+    /// first namespace.
     pub fn number_launch(&mut self, number: u32) {
         self.launch_number = Some(number);
     }
 
-    /// Serves one more job.
+    /// Adds a job.
     pub fn add(&mut self, namespace: Namespace) -> JobIndex {
         let job = self.jobs.add(JobState::new(namespace));
         self.serve_peers_about(job);
@@ -225,7 +225,7 @@ impl Server {
         job.ranks.progress(seat.local, job.fences)
     }
 
-    /// The collectives in which ranks of a job wait on this node. The numbers of ranks are those within that job.
+    /// The collectives in which ranks of a job wait on this node, with the rank numbers of that job.
     pub fn pending_fences(&self, job: JobIndex) -> Vec<FenceStatus> {
         let of_job = |seats: Vec<Seat>| -> Vec<LocalRank> {
             seats.into_iter().filter(|seat| seat.job == job).map(|seat| seat.local).collect()
@@ -243,43 +243,43 @@ impl Server {
         self.collectives.named().filter_map(status).collect()
     }
 
-    /// Takes the files that a rank wants removed now that it has ended; returned once.
+    /// Returns the files to remove after the end of a rank; only once.
     pub fn take_clean_up(&mut self, seat: Seat) -> Vec<CleanUp> {
         let registered = self.jobs.get_mut(seat.job).and_then(|job| job.clean_up(seat.local));
         registered.map(mem::take).unwrap_or_default()
     }
 
-    /// Begins a conversation with a process that connected. The server has no clock: the driver closes a connection whose handshake
-    /// takes too long.
+    /// Begins a conversation with a process that connected. The server has no clock: the driver closes a connection with a slow
+    /// handshake.
     pub fn accept(&mut self) -> ConnectionId {
         self.clients.open()
     }
 
-    /// The rank of a connection, once known.
+    /// The rank of a connection, if known.
     pub fn seat_of(&self, connection: ConnectionId) -> Option<Seat> {
         Some(self.clients.get(connection)?.identity?.seat)
     }
 
-    /// The connection of a rank, while it has one.
+    /// The connection of a rank, if any.
     pub fn connection_of(&self, seat: Seat) -> Option<ConnectionId> {
         self.jobs.get(seat.job)?.ranks.get(seat.local)?.connection
     }
 
-    /// Takes what was read from a connection: any number of messages, cut anywhere.
+    /// Handles bytes from a connection: any number of messages, split anywhere.
     pub fn handle_bytes(&mut self, connection: ConnectionId, bytes: &[u8]) {
         self.push_bytes(connection, bytes);
         while self.handle_next(connection) {}
     }
 
-    /// Takes the same, and leaves each message to a call of [`Server::handle_next`]: between two of them a host sees how much of the
-    /// answers the client has read.
+    /// Stores bytes from a connection, and leaves each message to a call of [`Server::handle_next`]. Between two messages, a host can
+    /// check how much of the answers the client has read.
     pub fn push_bytes(&mut self, connection: ConnectionId, bytes: &[u8]) {
         if self.clients.is_open(connection) {
             self.clients[connection].frames.push(bytes);
         }
     }
 
-    /// Handles the next message of a connection. Returns false if none has come whole, or no other will be handled.
+    /// Handles the next message of a connection. Returns false if no message is complete, or no further message is allowed.
     pub fn handle_next(&mut self, connection: ConnectionId) -> bool {
         if self.ended || !self.clients.is_open(connection) {
             return false;
@@ -293,7 +293,7 @@ impl Server {
         true
     }
 
-    /// The connection was closed by its rank, or broke. The end of the rank's process decides if that is an offence.
+    /// The rank has closed the connection, or it broke. The end of the rank's process decides whether that is an offence.
     pub fn handle_disconnect(&mut self, connection: ConnectionId) {
         let Some(client) = self.clients.get_mut(connection) else { return };
         let identity = client.identity.take();
@@ -308,7 +308,7 @@ impl Server {
         }
     }
 
-    /// The rank's process returned status 0. (Any other end of a process is the host's to judge.)
+    /// The rank's process returned status 0. The host evaluates any other end of a process.
     pub fn handle_exit(&mut self, seat: Seat) {
         let Some(state) = self.rank_mut(seat) else { return };
         state.exited = true;
@@ -325,7 +325,7 @@ impl Server {
         }
     }
 
-    /// The rank's process ended in a way that the host has judged.
+    /// The rank's process ended in a way that the host handles.
     pub fn handle_death(&mut self, seat: Seat) {
         let Some(state) = self.rank_mut(seat) else { return };
         state.exited = true;
@@ -336,7 +336,7 @@ impl Server {
         self.look_for_last_exits();
     }
 
-    /// A fence that an [`Action::Fence`] asked for is over.
+    /// A fence of an [`Action::Fence`] is complete or has failed.
     pub fn handle_fence(&mut self, job: JobIndex, id: &FenceId, result: Result<Merged, FenceError>) {
         if self.ended {
             return;
@@ -352,7 +352,7 @@ impl Server {
         }
     }
 
-    /// The next thing to do, in order; `None` until the next input.
+    /// Returns the next action, in order; `None` until the next input.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
@@ -369,17 +369,17 @@ impl Server {
         &self.jobs[seat.job].ranks[seat.local]
     }
 
-    /// Returns the number of unanswered questions that a client may have.
+    /// Returns the maximum number of unanswered questions of a client.
     fn questions_max(&self, seat: Seat) -> usize {
         if self.is_tool(seat) { tools::QUESTIONS_MAX } else { self.settings.questions_per_rank }
     }
 
-    /// Answers a request, if its client is still there.
+    /// Answers a request, if its client is still connected.
     fn reply(&mut self, address: Address, payload: &[u8]) {
         self.reply_in_parts(address, payload, Bytes::new());
     }
 
-    /// Answers with what other clients may be told as well. A short reply is copied: one write costs less than two.
+    /// Sends an answer that other clients may receive too. A short answer is copied: one write costs less than two.
     fn reply_shared(&mut self, address: Address, payload: &Bytes) {
         const COPIED_MAX: usize = 4096;
         match payload.len() {
@@ -388,7 +388,7 @@ impl Server {
         }
     }
 
-    /// Answers with `begin` and then `rest`, which is shared by many answers and not copied.
+    /// Answers with `begin` and then `rest`, which many answers share without a copy.
     fn reply_in_parts(&mut self, address: Address, begin: &[u8], rest: Bytes) {
         let Address { connection, tag, identity } = address;
         let is_there = |client: &Client| client.identity.is_some_and(|there| there.claim == identity.claim);
@@ -412,7 +412,7 @@ impl Server {
         self.actions.push_back(Action::Send { connection, bytes });
     }
 
-    /// Reports a message in words.
+    /// Reports a message as text.
     fn trace(&mut self, connection: ConnectionId, sender: Sender, tag: u32, payload: &[u8]) {
         let Client { identity: Some(Identity { seat, encoding, .. }), .. } = self.clients[connection] else {
             return;
@@ -438,7 +438,7 @@ impl Server {
         self.actions.push_back(Action::Close { connection });
     }
 
-    /// Nothing more of this connection can be understood. A rank's job ends with it; a stranger's or a tool's does not matter.
+    /// The rest of this connection cannot be parsed. For a rank, the job ends; a tool or a connection without a rank is only closed.
     fn offend(&mut self, connection: ConnectionId, error: Arc<dyn std::error::Error + Send + Sync>) {
         self.close(connection);
         match self.seat_of(connection) {

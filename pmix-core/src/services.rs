@@ -1,7 +1,7 @@
 //! Calls of a PMIx server to its host: names that outlive the job, new jobs, and meetings with other launches. The host's side is
 //! [`pmi_core::services`].
 //!
-//! Published values are typed here and texts elsewhere, so the names of both are kept apart.
+//! Published values have types here, and are texts in PMI, so the names of both are kept apart.
 
 use std::time::Duration;
 
@@ -21,12 +21,12 @@ use crate::wire::writer::Writer;
 /// The PMIx servers of the same launch on other nodes.
 #[async_trait]
 pub trait Peers: Send + Sync {
-    /// Hands a question to [`crate::driver::Driver::question`] of another node and returns its answer; `None` if there is none, because
-    /// that node is lost or through with its part.
+    /// Passes a question to [`crate::driver::Driver::question`] of another node and returns its answer; `None` if there is none, because
+    /// that node is lost or has finished its part.
     async fn ask(&self, node: NodeIndex, question: Bytes) -> Option<Bytes>;
 }
 
-/// No other nodes.
+/// A launch without other nodes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Alone;
 
@@ -37,11 +37,11 @@ impl Peers for Alone {
     }
 }
 
-/// One question to the host, of a rank or of several.
+/// One question to the host, from one rank or several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Call {
-    /// Makes values known by name.
+    /// Publishes values by name.
     Publish {
         /// Names with values.
         values: Vec<(Bytes, Published)>,
@@ -56,7 +56,7 @@ pub enum Call {
         names: Vec<Bytes>,
         /// Time to wait for all of them; `None` does not wait.
         timeout: Option<Duration>,
-        /// Publishers that are searched.
+        /// Publishers to search.
         range: NameRange,
     },
     /// Withdraws published values.
@@ -64,13 +64,13 @@ pub enum Call {
         /// Their names.
         names: Vec<Bytes>,
     },
-    /// The process of a rank has ended: values that live as long as it are withdrawn. The answer is ignored.
+    /// The process of a rank has ended: withdraws values with the lifetime of the process. The answer is ignored.
     Leave,
     /// Starts a new job.
     Spawn(SpawnRequest),
-    /// Comes to a collective with ranks of other launches.
+    /// Joins a collective with ranks of other launches.
     Meet(Meeting),
-    /// Looks at the processes of the job on this node.
+    /// Returns the processes of the job on this node.
     Look,
     /// Sends a signal to ranks of the job on this node.
     Signal {
@@ -79,9 +79,9 @@ pub enum Call {
         /// Number of the signal.
         signal: i32,
     },
-    /// Brings input to the ranks of this node that read the input of the launch.
+    /// Passes input to the ranks of this node that read the input of the launch.
     PushInput {
-        /// Ranks that are meant; `None` stands for all that read it.
+        /// Intended ranks; `None` means all ranks that read it.
         ranks: Option<Vec<Rank>>,
         /// The input.
         bytes: Bytes,
@@ -94,13 +94,13 @@ pub enum Call {
 pub enum Answer {
     /// To a publish or unpublish.
     Named(Result<(), NameError>),
-    /// To a look-up: what was found, by name.
+    /// To a lookup: the found values, by name.
     Found(Result<Vec<(Bytes, Published)>, NameError>),
     /// To a spawn.
     Spawned(Result<JobId, SpawnError>),
     /// To a meeting.
     Met(Result<Met, MeetError>),
-    /// To a look at processes.
+    /// To a request for processes.
     Seen(JobProcesses),
     /// To a signal.
     Signalled(Result<(), SignalError>),
@@ -108,12 +108,12 @@ pub enum Answer {
     Pushed(Result<(), InputError>),
 }
 
-/// A published value as the host carries it: who published it, and the value as it was encoded.
+/// A published value in the host's format: its publisher, and the value in its encoding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published(Bytes);
 
 impl Published {
-    /// Packs a value that `publisher` publishes.
+    /// Packs a value of `publisher`.
     pub(crate) fn new(publisher: Proc<'_>, value: Encoded<'_>) -> Self {
         let mut packed = Writer::new(Encoding::Flex);
         packed.proc(publisher);
@@ -127,20 +127,20 @@ impl Published {
         self.0.len()
     }
 
-    /// Returns the publisher and the value; `None` if the host brings something else.
+    /// Returns the publisher and the value; `None` if the host returned another format.
     pub(crate) fn open(&self) -> Option<(Proc<'_>, Encoded<'_>)> {
         let mut packed = Reader::new(Encoding::Flex, &self.0);
         let publisher = packed.proc().ok()?;
         let tag = packed.byte().ok()?;
         let encoding = Encoding::ALL.into_iter().find(|&encoding| encoding as u8 == tag)?;
-        // It may come from another server: it is read once before anybody relies on it.
+        // It may come from another server, so it is checked once before any use.
         Reader::new(encoding, packed.rest()).skip(crate::wire::types::VALUE).ok()?;
         Some((publisher, Encoded { encoding, bytes: packed.rest() }))
     }
 }
 
 impl Call {
-    /// Asks `services` on behalf of `rank`.
+    /// Passes the call to `services` on behalf of `rank`.
     pub async fn ask(self, services: &dyn Services, rank: Rank) -> Answer {
         match self {
             Self::Publish { values, lifetime, range } => {
@@ -160,7 +160,7 @@ impl Call {
     }
 }
 
-/// Publishes all names or none: those published before one that cannot be are withdrawn.
+/// Publishes all names or none: if one fails, the earlier ones are withdrawn.
 async fn publish(
     services: &dyn Services,
     rank: Rank,
@@ -174,7 +174,7 @@ async fn publish(
         let call = NameCall::Publish { service: service.clone(), port: value.0, lifetime, range: range.clone() };
         if let Err(error) = services.name(NameRequest::of(rank, call)).await {
             for name in published {
-                // It may have been read, and is gone then.
+                // It may already have been read, and thereby removed.
                 let _ = services.name(withdrawal(rank, name)).await;
             }
             return Err(error);
@@ -184,7 +184,7 @@ async fn publish(
     Ok(())
 }
 
-/// All names, or those that are there for a lookup that does not wait, if one is.
+/// Finds all names. A lookup that does not wait returns the existing ones, if there are any.
 async fn look_up(
     services: &dyn Services,
     rank: Rank,
@@ -207,7 +207,7 @@ async fn look_up(
 async fn unpublish(services: &dyn Services, rank: Rank, names: Vec<Bytes>) -> Result<(), NameError> {
     for name in names {
         match services.name(withdrawal(rank, apart(&name))).await {
-            // A value that was read once is gone already.
+            // A value for one reader may already be gone.
             Ok(_) | Err(NameError::NotFound) => {}
             Err(error) => return Err(error),
         }
@@ -219,7 +219,7 @@ fn withdrawal(rank: Rank, service: Bytes) -> NameRequest {
     NameRequest::of(rank, NameCall::Unpublish { service, publisher: Publisher::Itself })
 }
 
-/// No name of PMI-1 or PMI-2 holds a NUL.
+/// Names of PMI-1 and PMI-2 hold no NUL.
 fn apart(name: &[u8]) -> Bytes {
     let mut apart = BytesMut::with_capacity(name.len() + 5);
     apart.put_slice(b"pmix\0");

@@ -1,4 +1,4 @@
-//! A driver over real sockets: who gets in, who is answered, who is turned away.
+//! A driver over real sockets: admission of clients, answers and refusals.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -68,7 +68,7 @@ async fn greet(driver: &Driver, rank: u32) -> TcpStream {
     stream
 }
 
-/// Whether the server says welcome; else it has closed the connection.
+/// Returns true if the server accepts the client; else it has closed the connection.
 async fn is_welcome(stream: &mut TcpStream) -> bool {
     let mut welcome = [0; 8];
     stream.read_exact(&mut welcome).await.is_ok() && welcome[..4] == [0; 4]
@@ -118,7 +118,7 @@ async fn what_a_rank_said_last_is_heard_before_its_end() {
     let (driver, mut end) = driver(own_uid(), &trace);
     let mut rank = greet(&driver, 0).await;
     assert!(is_welcome(&mut rank).await);
-    // an abort with code 7, and the process is gone
+    // an abort with code 7, and the end of the process
     ask(&mut rank, b"\x02\x01\x02\x0e\x02\x00\x02\x00").await;
     drop(rank);
     driver.drain(Seat { job: JobIndex(0), local: LocalRank(0) });
@@ -148,7 +148,7 @@ async fn a_rank_that_does_not_read_holds_nobody_up() {
     let mut deaf = greet(&driver, 0).await;
     let mut other = greet(&driver, 1).await;
     assert!(is_welcome(&mut deaf).await && is_welcome(&mut other).await);
-    // It asks for the facts of its job until its requests are not taken any more.
+    // It requests the facts about its job until its requests are no longer taken.
     let question = pmix_core::wire::frame::message(101, &[2, 0]).repeat(64);
     let flood = async { while deaf.write_all(&question).await.is_ok() {} };
     assert!(tokio::time::timeout(Duration::from_millis(500), flood).await.is_err());
@@ -156,7 +156,7 @@ async fn a_rank_that_does_not_read_holds_nobody_up() {
     assert_eq!(answer(&mut other).await, [2, 0]);
 }
 
-/// The time for a handshake counts those who have not shaken hands, and nobody else.
+/// The limit on unclaimed connections ignores connections after their handshake.
 #[tokio::test]
 async fn more_ranks_than_may_be_unclaimed_at_once_are_served() {
     const RANKS: u32 = 1100;
@@ -165,7 +165,7 @@ async fn more_ranks_than_may_be_unclaimed_at_once_are_served() {
     for rank in 0..RANKS {
         let mut stream = greet(&driver, rank).await;
         assert!(is_welcome(&mut stream).await, "rank {rank}");
-        // A rank that has left made room as well.
+        // A rank that has left also frees room.
         if rank % 8 == 0 {
             ranks.push(stream);
         }

@@ -1,4 +1,4 @@
-//! Frames of real clients, byte for byte, in both encodings; and that what is written can be read again.
+//! Frames of real clients, byte for byte, in both encodings; and written payloads can be read again.
 
 use pmix_core::wire::Encoding::{self, Fixed, Flex};
 use pmix_core::wire::reader::{Proc, Reader};
@@ -10,7 +10,7 @@ use pmix_core::wire::writer::Writer;
 use pmix_core::wire::{WireError, status};
 use proptest::prelude::*;
 
-/// Hexadecimal digits, `{text}` with its NUL, `<n>` for n bytes of anything, `S0` and `S1` for a fixed size; `|` only separates.
+/// Hexadecimal digits, `{text}` with its NUL, `<n>` for n arbitrary bytes, `S0` and `S1` for a fixed size; `|` only separates.
 fn bytes(written: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     for word in written.split_whitespace() {
@@ -32,7 +32,7 @@ fn check(encoding: Encoding, written: &str, expected: Request<'_>) {
     let payload = bytes(written);
     assert_eq!(Request::decode(encoding, &payload), Ok(expected), "{written}");
     for end in 1..payload.len() {
-        // A payload that is cut short is another request, or none; it never panics.
+        // A truncated payload is another request, or none; it never panics.
         let _ = Request::decode(encoding, &payload[..end]);
     }
 }
@@ -128,7 +128,7 @@ fn announcements_are_held_against_what_is_there() {
     check("02 03 | 02 ff ff ff ff 07", |error| matches!(error, WireError::Truncated { .. }));
     check("02 0d | 02 ff ff ff ff ff ff ff ff ff", |error| matches!(error, WireError::Truncated { .. }));
     check("02 06 | 02 00 | 02 ff ff ff ff 07", |error| matches!(error, WireError::Truncated { .. }));
-    // a text of negative length; one without its NUL; a value that is not known
+    // a text of negative length; one without its NUL; a value of an unknown type
     check("02 04 | 02 09", |error| matches!(error, WireError::Range { .. }));
     check("02 04 | 02 04 61 61", |error| matches!(error, WireError::Text { .. }));
     check("02 02 | 02 01 | 02 01 06 | 02 04 {k} 7f 00", |error| matches!(error, WireError::UnknownType { code: 127 }));
@@ -223,7 +223,7 @@ proptest! {
             prop_assert!(reader.is_empty());
             prop_assert_eq!(Reader::new(encoding, written).skip(types::VALUE), Ok(&written[..]));
         }
-        // what is copied from one encoding to the other is what would have been written there
+        // a copy from one encoding to the other equals the value written directly
         for (from, to) in [(0, 1), (1, 0)] {
             let mut out = Writer::new(Encoding::ALL[to]);
             Reader::new(Encoding::ALL[from], &written[from]).copy(types::VALUE, &mut out).unwrap();

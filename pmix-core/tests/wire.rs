@@ -1,5 +1,5 @@
-//! The wire as a property: what is written in either encoding is read again, survives the way into the other one, and what is cut
-//! short is refused.
+//! The wire format as a property: a value written in either encoding can be read again and converted to the other encoding, and a
+//! truncated one is refused.
 
 use pmix_core::wire::Encoding;
 use pmix_core::wire::WireError;
@@ -12,7 +12,7 @@ use pmix_core::wire::value::{Info, Value};
 use pmix_core::wire::writer::Writer;
 use proptest::prelude::*;
 
-/// Bytes that may stand in a text: all but NUL.
+/// Valid bytes of a text: all except NUL.
 fn text() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(1..=u8::MAX, 0..24)
 }
@@ -98,7 +98,7 @@ fn procs() -> impl Strategy<Value = Vec<(Vec<u8>, u32)>> {
     prop::collection::vec((name(), any::<u32>()), 1..5)
 }
 
-/// Writes a request in both encodings, and asserts that it is read as `expected`, whole, and from no part of it.
+/// Writes a request in both encodings, and asserts that only the complete payload decodes to `expected`.
 fn survives(code: u8, write: impl Fn(&mut Writer), expected: &Request<'_>) -> Result<(), TestCaseError> {
     for encoding in Encoding::ALL {
         let mut payload = Writer::new(encoding);
@@ -419,17 +419,17 @@ fn what_is_no_request_is_refused_for_its_own_reason() {
     check(flex, b"\x02\x03\x02\x00", WireError::Absent { what: "the list of members" });
     // a list of more members than there are bytes
     check(flex, b"\x02\x03\x02\x7f", WireError::Truncated { wanted: 127, left: 0 });
-    // a text whose length is negative, one without its NUL, and one with a NUL inside
+    // a text of negative length, one without its NUL, and one with a NUL inside
     check(flex, b"\x02\x1c\x02\x03", WireError::Range { what: "the length of a text", found: -2 });
     check(flex, b"\x02\x1c\x02\x04ab", WireError::Text { len: 2 });
     check(flex, b"\x02\x1c\x02\x06a\0\0", WireError::Text { len: 3 });
-    // a value of a type that nobody knows
+    // a value of an unknown type
     check(flex, b"\x02\x02\x02\x01\x02\x01\x07\x02\x04k\0\xff\x01\0", WireError::UnknownType { code: 255 });
 }
 
 #[test]
 fn arrays_of_nothing_cannot_be_long() {
-    // Elements of type UNDEFINED take no byte; 2^40 of them would take for ever.
+    // Elements of type UNDEFINED take no bytes; 2^40 of them would take an unlimited time.
     let mut out = Writer::new(Encoding::Flex);
     out.u16(types::DATA_ARRAY);
     out.u16(types::UNDEFINED);

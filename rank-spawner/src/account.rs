@@ -1,10 +1,11 @@
-//! Becoming a user for good: what the kernel and the user database know of them is taken on, what root had is given up.
+//! Switches a process to a user permanently: adopts the user's attributes from the kernel and the user database, and gives up root's
+//! privileges.
 //!
 //! ```text
 //! limits -> groups -> bounding set -> session keyring -> gid -> uid -> session keyring -> capabilities -> "can root come back?"
 //!        -> no_new_privs
 //! ```
-//! Any step that fails leaves a process that must end at once.
+//! If a step fails, the process must exit at once.
 
 #![expect(unsafe_code, reason = "keyrings and the bounding set have no safe wrapper here")]
 
@@ -29,7 +30,7 @@ const LINK: c_ulong = 8;
 const SESSION_KEYRING: c_long = -3;
 const USER_KEYRING: c_long = -4;
 
-/// A user as the node's user database knows them.
+/// Entry of a user in the node's user database.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Account {
     /// The number.
@@ -48,19 +49,19 @@ pub struct Account {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccountError {
-    /// The database does not know the user.
+    /// The database has no such user.
     #[error("user {uid} is not known on this node")]
     Unknown {
         /// The user.
         uid: u32,
     },
-    /// The database knows nobody of this name.
+    /// The database has no user of this name.
     #[error("user {name:?} is not known on this node")]
     NoSuchName {
         /// The name.
         name: String,
     },
-    /// The database cannot be asked.
+    /// The query of the database failed.
     #[error("cannot look up user {uid}: {}", errno.desc())]
     System {
         /// The user.
@@ -68,7 +69,7 @@ pub enum AccountError {
         /// Error of the system.
         errno: Errno,
     },
-    /// The database cannot be asked for a name.
+    /// The query of the database by name failed.
     #[error("cannot look up user {name:?}: {}", errno.desc())]
     SystemOfName {
         /// The name.
@@ -79,10 +80,10 @@ pub enum AccountError {
 }
 
 impl Account {
-    /// Looks up a user. It may ask a server and take its time.
+    /// Looks up a user. The look-up may query a server and block.
     ///
     /// # Errors
-    /// Fails for a user that is not known on this node.
+    /// Fails if this node has no such user.
     pub fn of(uid: u32) -> Result<Self, AccountError> {
         let user = User::from_uid(Uid::from_raw(uid)).map_err(|errno| AccountError::System { uid, errno })?;
         user.map(Self::from).ok_or(AccountError::Unknown { uid })
@@ -91,18 +92,19 @@ impl Account {
     /// Looks up a user by name, as [`Account::of`] does by number.
     ///
     /// # Errors
-    /// Fails for a name that is not known on this node.
+    /// Fails if this node has no user of this name.
     pub fn named(name: &str) -> Result<Self, AccountError> {
         let owned = || name.to_owned();
         let user = User::from_name(name).map_err(|errno| AccountError::SystemOfName { name: owned(), errno })?;
         user.map(Self::from).ok_or_else(|| AccountError::NoSuchName { name: owned() })
     }
 
-    /// Loads the C library's modules for users and groups ahead of time, which takes longer than a look-up: processes that are
-    /// forked from this one need not do it again. May ask a server about this process's own user, as [`Account::of`] does.
+    /// Loads the C library's modules for users and groups in advance, which takes longer than a look-up. Processes that are forked from this
+    /// one inherit the modules. The call may query a server about this process's own user, as [`Account::of`] does.
     pub(crate) fn load_databases() {
         if let Ok(account) = Self::of(Uid::effective().as_raw()) {
-            // Only that it was asked for matters: all sources of groups are asked, for a user only those up to the first that knows.
+            // The result is unused. The query of groups loads all sources; the query of a user loads only those up to the first source that
+            // has the user.
             let _ = account.groups();
         }
     }
@@ -125,35 +127,34 @@ impl From<User> for Account {
     }
 }
 
-/// Privileges and limits of a user's processes beyond the identity itself.
+/// Privileges and limits of a user's processes, in addition to the identity.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Privileges {
-    /// Programs with the setuid bit or with file capabilities work as they do at a login. Otherwise no program that they
-    /// execute can gain anything.
+    /// If true, programs with the setuid bit or file capabilities work as after a login. If false, no executed program can gain privileges.
     pub setuid_programs: bool,
-    /// Limits to set while that is still allowed.
+    /// Resource limits, set before the process gives up root's privileges.
     pub limits: Vec<Limit>,
 }
 
-/// Error of [`become_user`]; the process is neither the one nor the other, and must end.
+/// Error of [`become_user`]. The process may have changed partly, and must exit.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BecomeError {
-    /// Only root can become another user.
+    /// The process is not root: only root can become another user.
     #[error("a process of user {ours} cannot become user {uid}; only root can")]
     NotRoot {
-        /// The user that was asked for.
+        /// The requested user.
         uid: u32,
-        /// The user that this process has.
+        /// The user of this process.
         ours: u32,
     },
-    /// Capabilities belong to threads, so the others would keep theirs.
+    /// The process has several threads. Capabilities belong to threads, so the other threads would keep theirs.
     #[error("a process can become a user only while it has one thread; it has {threads}")]
     Threads {
         /// Number of threads that the process has.
         threads: usize,
     },
-    /// The system refused a step.
+    /// A system call of this step failed.
     #[error("cannot become user {uid}: cannot {step}: {}", errno.desc())]
     Step {
         /// The user.
@@ -171,23 +172,23 @@ pub enum BecomeError {
     },
 }
 
-/// A step on the way to a user; as text it follows the word "cannot".
+/// Step of [`become_user`]; as text it follows the word "cannot".
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum BecomeStep {
     /// Setting a resource limit.
     Limit,
-    /// Taking on the user's groups.
+    /// Setting the user's groups.
     Groups,
-    /// Giving up what executed programs could gain.
+    /// Dropping the capability bounding set.
     BoundingSet,
-    /// Becoming the group and the user.
+    /// Setting the group and the user.
     Ids,
-    /// Getting a session keyring of its own.
+    /// Joining a new session keyring.
     Keyring,
-    /// Giving up capabilities.
+    /// Dropping capabilities.
     Capabilities,
-    /// Refusing new privileges.
+    /// Setting `no_new_privs`.
     NoNewPrivileges,
 }
 
@@ -205,12 +206,12 @@ impl fmt::Display for BecomeStep {
     }
 }
 
-/// Makes this process one of `account`'s for good. Root becomes any user, everybody else only themselves.
+/// Makes this process a process of `account` permanently. Root can become any user; another user can only become itself.
 ///
-/// For a user other than root all capabilities go, and that root cannot come back is tried out.
+/// For a user other than root it drops all capabilities, and verifies by a try that the process cannot become root again.
 ///
 /// # Errors
-/// Fails at the first step that does. The process is neither the one nor the other then, and must end.
+/// Fails at the first step that fails. The process may have changed partly then, and must exit.
 pub fn become_user(account: &Account, privileges: &Privileges) -> Result<(), BecomeError> {
     let uid = account.uid;
     let ours = Uid::effective();
@@ -227,11 +228,11 @@ pub fn become_user(account: &Account, privileges: &Privileges) -> Result<(), Bec
     }
     if ours.is_root() {
         account.groups().and_then(|groups| setgroups(&groups)).map_err(at(BecomeStep::Groups))?;
-        // While that is still allowed.
+        // The process can drop the set only while it is root.
         if uid != 0 && !privileges.setuid_programs {
             drop_bounding_set().map_err(at(BecomeStep::BoundingSet))?;
         }
-        // Of root's many keys: it stays if the user has none to spare.
+        // Created as root, which has a large key quota: this keyring stays in use if the user has no key to spare.
         join_new_keyring().map_err(at(BecomeStep::Keyring))?;
         let (group, user) = (Gid::from_raw(account.gid), Uid::from_raw(uid));
         setresgid(group, group, group).map_err(at(BecomeStep::Ids))?;
@@ -239,7 +240,7 @@ pub fn become_user(account: &Account, privileges: &Privileges) -> Result<(), Bec
     }
     take_keyring().map_err(at(BecomeStep::Keyring))?;
     if uid == 0 {
-        // Sessions of root work as root.
+        // Sessions of root keep root's privileges.
         capabilities::raise_capabilities(Capabilities::ALL).map_err(at(BecomeStep::Capabilities))?;
     } else {
         drop_capabilities().map_err(at(BecomeStep::Capabilities))?;
@@ -255,9 +256,9 @@ pub fn become_user(account: &Account, privileges: &Privileges) -> Result<(), Bec
     Ok(())
 }
 
-/// Gives this process a new session keyring with the user's own keyring in it, as `pam_keyinit(8)` does at a login. A user has 200 keys
-/// (`/proc/sys/kernel/keys/maxkeys`), of which a session keyring is one if it takes the place of another: one who has no key to spare
-/// keeps the session keyring that this process has.
+/// Gives this process a new session keyring that links the user's keyring, as `pam_keyinit(8)` does at a login. A user can have 200 keys
+/// (`/proc/sys/kernel/keys/maxkeys`), and a session keyring that replaces another counts as one. If the user has no key to spare, the process
+/// keeps its present session keyring.
 fn take_keyring() -> nix::Result<()> {
     match join_new_keyring() {
         Ok(true) | Err(Errno::EDQUOT) => {}
@@ -272,9 +273,8 @@ fn take_keyring() -> nix::Result<()> {
     }
 }
 
-/// Leaves the session keyring of the process that made this one, whose possessors may read and change what is in it, for a new one of
-/// the user that this process has. Returns false if there are no keyrings: the kernel has none, or a container keeps its processes from them.
-/// What is inherited is kept from them, too.
+/// Replaces the inherited session keyring, which its possessors may read and change, by a new one of this process's user. Returns false if
+/// there are no keyrings: the kernel has none, or a container blocks access to them, the inherited keyring included.
 fn join_new_keyring() -> nix::Result<bool> {
     // SAFETY: no name makes an anonymous keyring, and nothing is read or written.
     let joined = unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, ptr::null::<c_char>()) };
@@ -285,7 +285,7 @@ fn join_new_keyring() -> nix::Result<bool> {
     }
 }
 
-/// Drops every capability from the set that bounds what an executed program can gain.
+/// Drops all capabilities from the bounding set, which limits the capabilities that an executed program can gain.
 fn drop_bounding_set() -> nix::Result<()> {
     let none: c_ulong = 0;
     for capability in 0..c_ulong::BITS {
@@ -293,7 +293,7 @@ fn drop_bounding_set() -> nix::Result<()> {
         let result = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, c_ulong::from(capability), none, none, none) };
         match Errno::result(result) {
             Ok(_) => {}
-            // The kernel knows no capability of this number, nor of any above.
+            // The kernel has no capability of this number, nor of a higher one.
             Err(Errno::EINVAL) if capability > 0 => break,
             Err(errno) => return Err(errno),
         }
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn a_process_with_threads_becomes_nobody() {
-        // The harness waits on another thread than the test runs on.
+        // The test harness has a second thread, which waits for the test.
         std::thread::scope(|scope| {
             let become_myself = || {
                 let uid = Uid::effective().as_raw();

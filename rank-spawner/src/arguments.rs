@@ -11,7 +11,7 @@ use crate::exec_string::{StringError, exec_string};
 #[derive(Clone, Debug)]
 pub struct Arguments(Arc<[CString]>);
 
-/// Error for an argument that no program can be given.
+/// Error for an argument that cannot be passed to a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("argument {position} {error}")]
 #[non_exhaustive]
@@ -23,10 +23,10 @@ pub struct ArgumentError {
 }
 
 impl Arguments {
-    /// Takes the whole list, beginning with what the program shall see as its own name.
+    /// Takes the whole list. The first argument is the name that the program gets as its own.
     ///
     /// # Errors
-    /// Refuses an argument with a NUL byte or of more than [`crate::MAX_STRING`] bytes.
+    /// Fails for an argument that has a NUL byte or more than [`crate::MAX_STRING`] bytes.
     pub fn new<S: AsRef<OsStr>>(list: impl IntoIterator<Item = S>) -> Result<Self, ArgumentError> {
         let checked = |(position, argument): (usize, S)| {
             exec_string(argument.as_ref().as_bytes().to_vec()).map_err(|error| ArgumentError { position, error })

@@ -1,4 +1,4 @@
-//! CPU binding: the policy a user asks for, in words and as text. [`plan`](mod@plan) finds the CPUs of each rank.
+//! CPU binding: the policy that a user requests, as a type and as text. [`plan`](mod@plan) computes the CPUs of each rank.
 
 mod cores;
 mod plan;
@@ -21,20 +21,20 @@ pub use self::plan::{BindError, BindHereError, plan, plan_here, usable_here};
 ///
 /// ```text
 /// none                                    rank                   map:0,2+6,4-5       numa-map:0,1
-/// core-map:0,2-3+5,1/0                                           cores of each rank of a node, counted from 0; behind `/` those of a socket
+/// core-map:0,2-3+5,1/0                                           cores of each rank of a node, counted from 0; after `S/`, on socket S
 /// rank-core-map:0,2-3+5,1/0                                      the same for each rank of the launch
 /// threads | cores | l3caches | numa | sockets | gpus | nics      the object that each rank gets
 ///     [:cpus=N | :cores=N]                                       its share, widened to the object
-///     [:over=OBJECT[*N] | :each-over=OBJECT]                     ranks, N at a time, or each CPU of a rank, are dealt out over these; and
-///                                                                once more over smaller ones
+///     [:over=OBJECT[*N] | :each-over=OBJECT]                     ranks, N at a time, or each CPU of a rank, are dealt out over these;
+///                                                                a second one deals out over smaller objects
 ///     [:in-order | :numbered-over=OBJECT]                        then ranks are numbered in the order of their CPUs, or dealing out
-///     [:threads-per-core=N] [:cores-per-socket=N]                so many of them are used
-///     [:overcommit]                                              ranks may share, if there are too many
+///     [:threads-per-core=N] [:cores-per-socket=N]                number that is used of each
+///     [:overcommit]                                              ranks share CPUs if there are too few
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum CpuBind {
-    /// Ranks may run wherever the launcher may.
+    /// Ranks may run on all CPUs of the launcher.
     #[default]
     None,
     /// Each rank gets an object of its own.
@@ -56,30 +56,30 @@ pub enum CpuBind {
 pub struct ObjectBind {
     /// Smallest object that a rank gets as a whole.
     pub object: Object,
-    /// Share of each rank; without one it is one object, and ranks beyond the last object begin again with the first.
+    /// Share of each rank. Without one it is one object, and ranks after the last object start again at the first.
     pub share: Option<Share>,
-    /// Objects that ranks are dealt out over, the larger ones first; without them consecutive ranks are neighbours.
+    /// Objects that ranks are dealt out over, the larger ones first. Without them consecutive ranks are neighbours.
     pub deals: [Option<Deal>; 2],
-    /// Numbers of the ranks among the places that were given out.
+    /// Order of the rank numbers among the dealt places.
     pub numbering: Numbering,
     /// Part of the node that ranks are bound to.
     pub part: NodePart,
-    /// Consequence of more shares than the node has room for.
+    /// Behaviour if the node has less room than the shares need.
     pub shortage: Shortage,
 }
 
 /// Object of a node that ranks are bound to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Object {
-    /// Hardware thread; a core's threads are used up before the next core's.
+    /// Hardware thread. Ranks use all threads of a core before the next core.
     Thread,
     /// Core with all its hardware threads.
     Core,
-    /// Cores next to a GPU; where these are next to several, its share of them.
+    /// Cores next to a GPU. Several GPUs with the same cores divide them.
     Gpu,
-    /// Cores next to a network interface, in the same way.
+    /// Cores next to a network interface, divided in the same way.
     Nic,
-    /// Cores that share a level-3 cache; a package where there is none.
+    /// Cores that share a level-3 cache; the package if it has none.
     L3Cache,
     /// NUMA node.
     Numa,
@@ -87,46 +87,46 @@ pub enum Object {
     Socket,
 }
 
-/// Dealing out over objects of a kind, one to each in turn.
+/// Round-robin distribution over objects of one kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Deal {
     /// Kind of the objects.
     pub over: Object,
-    /// What is dealt out.
+    /// Unit of the distribution.
     pub what: Dealt,
     /// Number of ranks that an object gets at a time.
     pub at_once: NonZeroU32,
 }
 
 impl Deal {
-    /// One at a time over these objects.
+    /// Deals out one unit at a time over these objects.
     pub const fn over(over: Object, what: Dealt) -> Self {
         Self { over, what, at_once: NonZeroU32::MIN }
     }
 }
 
-/// Order in which ranks of a node get the places that were given out to them.
+/// Order in which the ranks of a node get the dealt places.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Numbering {
-    /// That in which they were given out.
+    /// Order in which the places were dealt out.
     #[default]
     AsDealt,
-    /// That of their CPUs, by socket, NUMA node, level-3 cache and core.
+    /// Order of the CPUs, by socket, NUMA node, level-3 cache and core.
     InOrder,
     /// Consecutive ranks are on different objects of this kind.
     Over(Object),
 }
 
-/// What is dealt out over objects.
+/// Unit that is dealt out over objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dealt {
     /// Consecutive ranks; the CPUs of each are neighbours.
     Ranks,
-    /// The CPUs of each rank, or its cores where cores are given out whole.
+    /// The CPUs of each rank, or its cores if shares are whole cores.
     Cpus,
 }
 
-/// Part of a node that is used: the first hardware threads and cores.
+/// Part of a node that is used: its first hardware threads and cores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NodePart {
     /// Number of hardware threads of each core; `None` for all.
@@ -135,18 +135,18 @@ pub struct NodePart {
     pub cores_per_socket: Option<NonZeroU32>,
 }
 
-/// Share of one rank.
+/// Share of the CPUs that one rank gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Share {
-    /// So many hardware threads, which is what Slurm calls CPUs; whole cores of them unless the object is the hardware thread.
+    /// Number of hardware threads, which Slurm calls CPUs. The share has whole cores unless the object is the hardware thread.
     Cpus(NonZeroU32),
-    /// So many cores.
+    /// Number of cores.
     Cores(NonZeroU32),
-    /// As many cores as each rank of the node can have, and one if there are more ranks than cores.
+    /// Cores divided by ranks of the node, rounded down; at least one core.
     Even,
 }
 
-/// Consequence of more shares than there is room for.
+/// Behaviour if the node has less room than the shares need.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Shortage {
     /// The launch is refused.
@@ -154,52 +154,53 @@ pub enum Shortage {
     Refused,
     /// Ranks share CPUs.
     Shared,
-    /// No rank of the node is bound, also where it has more ranks than cores (or hardware threads, if ranks are bound to these).
+    /// No rank of the node is bound. This also applies if the node has more ranks than cores (or than hardware threads, if ranks are bound
+    /// to threads).
     Unbound,
 }
 
-/// Error for a text that is no [`CpuBind`].
+/// Error for a text that is not a [`CpuBind`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CpuBindParseError {
-    /// No such way to bind.
+    /// Unknown kind of binding.
     #[error(
         "there is no CPU binding {text:?}; there are none, threads, cores, l3caches, numa, sockets, gpus, nics, rank, \
          map:<cpus of each rank>, core-map:<cores of each rank> and numa-map:<NUMA node of each rank>"
     )]
     Unknown {
-        /// The text seen.
+        /// The text.
         text: String,
     },
-    /// Something behind the object cannot be read.
+    /// A part after the object is not valid.
     #[error(
         "{text:?} is nothing that a binding may have; there are cpus=N, cores=N, even, threads-per-core=N, cores-per-socket=N, in-order, \
          numbered-over=<objects>, and overcommit or or-none, each once, and over=<objects>, over=<objects>*N or each-over=<objects>, twice"
     )]
     Detail {
-        /// The text seen.
+        /// The text.
         text: String,
     },
-    /// An entry of the map cannot be read.
+    /// An entry of the map is not valid.
     #[error("CPU map: {0}")]
     Map(#[from] CpuSetParseError),
-    /// An entry of the map of cores cannot be read.
+    /// An entry of the map of cores is not valid.
     #[error(transparent)]
     CoreMap(#[from] CoreSetParseError),
-    /// An entry of the map of NUMA nodes is no number.
+    /// An entry of the map of NUMA nodes is not a number.
     #[error("map of NUMA nodes: {0}")]
     NumaMap(#[from] ParseIntError),
 }
 
 impl CpuBind {
-    /// Each rank gets one of these objects, the next rank the next one.
+    /// Binds consecutive ranks to consecutive objects of this kind, one object to each rank.
     pub const fn to(object: Object) -> Self {
         let part = NodePart { threads_per_core: None, cores_per_socket: None };
         let numbering = Numbering::AsDealt;
         Self::To(ObjectBind { object, share: None, deals: [None; 2], numbering, part, shortage: Shortage::Refused })
     }
 
-    /// The same for a node with these ranks of the launch, in their order: a map of the launch's ranks becomes one of the node's.
+    /// The binding for a node with these ranks of the launch, in their order. A map of the launch's ranks becomes a map of local ranks.
     pub fn of_ranks(&self, ranks: impl IntoIterator<Item = u32>) -> Cow<'_, Self> {
         match self {
             Self::RankCoreMap(sets) if !sets.is_empty() => {
@@ -214,7 +215,7 @@ impl CpuBind {
 impl Object {
     const ALL: [Self; 7] = [Self::Thread, Self::Core, Self::Gpu, Self::Nic, Self::L3Cache, Self::Numa, Self::Socket];
 
-    /// The word of [`CpuBind`] for it.
+    /// Word of [`CpuBind`]'s text for this object.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Thread => "threads",
@@ -227,7 +228,7 @@ impl Object {
         }
     }
 
-    /// What it is called in a sentence.
+    /// Name of the object in a sentence.
     pub const fn noun(self) -> &'static str {
         match self {
             Self::Thread => "hardware thread",
@@ -240,7 +241,7 @@ impl Object {
         }
     }
 
-    /// True if it is a device, to which only the cores next to it belong.
+    /// True for devices. Only the cores next to a device belong to it.
     pub const fn is_device(self) -> bool {
         matches!(self, Self::Gpu | Self::Nic)
     }
@@ -249,8 +250,8 @@ impl Object {
         Self::ALL.into_iter().find(|object| object.word() == word)
     }
 
-    /// The object that srun, Hydra, Open MPI or we call so: `hwthread`, `core`, `l3cache`, `numa`, `ldom`, `socket`, `package`, `gpu`,
-    /// `nic` and the like.
+    /// Object with this name in srun, Hydra, Open MPI or Lattice: `hwthread`, `core`, `l3cache`, `numa`, `ldom`, `socket`, `package`, `gpu`,
+    /// `nic` and similar names.
     pub fn called(word: &str) -> Option<Self> {
         Some(match word {
             "hwthread" | "hwthreads" | "thread" => Self::Thread,
@@ -296,7 +297,7 @@ impl FromStr for CpuBind {
 }
 
 impl ObjectBind {
-    /// Devices by which ranks get their cores.
+    /// Devices that determine the cores of ranks.
     fn devices(&self) -> impl Iterator<Item = Object> {
         let over = self.deals.into_iter().flatten().map(|deal| deal.over);
         over.chain([self.object]).filter(|object| object.is_device())
@@ -304,7 +305,7 @@ impl ObjectBind {
 }
 
 impl CpuBind {
-    /// The binding with one more detail of its text.
+    /// The binding with one more option from its text.
     fn detailed(self, text: &str) -> Result<Self, CpuBindParseError> {
         let wrong = || CpuBindParseError::Detail { text: text.to_owned() };
         let Self::To(mut bind) = self else { return Err(wrong()) };
@@ -340,7 +341,7 @@ impl CpuBind {
     }
 }
 
-/// Reads one entry of a map: like a list of the kernel's, but with `+` for its commas, and never empty.
+/// Parses one entry of a map: a CPU list in the kernel's format, with `+` in place of commas. An empty list is an error.
 pub(crate) fn map_entry(text: &str) -> Result<CpuSet, CpuSetParseError> {
     match text.replace('+', ",").parse::<CpuSet>() {
         Ok(set) if set.is_empty() => Err(CpuSetParseError { text: text.to_owned() }),

@@ -1,8 +1,7 @@
-//! Call stacks of ranks that do not get on: what the kernel shows of their threads, and the functions that they are in, if this node has a
-//! debugger.
+//! Call stacks of ranks that hang: the state of their threads in the kernel, and their functions if this node has a debugger.
 //!
-//! The debugger runs as this process's user, and looks at no process of another one: nobody sees what he could not see without it. It reads
-//! no file of the user's that could tell it to run something.
+//! The debugger runs as this process's user and inspects no process of another user, so a user sees nothing new. It reads no file of the
+//! user that could make it run a command.
 
 mod debugger;
 mod threads;
@@ -21,18 +20,18 @@ use self::threads::Thread;
 use crate::process::RankProcess;
 use crate::process_table::ProcessTable;
 
-/// Most bytes of the text of one process.
+/// Limit on the text of one process, in bytes.
 pub const CALL_STACK_MAX: usize = 16 * 1024;
 
-/// Time for the debugger to look at one process.
+/// Time limit for the debugger on one process.
 const DEBUGGER: Duration = Duration::from_secs(10);
-/// Processes that are looked at at the same time.
+/// Number of processes that are inspected at the same time.
 const AT_ONCE: usize = 4;
-/// Processes below a rank's that are followed to the one that computes: shells and wrappers wait for it.
+/// Limit on the chain of child processes from a rank to the process that computes: shells and wrappers wait for their child.
 const FOLLOWED: usize = 8;
 
-/// Returns the stacks of these ranks in words, one text for each rank that still runs: equal for ranks in the same functions. Blocks until
-/// `deadline` at the latest, but for the time that `/proc` takes; ranks whose turn has not come by then are shown without functions.
+/// Returns the stacks of these ranks as text, one for each rank that still runs. Ranks in the same functions have equal texts. Blocks until
+/// `deadline` at most, plus the time that `/proc` takes. Ranks that are not inspected before `deadline` are shown without functions.
 pub fn call_stacks(ranks: &[&RankProcess], deadline: Instant) -> Vec<Option<String>> {
     let table = ProcessTable::read().ok();
     let debugger = Debugger::find();
@@ -46,7 +45,7 @@ pub fn call_stacks(ranks: &[&RankProcess], deadline: Instant) -> Vec<Option<Stri
             }
             let pid = table.as_ref().map_or(rank.pid(), |table| computing(table, rank.pid()));
             let text = stack_of(pid, debugger.as_ref(), deadline);
-            // A number that was given to another process meanwhile tells nothing.
+            // After a reap the number may belong to another process.
             if !rank.is_reaped()
                 && let Ok(mut texts) = texts.lock()
             {
@@ -56,7 +55,7 @@ pub fn call_stacks(ranks: &[&RankProcess], deadline: Instant) -> Vec<Option<Stri
     };
     thread::scope(|scope| {
         for _ in 1..AT_ONCE.min(ranks.len()) {
-            // Where no thread can be had, there are fewer.
+            // If a thread cannot be started, fewer threads do the work.
             let _ = thread::Builder::new().name("call-stacks".to_owned()).spawn_scoped(scope, work);
         }
         work();
@@ -65,7 +64,7 @@ pub fn call_stacks(ranks: &[&RankProcess], deadline: Instant) -> Vec<Option<Stri
     (0..ranks.len()).map(|index| texts.remove(&index).flatten()).collect()
 }
 
-/// The process that a rank's own waits for: its only child's only child, and so on.
+/// The process that a rank's process waits for: its only child, the only child of that, and so on.
 fn computing(table: &ProcessTable, rank: Pid) -> Pid {
     let mut pid = rank;
     for _ in 0..FOLLOWED {
@@ -77,7 +76,7 @@ fn computing(table: &ProcessTable, rank: Pid) -> Pid {
     pid
 }
 
-/// The stack of a process; `None` if there is none of this number.
+/// The stack of a process; `None` if no process has this number.
 fn stack_of(pid: Pid, debugger: Option<&Debugger>, deadline: Instant) -> Option<String> {
     let threads = Thread::all(pid);
     if threads.is_empty() {
@@ -87,11 +86,11 @@ fn stack_of(pid: Pid, debugger: Option<&Debugger>, deadline: Instant) -> Option<
     let seen = match debugger {
         None => Err("no debugger was found (gdb, eu-stack)".to_owned()),
         Some(_) if left.is_zero() => Err("no time was left for the debugger".to_owned()),
-        // Of a program that has become somebody else, the debugger would have to be root.
+        // The debugger would need root for a program that has changed its user.
         Some(_) if owner(pid) != Some(geteuid().as_raw()) => Err("the process is another user's".to_owned()),
         Some(debugger) => debugger.look_at(pid, left.min(DEBUGGER)),
     };
-    // It may have ended meanwhile.
+    // The process may have ended meanwhile.
     let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
     let name = String::from_utf8_lossy(&name);
     let name = if name.trim_end().is_empty() { "a process without a name" } else { name.trim_end() };
@@ -115,7 +114,7 @@ fn count(threads: usize) -> String {
     if threads == 1 { "1 thread".to_owned() } else { format!("{threads} threads") }
 }
 
-/// Leaves whole lines of a text that is too long.
+/// Cuts a text that is too long at the end of a line.
 fn cut(mut text: String) -> String {
     const MORE: &str = "...\n";
     if text.len() > CALL_STACK_MAX {

@@ -1,5 +1,5 @@
-//! Capabilities of root's processes: a fork server and its children have those in force that their work takes, and no others
-//! (capabilities(7)). Sets belong to threads; each call here is made while the process has one.
+//! Capabilities of root's processes: a fork server and its children have only the capabilities in force that they need
+//! (capabilities(7)). Capability sets belong to threads; the process has one thread at each call in this module.
 
 #![expect(unsafe_code, reason = "capabilities have no safe wrapper here")]
 
@@ -13,15 +13,15 @@ use nix::libc::{self, c_int};
 pub struct Capabilities(u64);
 
 impl Capabilities {
-    /// None.
+    /// The empty set.
     pub const NONE: Self = Self(0);
-    /// All that a process may have.
+    /// All capabilities.
     pub const ALL: Self = Self(u64::MAX);
-    /// CAP_SYS_ADMIN, which CXI services take.
+    /// CAP_SYS_ADMIN, which CXI services need.
     pub const SYS_ADMIN: Self = Self(1 << 21);
 
-    /// Those of a fork server: it looks at processes and files of all users, kills what they leave, and makes processes of users, with
-    /// their limits and without a bounding set.
+    /// Capabilities of a fork server. It inspects processes and files of all users, kills leftover processes, and makes processes of
+    /// users, with their limits and without a bounding set.
     pub(crate) const OF_FORK_SERVER: Self = Self(
         1 << 2          // CAP_DAC_READ_SEARCH: /proc/PID/fd, the list of revoked certificates in a daemon's directory
         | 1 << 5        // CAP_KILL
@@ -45,7 +45,7 @@ impl BitOr for Capabilities {
     }
 }
 
-/// The call's version, `_LINUX_CAPABILITY_VERSION_3` of `linux/capability.h`: 64 capabilities in two words for each set.
+/// Version of the call, `_LINUX_CAPABILITY_VERSION_3` of `linux/capability.h`: 64 capabilities in two words per set.
 const VERSION_3: u32 = 0x2008_0522;
 const THIS_THREAD: c_int = 0;
 
@@ -66,32 +66,32 @@ struct Half {
     inheritable: u32,
 }
 
-/// Leaves in force what `kept` names, and beside it in reach of [`raise_capabilities`] what `raisable` names; the rest goes for good.
+/// Keeps `kept` in force, and `raisable` available to [`raise_capabilities`]; drops all other capabilities permanently.
 ///
 /// # Errors
-/// As capset(2).
+/// Returns the error of capset(2).
 pub(crate) fn confine(kept: Capabilities, raisable: Capabilities) -> nix::Result<()> {
     let permitted = permitted()?;
     set(permitted.and(kept), permitted.and(kept | raisable))
 }
 
-/// Puts capabilities in force that are in this process's reach.
+/// Puts capabilities in force that this process is permitted to have.
 ///
 /// # Errors
-/// As capset(2).
+/// Returns the error of capset(2).
 pub fn raise_capabilities(wanted: Capabilities) -> nix::Result<()> {
     let permitted = permitted()?;
     set(permitted.and(wanted | Capabilities::OF_FORK_SERVER), permitted)
 }
 
-/// Empties this thread's effective, permitted and inheritable sets, and with them the ambient one.
+/// Clears this thread's effective, permitted and inheritable sets, and thereby its ambient set.
 pub(crate) fn drop_capabilities() -> nix::Result<()> {
     set(Capabilities::NONE, Capabilities::NONE)
 }
 
 fn permitted() -> nix::Result<Capabilities> {
     let mut halves = [Half::default(); 2];
-    // SAFETY: both point to what the call expects for this version.
+    // SAFETY: both pointers have the types that the call expects for this version.
     let result = unsafe { libc::syscall(libc::SYS_capget, &raw const HEADER, halves.as_mut_ptr()) };
     Errno::result(result)?;
     Ok(Capabilities(u64::from(halves[0].permitted) | u64::from(halves[1].permitted) << 32))
@@ -104,8 +104,8 @@ fn set(effective: Capabilities, permitted: Capabilities) -> nix::Result<()> {
         inheritable: 0,
     };
     let halves = [half(0), half(32)];
-    // SAFETY: both point to what the call expects for this version, and it writes only to a header of an unknown version, which this is
-    // not on any Linux since 2.6.26.
+    // SAFETY: both pointers have the types that the call expects for this version. The call writes only to a header of an unknown
+    // version; every Linux since 2.6.26 has this version.
     let result = unsafe { libc::syscall(libc::SYS_capset, &raw const HEADER, halves.as_ptr()) };
     Errno::result(result).map(drop)
 }

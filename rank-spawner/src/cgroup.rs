@@ -1,15 +1,15 @@
-//! Control groups (version 2) of session processes. Whatever a session process starts is born into its group and cannot leave it; the
-//! kernel kills a group at once, and says when nothing is left in it. A process that forks faster than a table of processes is read
-//! gains nothing by that.
+//! Control groups (version 2) of session processes. Each process that a session process starts is created in its group and cannot
+//! leave it. The kernel kills a group at once, and reports when it is empty. A process therefore cannot escape by forking faster than
+//! a process table can be read.
 //!
 //! ```text
 //! group of the daemon
-//!   └─ lattice-forks-PID-N    of one fork server, which holds a lock on the directory
-//!        ├─ 1, 2, ...         of a session each: its process, and all that this starts
-//!        └─ leaving           session processes that kill what is left in their groups
+//!   └─ lattice-forks-PID-N    of one fork server, which locks the directory
+//!        ├─ 1, 2, ...         of one session each: its process, and all that this process starts
+//!        └─ leaving           session processes that kill the rest of their groups
 //! ```
-//! No controller is enabled, so that the groups may lie beside processes of the daemon's. The fork server makes the groups and
-//! ends them ([`session_group`]); a session process clears its own before it reports ([`OwnCgroup`]).
+//! No controller is enabled, so the groups can be siblings of the daemon's processes. The fork server makes and removes the groups
+//! ([`session_group`]); a session process clears its own group before it reports ([`OwnCgroup`]).
 
 mod own_group;
 mod place;
@@ -24,26 +24,26 @@ pub use self::own_group::OwnCgroup;
 pub(crate) use self::place::usable_directory;
 pub(crate) use self::session_group::{ServerCgroup, SessionCgroup};
 
-/// File of a group: its processes; a number that is written joins it.
+/// File of a group: lists its processes. A process joins the group when its number is written here.
 const PROCESSES: &str = "cgroup.procs";
-/// File of a group: kills all its processes when 1 is written.
+/// File of a group: writing 1 kills all its processes.
 const KILL: &str = "cgroup.kill";
-/// File of a group that says when it has no process any more.
+/// File of a group: shows if the group has processes.
 const EVENTS: &str = "cgroup.events";
-/// Group of session processes that clear their own.
+/// Group of session processes that clear their session groups.
 const LEAVING: &str = "leaving";
 
 /// Reason why session processes have no control groups.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CgroupError {
-    /// No hierarchy of version 2 is mounted where this process's group can be seen.
+    /// No cgroup2 file system is mounted at a place that shows this process's group.
     #[error("no cgroup2 file system is mounted that has this process's group")]
     NotMounted,
     /// The kernel is older than 5.14.
     #[error("the kernel has no cgroup.kill, which came with Linux 5.14")]
     NoKill,
-    /// The group is another's to change.
+    /// This process may not change the group.
     #[error("cannot make control groups in {}: {error}", path.display())]
     NotWritable {
         /// Directory of the group.
@@ -53,7 +53,7 @@ pub enum CgroupError {
     },
 }
 
-/// Watch on the processes of a group.
+/// Monitor of the processes of a group.
 #[derive(Debug)]
 struct Population(File);
 
@@ -62,7 +62,7 @@ impl Population {
         File::open(group.join(EVENTS)).map(Self)
     }
 
-    /// Returns false if no process of the group runs. A change after this call makes the descriptor ready, for `POLLPRI`.
+    /// Returns true if the group has processes. A change after this call makes the descriptor ready for `POLLPRI`.
     fn any(&self) -> io::Result<bool> {
         let (mut text, mut file) = (String::new(), &self.0);
         file.rewind()?;

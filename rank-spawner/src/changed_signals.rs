@@ -1,5 +1,5 @@
-//! Signals that do not have their default action in this process. A child gives them back their default before it executes its program, and
-//! leaves the others alone: a call for each of 64 signals in each child would be most of its system calls.
+//! Signals that do not have their default action in this process. A child resets only these before it executes its program. A reset of all 64
+//! signals in each child would be most of its system calls.
 
 #![expect(unsafe_code, reason = "reads actions, also of signals that the C library keeps for itself")]
 
@@ -14,22 +14,22 @@ const SIGNALS: c_int = 64;
 /// Length of the kernel's mask of signals, in bytes.
 const MASK_LEN: usize = SIGNALS as usize / 8;
 
-/// Signals as a bit mask, in which bit 0 is signal 1.
+/// Set of signals as a bit mask; bit 0 is signal 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SignalNumbers(u64);
 
 impl SignalNumbers {
-    /// Reads which signals have another action than the default one in this process.
+    /// Reads the signals that do not have their default action in this process.
     fn with_other_actions() -> Self {
         let others = (1..=SIGNALS).filter(|&signal| has_other_action(signal));
         Self(others.map(|signal| 1 << (signal - 1)).fold(0, |mask, bit| mask | bit))
     }
 
-    /// Gives each of these signals its default action in the calling process. Makes system calls and nothing else: a child that shares the memory of
-    /// its parent may call it.
+    /// Resets each of these signals to its default action in the calling process. Makes system calls and nothing else, so a child that shares
+    /// its parent's memory may call it.
     pub(crate) fn give_default_actions(self) {
-        // The kernel's `sigaction` of four words, all zero: SIG_DFL, no flags, no restorer, an empty mask. The C library's call
-        // refuses signals 32 and 33, which may be ignored nevertheless.
+        // The kernel's `sigaction` of four words, all zero: SIG_DFL, no flags, no restorer, an empty mask. The C library's function rejects
+        // signals 32 and 33, which may be ignored all the same.
         let default = [0 as c_ulong; 4];
         let mut left = self.0;
         while left != 0 {
@@ -43,25 +43,26 @@ impl SignalNumbers {
 }
 
 fn has_other_action(signal: c_int) -> bool {
-    // The kernel's `sigaction` of four words, of which the first is the handler.
+    // The kernel's `sigaction` of four words; the first is the handler.
     let mut action = [0 as c_ulong; 4];
     let no_new = ptr::null::<c_void>();
-    // SAFETY: a null new action only reads the present one into `action`, which is ours and as large as the kernel's type.
+    // SAFETY: with a null new action the call only reads the present action into `action`, which this function owns and which has the kernel's
+    // size.
     let read = unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, no_new, action.as_mut_ptr(), MASK_LEN) };
     read == 0 && action[0] != libc::SIG_DFL as c_ulong
 }
 
-/// All signals that had another action than the default one at some time.
+/// All signals that had a non-default action at the time of a look.
 #[derive(Debug, Default)]
 pub(crate) struct ChangedSignals(AtomicU64);
 
 impl ChangedSignals {
-    /// Adds those of now. An action that is changed later is unknown until the next call.
+    /// Adds the signals that have a non-default action now. A later change is unknown until the next call.
     pub(crate) fn look(&self) {
         self.0.fetch_or(SignalNumbers::with_other_actions().0, Ordering::Relaxed);
     }
 
-    /// Those that were seen.
+    /// Signals found so far.
     pub(crate) fn seen(&self) -> SignalNumbers {
         SignalNumbers(self.0.load(Ordering::Relaxed))
     }

@@ -1,9 +1,8 @@
-//! The code that a rank's process runs between `clone` and `execve`.
+//! Code that a rank's process runs between `clone` and `execve`.
 //!
-//! The child shares the memory of the launcher and has a stack of its own, while the thread that made it is suspended
-//! (`CLONE_VM | CLONE_VFORK`). Other threads of the launcher go on. So it makes system calls and nothing else: it takes no
-//! lock, allocates nothing, cannot panic, and reads only what [`ChildSetup`] points to. The wrappers of nix that are used here
-//! are the bare calls.
+//! The child shares the launcher's memory and has its own stack. The thread that made it is suspended (`CLONE_VM | CLONE_VFORK`); other threads
+//! of the launcher continue. The child therefore makes system calls and nothing else: it takes no lock, allocates nothing, cannot panic, and
+//! reads only through [`ChildSetup`]. The nix wrappers that it uses are bare system calls.
 
 #![expect(unsafe_code, reason = "system calls in a child that shares our memory; see the module's rules")]
 
@@ -31,38 +30,38 @@ use crate::stack::ChildStack;
 use crate::stdio::{JOB_MEMORY_FD, NODE_MEMORY_FD, PMI_FD};
 use crate::syscalls::ask_for_stop;
 
-/// What a rank does when it has executed its program.
+/// Behaviour of a rank after it has executed its program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AtExec {
-    /// It runs.
+    /// The program runs.
     #[default]
     Run,
-    /// It is stopped before the first instruction of its program, until it is sent SIGCONT.
+    /// The rank is stopped before the first instruction of its program, until it receives SIGCONT.
     Stop,
 }
 
-/// A step on the way from the launcher to the rank's program; as text it follows the word "cannot".
+/// Step between the start of a rank's process and its program; as text it follows the word "cannot".
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Step {
-    /// Becoming the leader of a session.
+    /// Becoming a session leader.
     Session,
-    /// Asking to be killed when the launcher dies.
+    /// Setting the signal that kills the rank when the launcher dies.
     ParentDeathSignal,
-    /// Putting the standard streams in place.
+    /// Installing the standard streams.
     StandardStreams,
-    /// Making its pseudo-terminal the controlling one.
+    /// Making its pseudo-terminal the controlling terminal.
     ControllingTerminal,
-    /// Putting the PMI socket in place.
+    /// Installing the PMI socket.
     PmiSocket,
-    /// Putting the job's memory in place.
+    /// Installing the job's memory.
     JobMemory,
-    /// Putting the memory of the node's ranks in place.
+    /// Installing the memory of the node's ranks.
     NodeMemory,
-    /// Closing every other descriptor.
+    /// Closing all other descriptors.
     CloseOthers,
-    /// Entering the working directory.
+    /// Changing to the working directory.
     Directory,
     /// Binding to CPUs.
     Affinity,
@@ -72,7 +71,7 @@ pub enum Step {
     Priority,
     /// Setting a resource limit.
     Limit(LimitedResource),
-    /// Letting signals through.
+    /// Unblocking signals.
     SignalMask,
     /// Stopping before the program's first instruction.
     Stop,
@@ -103,14 +102,14 @@ impl fmt::Display for Step {
     }
 }
 
-/// The step that failed, and why.
+/// The failed step and its error.
 #[derive(Clone, Copy)]
 pub(crate) struct Failure {
     pub(crate) step: Step,
     pub(crate) errno: Errno,
 }
 
-/// Prepared by the parent: everything that the child needs.
+/// Input of the child, prepared by the parent.
 pub(crate) struct ChildSetup<'a> {
     pub(crate) session: RankSession,
     /// The launcher's process number.
@@ -126,11 +125,11 @@ pub(crate) struct ChildSetup<'a> {
     pub(crate) directory: Option<&'a CStr>,
     pub(crate) umask: Option<Mode>,
     pub(crate) affinity: Option<Affinity<'a>>,
-    /// Mode of `set_mempolicy(2)`, and a bit mask of NUMA nodes.
+    /// Mode of `set_mempolicy(2)` and a bit mask of NUMA nodes.
     pub(crate) memory: Option<(c_int, &'a [c_ulong])>,
     pub(crate) priority: Priority,
     pub(crate) limits: &'a [Limit],
-    /// Signals to be given their default actions.
+    /// Signals to reset to their default actions.
     pub(crate) changed_signals: SignalNumbers,
     pub(crate) at_exec: AtExec,
     pub(crate) program: &'a CStr,
@@ -138,7 +137,7 @@ pub(crate) struct ChildSetup<'a> {
     pub(crate) argv: &'a [*const c_char],
     /// Ends with a null pointer.
     pub(crate) envp: &'a [*const c_char],
-    /// Written by the child, read by the parent when the child has gone.
+    /// Written by the child; read by the parent after the child has exited.
     pub(crate) failure: Cell<Option<Failure>>,
 }
 
@@ -146,8 +145,8 @@ pub(crate) struct ChildSetup<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct Affinity<'a> {
     pub(crate) planned: &'a [c_ulong],
-    /// What the kernel made of it, as long as its longest mask. Written by the child before it executes its program, which may choose others
-    /// at once; without a bit if the kernel does not tell.
+    /// Mask that the kernel reports after the call, as long as its longest mask; all bits are 0 if it reports none. The child writes it before
+    /// it executes its program, which may change its mask at once.
     pub(crate) given: &'a [Cell<c_ulong>],
 }
 
@@ -158,61 +157,60 @@ impl Affinity<'_> {
         // SAFETY: pointer and length describe `planned`, which is only read.
         Errno::result(unsafe { libc::sched_setaffinity(0, len, self.planned.as_ptr().cast()) })?;
         let len = size_of_val(self.given);
-        // SAFETY: pointer and length describe `given`, whose cells may be written to, and which nobody else uses meanwhile.
+        // SAFETY: pointer and length describe `given`. Its cells are writable, and no other code uses them during the call.
         unsafe { libc::sched_getaffinity(0, len, self.given.as_ptr().cast_mut().cast()) };
         Ok(())
     }
 }
 
-/// Session of a rank, which is the leader of it and of its only process group.
+/// Session of a rank. The rank leads the session and its only process group.
 ///
-/// The kernel's groups of sessions (`sched_autogroup_enabled`) share the CPUs: ranks in the launcher's session would have the share of one
-/// process together, where other sessions keep the CPUs busy. And whatever asks a terminal for something there (`bash -i`, a password) would be
-/// stopped without a word, as a background job of the launcher's terminal.
+/// The kernel's autogroups (`sched_autogroup_enabled`) share the CPUs between sessions. On busy CPUs, all ranks in the launcher's session would
+/// together get the share of one process. There a program that reads from the terminal (`bash -i`, a password prompt) would be a background job
+/// of the launcher's terminal, and would be stopped silently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RankSession {
-    /// It has no terminal.
+    /// The rank has no terminal.
     WithoutTerminal,
-    /// Its terminal is the rank's standard input.
+    /// The rank's terminal is its standard input.
     OnItsTerminal,
 }
 
-/// Shows that the thread which holds it has blocked all its signals. It cannot be sent to another thread.
+/// Proof that this thread has blocked all its signals. The value cannot be sent to another thread.
 pub(crate) struct SignalsBlocked(PhantomData<*const ()>);
 
 impl SignalsBlocked {
-    /// Blocks all signals in the calling thread, for good.
+    /// Blocks all signals in the calling thread permanently.
     pub(crate) fn for_this_thread() -> nix::Result<Self> {
         pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None)?;
         Ok(Self(PhantomData))
     }
 }
 
-/// Makes a child that carries out `setup`; returns when it has executed its program or ended, as a zombie with
-/// `setup.failure` set.
+/// Makes a child that runs `setup`. Returns after the child has executed its program, or has exited with `setup.failure` set and is a zombie.
 ///
-/// The kernel copies neither the memory nor its page tables, so the cost does not depend on the size of this process.
+/// The kernel copies neither memory nor page tables, so the cost is independent of the size of this process.
 pub(crate) fn clone(setup: &ChildSetup<'_>, stack: &mut ChildStack, _: &SignalsBlocked) -> nix::Result<(Pid, OwnedFd)> {
     let mut pidfd: c_int = -1;
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
     let argument = ptr::from_ref(setup).cast_mut().cast();
-    // SAFETY: CLONE_VFORK suspends this thread until the child no longer uses our memory, so `setup`, all it points to and
-    // the stack outlive that use, and nobody else touches them (`ChildSetup` is not `Sync`). `stack.top()` is the aligned end of
-    // a mapping that one child at a time runs on. All signals are blocked, so no handler runs in the child. The kernel
-    // writes the descriptor of CLONE_PIDFD to `pidfd`. `run` gets the argument it asks for.
+    // SAFETY: CLONE_VFORK suspends this thread until the child no longer uses its memory, so `setup`, its referents and the stack outlive that
+    // use. No other thread uses them (`ChildSetup` is not `Sync`). `stack.top()` is the aligned end of a mapping that one child at a time uses.
+    // All signals are blocked, so no handler runs in the child. The kernel writes the descriptor of CLONE_PIDFD to `pidfd`. `run` gets the
+    // argument type that it expects.
     let result = unsafe { libc::clone(run, stack.top(), flags, argument, &raw mut pidfd) };
     let pid = Errno::result(result)?;
-    // SAFETY: `clone` succeeded, so the kernel has put a new descriptor there, which nobody else owns.
+    // SAFETY: `clone` succeeded, so `pidfd` is a new descriptor that has no other owner.
     Ok((Pid::from_raw(pid), unsafe { OwnedFd::from_raw_fd(pidfd) }))
 }
 
 /// The child's main function. Only [`clone`] may call it, with a pointer to [`ChildSetup`].
 extern "C" fn run(setup: *mut c_void) -> c_int {
-    // SAFETY: `clone` passes setup that live until this process has gone or executed its program.
+    // SAFETY: `clone` passes a setup that lives until this process has exited or executed its program.
     let setup = unsafe { &*setup.cast::<ChildSetup<'_>>() };
     let Err(failure) = setup.run();
     setup.failure.set(Some(failure));
-    // SAFETY: leaves without running the launcher's exit handlers.
+    // SAFETY: exits without running the launcher's exit handlers.
     unsafe { libc::_exit(127) }
 }
 
@@ -222,30 +220,30 @@ impl ChildSetup<'_> {
         self.tie_to_parent()?;
         self.place_descriptors()?;
         self.settle()?;
-        // Last among the settings: a limit of descriptors or memory must not hinder those above.
+        // After all other settings: a limit on descriptors or memory must not make them fail.
         for limit in self.limits {
             let step = Step::Limit(limit.resource);
             setrlimit(limit.resource.to_nix(), limit.soft, limit.hard).map_err(at(step))?;
         }
-        // In this order, as a handler would run in the launcher's memory.
+        // Default actions precede unblocking: a handler would run in the launcher's memory.
         self.changed_signals.give_default_actions();
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None).map_err(at(Step::SignalMask))?;
         if self.at_exec == AtExec::Stop {
             ask_for_stop().map_err(at(Step::Stop))?;
         }
-        // SAFETY: the program is a C string, both arrays end with a null pointer and point to C strings; all are alive.
+        // SAFETY: the program is a C string. Both arrays end with a null pointer and point to C strings. All are alive.
         unsafe { libc::execve(self.program.as_ptr(), self.argv.as_ptr(), self.envp.as_ptr()) };
         Err(Failure { step: Step::Exec, errno: Errno::last() })
     }
 
-    /// Makes the kernel kill this process when the thread that started it dies, and makes sure that it has not died yet.
+    /// Makes the kernel kill this process when the thread that started it dies, and checks that the launcher is still alive.
     fn tie_to_parent(&self) -> Result<(), Failure> {
         prctl::set_pdeathsig(Signal::SIGKILL).map_err(at(Step::ParentDeathSignal))?;
         if getppid() == self.parent { Ok(()) } else { Err(at(Step::ParentDeathSignal)(Errno::ESRCH)) }
     }
 
     fn place_descriptors(&self) -> Result<(), Failure> {
-        // First out of the way of the targets, so that no target overwrites another's source.
+        // First moves the sources above the targets, so that no target overwrites another's source.
         let [input, output, errors] = self.streams;
         let stream = |fd| above_targets(fd, Step::StandardStreams);
         let streams = [stream(input)?, stream(output)?, stream(errors)?];
@@ -257,11 +255,11 @@ impl ChildSetup<'_> {
             place(source, target, Step::StandardStreams)?;
         }
         if self.session == RankSession::OnItsTerminal {
-            // SAFETY: the call takes integers: standard input, and that nobody is to lose this terminal to us.
+            // SAFETY: the arguments are integers: standard input, and 0 so that no other session loses this terminal.
             let taken = unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) };
             Errno::result(taken).map_err(at(Step::ControllingTerminal))?;
         }
-        // All between and behind the targets is closed.
+        // All descriptors between and above the targets are closed.
         let mut first_other = 3;
         let others = [
             (pmi, PMI_FD, Step::PmiSocket),
@@ -279,7 +277,7 @@ impl ChildSetup<'_> {
         close(first_other as c_uint, c_uint::MAX)
     }
 
-    /// Sets what the program finds around itself: umask, directory, CPUs, memory. Without CLONE_FS the first two are the child's own.
+    /// Sets umask, directory, CPUs, memory policy and niceness. Without CLONE_FS the first two belong to the child alone.
     fn settle(&self) -> Result<(), Failure> {
         if let Some(mask) = self.umask {
             umask(mask);
@@ -291,10 +289,9 @@ impl ChildSetup<'_> {
             affinity.take().map_err(at(Step::Affinity))?;
         }
         if let Some((mode, nodes)) = self.memory {
-            // The kernel reads one bit less than it is told.
+            // The kernel reads one bit less than the argument.
             let bits = size_of_val(nodes) * 8 + 1;
-            // SAFETY: pointer and number of bits describe `nodes`, which is only read; the policy is that of this thread, and stays when
-            // it executes its program.
+            // SAFETY: pointer and number of bits describe `nodes`, which is only read. The policy belongs to this thread and survives exec.
             let result = unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, nodes.as_ptr(), bits) };
             Errno::result(result).map_err(at(Step::Memory))?;
         }
@@ -307,13 +304,13 @@ fn at(step: Step) -> impl Fn(Errno) -> Failure {
     move |errno| Failure { step, errno }
 }
 
-/// Makes `target` the same open file as `source`, another number, and keeps it open in the program.
+/// Makes `target` a duplicate of `source` that stays open in the program.
 fn place(source: RawFd, target: RawFd, step: Step) -> Result<(), Failure> {
-    // SAFETY: the child's table of descriptors is its own copy; nothing of the launcher's is closed.
+    // SAFETY: the child's descriptor table is its own copy; the call closes no descriptor of the launcher.
     Errno::result(unsafe { libc::dup2(source, target) }).map(drop).map_err(at(step))
 }
 
-/// A copy of `fd` whose number is above all target numbers; `fd` itself where it already is.
+/// Copy of `fd` with a number above all targets; `fd` itself if its number is already above them.
 fn above_targets(fd: RawFd, step: Step) -> Result<RawFd, Failure> {
     if fd > NODE_MEMORY_FD {
         return Ok(fd);
@@ -325,7 +322,7 @@ fn above_targets(fd: RawFd, step: Step) -> Result<RawFd, Failure> {
 
 /// Closes the descriptors `first..=last` (Linux 5.9).
 fn close(first: c_uint, last: c_uint) -> Result<(), Failure> {
-    // SAFETY: the child's table of descriptors is its own copy; nothing of the launcher's is closed.
+    // SAFETY: the child's descriptor table is its own copy; the call closes no descriptor of the launcher.
     let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     Errno::result(result).map(drop).map_err(at(Step::CloseOthers))
 }

@@ -9,19 +9,18 @@ use nix::unistd::getpid;
 
 use crate::syscalls;
 
-/// Number of CPUs that this process can keep busy, by its affinity and its cgroup's quota; 1 if that cannot be found out.
+/// Number of CPUs that this process can keep busy, from its affinity and its cgroup's quota; 1 if the system does not report them.
 ///
-/// Cached from the first call on, here or in the process that this one was forked from: it takes a dozen system calls.
+/// The first call caches the number, in this process or in the one that forked it: it takes a dozen system calls.
 pub fn usable_cpus() -> NonZeroUsize {
     static CPUS: OnceLock<NonZeroUsize> = OnceLock::new();
     *CPUS.get_or_init(|| available_parallelism().unwrap_or(NonZeroUsize::MIN))
 }
 
-/// The CPUs on which the kernel lets this process run now, its first thread that is. They change when somebody changes its affinity or the CPUs of
-/// its control group.
+/// CPUs on which the kernel now lets this process (its first thread) run. A change of its affinity or of its control group's CPUs changes them.
 ///
 /// # Errors
-/// Fails if the kernel does not tell them.
+/// Fails if the kernel does not report them.
 pub fn allowed_cpus() -> nix::Result<CpuSet> {
     Ok(CpuSet::from_mask(&syscalls::affinity_of(getpid())?))
 }

@@ -1,7 +1,7 @@
-//! Socket that passes open descriptors to another process, each with a few bytes that say what it is.
+//! Socket that passes open descriptors to another process, each with a few bytes that describe it.
 //!
 //! ```text
-//! daemon: one end, send(bytes, descriptor) ──> child: the other end, receive() for ever
+//! daemon: one end, send(bytes, descriptor) ──> child: the other end, receives in a loop
 //! ```
 
 use std::io::{self, IoSlice};
@@ -13,40 +13,40 @@ use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockTy
 
 use crate::syscalls::{Packet, receive_packet};
 
-/// One end of a pair of sockets for descriptors. Packets keep their bounds; neither end blocks.
+/// One end of a pair of sockets for descriptors. The socket preserves packet boundaries; neither end blocks.
 #[derive(Debug)]
 pub struct DescriptorSocket {
     socket: OwnedFd,
 }
 
-/// Descriptor that came, with its bytes.
+/// Received descriptor with its bytes.
 #[derive(Debug)]
 pub struct Passed {
-    /// Bytes that came with it.
+    /// Bytes of the packet.
     pub bytes: Vec<u8>,
     /// The descriptor, close-on-exec.
     pub descriptor: OwnedFd,
 }
 
-/// Most bytes that can come with a descriptor.
+/// Limit on the bytes that accompany a descriptor.
 pub const PASSED_BYTES_MAX: usize = 512;
 
 impl DescriptorSocket {
-    /// The two ends.
+    /// Returns the two ends.
     ///
     /// # Errors
-    /// Fails when the system has no descriptor left.
+    /// Fails if no descriptor is left.
     pub fn pair() -> io::Result<(Self, Self)> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let (one, other) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
         Ok((Self { socket: one }, Self { socket: other }))
     }
 
-    /// Passes a descriptor on; this process keeps its own.
+    /// Sends a descriptor; this process keeps its own copy.
     ///
     /// # Errors
-    /// `WouldBlock` if the other end has taken too few of those before, `BrokenPipe` or `ConnectionReset` if it is closed; `InvalidInput` for more than
-    /// [`PASSED_BYTES_MAX`] bytes, and for none, which would look like the end.
+    /// `WouldBlock` if too many earlier packets are unread. `BrokenPipe` or `ConnectionReset` if the other end is closed. `InvalidInput` for
+    /// more than [`PASSED_BYTES_MAX`] bytes, and for 0 bytes, which would look like end of file.
     pub fn send(&self, bytes: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<()> {
         if bytes.is_empty() || bytes.len() > PASSED_BYTES_MAX {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -58,11 +58,11 @@ impl DescriptorSocket {
         Ok(())
     }
 
-    /// Receives the next descriptor that has come; `None` when the other end is closed. Packets without a descriptor, which
-    /// is how they come to a process that has none left, are passed over.
+    /// Receives the next descriptor; `None` if the other end is closed. Skips packets without a descriptor: a packet loses its descriptor if
+    /// this process has no free descriptor number.
     ///
     /// # Errors
-    /// `WouldBlock` if none has come.
+    /// `WouldBlock` if no packet has arrived.
     pub fn try_receive(&self) -> io::Result<Option<Passed>> {
         loop {
             let mut bytes = [0; PASSED_BYTES_MAX];
@@ -76,10 +76,10 @@ impl DescriptorSocket {
         }
     }
 
-    /// Waits for the next descriptor, which blocks this thread; `None` when the other end is closed.
+    /// Receives the next descriptor and blocks this thread until one arrives; `None` if the other end is closed.
     ///
     /// # Errors
-    /// Fails as the system does; never with `WouldBlock`.
+    /// Returns the error of the system call; never `WouldBlock`.
     pub fn receive_blocking(&self) -> io::Result<Option<Passed>> {
         loop {
             match self.try_receive() {
@@ -95,7 +95,7 @@ impl DescriptorSocket {
 }
 
 impl From<OwnedFd> for DescriptorSocket {
-    /// The end that is this descriptor, made by [`DescriptorSocket::pair`] in another process.
+    /// Uses a descriptor that [`DescriptorSocket::pair`] made in another process.
     fn from(socket: OwnedFd) -> Self {
         Self { socket }
     }
@@ -108,7 +108,7 @@ impl From<DescriptorSocket> for OwnedFd {
 }
 
 impl AsFd for DescriptorSocket {
-    /// Readable when a descriptor has come.
+    /// Readable when a descriptor has arrived.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

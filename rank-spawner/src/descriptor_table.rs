@@ -1,8 +1,8 @@
-//! The size of this process's table of open files.
+//! Size of this process's table of open files.
 //!
 //! Linux enlarges a table that threads share only after an RCU grace period: 8 to 25 ms on an idle machine with 16 cores. A table doubles
-//! from 64 entries on, and each thread that opens a file waits as long. A process therefore reserves its table before its first thread. The
-//! size is kept by `exec`; a forked child begins with a table that fits its open files.
+//! from 64 entries on, and each thread that opens a file waits meanwhile. A process therefore reserves its table before its first thread.
+//! `exec` keeps the size; a forked child starts with a table that fits its open files.
 
 use std::fs::File;
 use std::io;
@@ -14,21 +14,21 @@ use nix::unistd::close;
 
 use crate::process_table::own_threads;
 
-/// Number of descriptors that a process will have open at once.
+/// Number of descriptors that a process will have open at the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DescriptorPlan {
     /// Ranks that the process starts.
     pub ranks: usize,
-    /// Connections and files beside those of ranks.
+    /// Connections and files in addition to the ranks' descriptors.
     pub others: usize,
 }
 
 impl DescriptorPlan {
-    /// Descriptors of a rank: PMI socket, three streams, and the process; the other ends while it is started.
+    /// Descriptors of a rank: PMI socket, three streams and the process, and the opposite ends during its start.
     const OF_RANK: usize = 8;
-    /// Descriptors of the process itself.
+    /// Descriptors of the process's own.
     const OWN: usize = 128;
-    /// Entries of the smallest table, which has 8 KiB. It has room for about 200 spawned ranks.
+    /// Entries of the smallest table (8 KiB), enough for about 200 spawned ranks.
     const LEAST: usize = 1024;
 
     /// Number of entries of the table.
@@ -38,15 +38,15 @@ impl DescriptorPlan {
         if planned > Self::LEAST { planned } else { Self::LEAST }
     }
 
-    /// Grows the table to the planned number of entries, within the hard limit of open files. The soft limit stays as it is.
+    /// Grows the table to the planned number of entries, within the hard limit on open files. The soft limit stays unchanged.
     ///
-    /// To be called while the process has one thread. A system that refuses is left as it is: the table then grows when it must.
+    /// Call it while the process has one thread. A failed call has no effect: the table then grows on demand.
     pub fn reserve(self) {
         debug_assert!(
             !own_threads().is_ok_and(|threads| threads > 1),
             "the table of open files grows before the first thread"
         );
-        // The process works with a small table as well.
+        // The process also works with a small table.
         let _ = grow(self.entries());
     }
 }

@@ -1,4 +1,4 @@
-//! Detaches a forked process from its parent: descriptors, signal actions and working directory that it has inherited.
+//! Detaches a forked process from the descriptors, signal actions and working directory that it inherited from its parent.
 
 #![expect(unsafe_code, reason = "descriptors by number, and signal actions")]
 
@@ -13,23 +13,23 @@ use nix::unistd::chdir;
 
 use crate::stdio::open_null;
 
-/// Number of the kept descriptor afterwards.
+/// Number of the kept descriptor after the call.
 const KEPT: i32 = 3;
 
 /// Standard error of a process that is being detached.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stderr {
-    /// Stays where the parent's leads.
+    /// Stays connected as in the parent.
     Inherit,
-    /// Leads to `/dev/null`.
+    /// Is `/dev/null`.
     Null,
 }
 
-/// Closes every descriptor but `kept` and the standard streams, which are led to `/dev/null`; standard error as `stderr` says. Changes
-/// the working directory to `/`, not to keep a file system busy.
+/// Closes all descriptors except `kept` and the standard streams. Redirects the standard streams to `/dev/null`, standard error
+/// depending on `stderr`. Changes the working directory to `/`, so that the process keeps no file system busy.
 ///
 /// # Safety
-/// This process was just forked, and no owner of another descriptor runs in it again, not even to drop it.
+/// The caller must just have forked this process. No owner of another descriptor may run in it again, not even its drop.
 pub(crate) unsafe fn close_all_but(kept: OwnedFd, stderr: Stderr) -> io::Result<OwnedFd> {
     chdir("/")?;
     let (null, kept) = (open_null()?.into_raw_fd(), kept.into_raw_fd());
@@ -38,9 +38,9 @@ pub(crate) unsafe fn close_all_but(kept: OwnedFd, stderr: Stderr) -> io::Result<
         Stderr::Inherit => 0..KEPT - 1,
         Stderr::Null => 0..KEPT,
     };
-    // SAFETY: the caller guarantees that nothing in this process uses a descriptor but the two just taken.
+    // SAFETY: the caller guarantees that no code in this process uses a descriptor other than these two.
     unsafe {
-        // Above all targets first, so that none is overwritten before it is copied.
+        // Moves both above all targets first, so that neither is overwritten before its copy is made.
         let null = Errno::result(libc::fcntl(null, libc::F_DUPFD_CLOEXEC, first_free))?;
         let kept = Errno::result(libc::fcntl(kept, libc::F_DUPFD_CLOEXEC, first_free))?;
         for standard in streams {
@@ -61,7 +61,7 @@ pub(crate) fn ignore_signals() -> nix::Result<()> {
     Ok(())
 }
 
-/// Gives every signal its default action and lets it through; but SIGPIPE stays ignored, as in every Rust program.
+/// Resets every signal to its default action and unblocks it. SIGPIPE stays ignored, as in every Rust program.
 pub(crate) fn default_signals() -> nix::Result<()> {
     for number in changeable_signals().filter(|&number| number != Signal::SIGPIPE) {
         // SAFETY: installs no handler.

@@ -1,7 +1,7 @@
-//! The header of an ELF file (`elf(5)`): enough to tell whether this machine can execute it.
+//! Header of an ELF file (`elf(5)`): the fields that decide if this machine can execute the file.
 //!
-//! The structures are read by the crate `object`. Decided here are which machine is ours, the names under which people know the
-//! others, and the limits on what is read of a file whose header lies.
+//! The crate `object` reads the structures. This module defines the machine of this program, the names of other machines, and
+//! the limits for reading a file with a false header.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -27,19 +27,19 @@ const OUR_MACHINE: Machine = if cfg!(target_arch = "x86_64") {
     panic!("add the ELF machine number of this architecture")
 };
 
-/// Number of program headers beyond which the kernel refuses a program: their table may have 64 KiB.
+/// Number of program headers above which the kernel rejects a program: their table may have 64 KiB.
 const PROGRAM_HEADERS_MAX: u16 = (65_536 / size_of::<elf::ProgramHeader64<Endianness>>()) as u16;
 
-/// Length of the loader's path beyond which the kernel refuses a program, in bytes (`PATH_MAX`).
+/// Length of the loader's path above which the kernel rejects a program, in bytes (`PATH_MAX`).
 const INTERPRETER_MAX: u64 = 4096;
 
-/// The header of an ELF file. The file is read piece by piece, as far as it is asked about.
+/// Header of an ELF file. Each method reads only the parts of the file that it needs.
 pub(crate) struct Header<'file> {
     file: &'file ReadCache<File>,
     endian: Endianness,
     kind: FileType,
     machine: Machine,
-    /// The header itself; `None` for a 32-bit file, of which no more is asked.
+    /// The 64-bit header; `None` for a 32-bit file, of which no more is read.
     wide: Option<&'file FileHeader64<Endianness>>,
 }
 
@@ -57,7 +57,7 @@ impl<'file> Header<'file> {
         Some(Self { file, endian, kind, machine, wide: None })
     }
 
-    /// True if word size, byte order and machine are those of this program.
+    /// True if word size, byte order and machine equal this program's.
     pub(crate) fn is_ours(&self) -> bool {
         self.wide.is_some() && self.endian == Endianness::default() && self.machine == OUR_MACHINE
     }
@@ -85,23 +85,23 @@ impl<'file> Header<'file> {
         })
     }
 
-    /// Kind of the file where it is not a program; `None` for a program.
+    /// Kind of the file if it is not a program; `None` for a program.
     pub(crate) fn not_a_program(&self) -> Option<&'static str> {
         match self.kind {
             elf::ET_REL => Some("an object file that was not linked"),
-            // Programs at a fixed address, and position-independent ones.
+            // Programs at a fixed address, and position-independent programs.
             elf::ET_EXEC | elf::ET_DYN => None,
             elf::ET_CORE => Some("a core dump"),
             _ => Some("an ELF file of unknown type"),
         }
     }
 
-    /// Path of the dynamic loader that the program names; `None` for a static program, a 32-bit one, or where it cannot be read.
+    /// Path of the program's dynamic loader; `None` for a static program, a 32-bit program, or an unreadable path.
     ///
-    /// Reads at most 68 KiB, whatever the file says.
+    /// Reads at most 68 KiB, independently of the file's content.
     pub(crate) fn interpreter(&self) -> Option<PathBuf> {
         let header = self.wide?;
-        // `object` would look for a larger number elsewhere in the file, and read as much as that says.
+        // `object` would take a larger number from another place in the file, and read that many headers.
         if header.e_phnum(self.endian) > PROGRAM_HEADERS_MAX {
             return None;
         }
@@ -124,7 +124,7 @@ mod tests {
     const LITTLE: u8 = 1;
     const BIG: u8 = 2;
 
-    /// A header of 64 bytes and nothing behind it.
+    /// A header of 64 bytes with no data after it.
     fn header(class: u8, data: u8, kind: u16, machine: u16) -> Vec<u8> {
         let mut bytes = vec![0; 64];
         bytes[..7].copy_from_slice(&[0x7f, b'E', b'L', b'F', class, data, 1]);
@@ -198,7 +198,7 @@ mod tests {
         check(64, entry_len, 10, &[]);
         check(64, entry_len, u16::MAX, &[0; 128]);
         check(64, entry_len + 8, 1, &[0; 128]);
-        // A loader whose path lies beyond the file, and one without an end.
+        // Loader with a path beyond the end of the file, and with a path without a terminator.
         let entry = |offset: u64, len: u64| {
             let mut entry = vec![0; 56 + 8];
             entry[..4].copy_from_slice(&3_u32.to_ne_bytes());

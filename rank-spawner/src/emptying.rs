@@ -1,4 +1,4 @@
-//! Removal of what a directory holds: by descriptors, so that a link which takes the place of a directory meanwhile leads nowhere.
+//! Removal of the content of a directory by descriptors, so that a link that replaces a directory meanwhile is not followed.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
@@ -14,16 +14,16 @@ use nix::fcntl::{OFlag, open, openat};
 use nix::sys::stat::Mode;
 use nix::unistd::{Uid, UnlinkatFlags, unlinkat};
 
-/// Most entries that are removed out of a directory, those of its directories included.
+/// Limit on the entries that are removed from a directory, entries of its subdirectories included.
 const ENTRIES_MAX: usize = 1 << 20;
 
-/// Greatest depth to which a directory is emptied: each level holds a descriptor.
+/// Limit on the depth of removal: each level holds a descriptor.
 const DEPTH_MAX: usize = 64;
 
-/// The same for a directory that this process has made.
+/// Limit on the depth for a directory that this process has made.
 const OWN_DEPTH_MAX: usize = 512;
 
-/// Choices of what is removed, and how much still may be.
+/// Selection of the entries to remove, and the remaining number of entries.
 pub(crate) struct Emptying<'a> {
     is_recursive: bool,
     is_spared: &'a dyn Fn(&Path) -> bool,
@@ -31,18 +31,19 @@ pub(crate) struct Emptying<'a> {
     room: usize,
 }
 
-/// Owners of what is removed.
+/// Owners of the entries to remove.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Owners {
     /// This process's user.
     User,
-    /// All, as in a directory that this process has made for itself: users of a container may own files in it.
+    /// All users. For a directory that this process has made for itself: users of a container may own files in it.
     All,
 }
 
-/// Removes the files in a directory that are the caller's, and with `is_recursive` its directories on the same file system, with all that is in
-/// them; what `is_spared` names, by its path below `directory` as that is written here, stays. Never follows a link, also not for `directory`
-/// itself; those above it are followed. Up to 1,048,576 entries, 64 levels deep; what cannot be removed stays.
+/// Removes this user's files in a directory. With `is_recursive` also removes its subdirectories on the same file system, with their content.
+/// Entries for which `is_spared` returns true stay; it gets the path as written here in `directory`, plus the path below. Never follows a link,
+/// not even `directory` itself, but follows links above it. Removes up to 1,048,576 entries, 64 levels deep; entries that cannot be removed
+/// stay.
 pub fn empty_directory(directory: &Path, is_recursive: bool, is_spared: &dyn Fn(&Path) -> bool) {
     let (Some(above), Some(name)) = (directory.parent(), directory.file_name()) else { return };
     let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
@@ -59,24 +60,24 @@ impl<'a> Emptying<'a> {
         Self { is_recursive, is_spared, owners: Owners::User, room: ENTRIES_MAX }
     }
 
-    /// Removes all that is in a directory that this process has made, whatever it is, on its file system.
+    /// Removes all entries of any owner in a directory that this process has made, on its file system.
     pub(crate) fn own_tree(parent: BorrowedFd<'_>, name: &OsStr, seen: &Metadata) {
         let mut emptying = Emptying::new(true, &|_| false);
         (emptying.owners, emptying.room) = (Owners::All, usize::MAX);
         emptying.empty(parent, Path::new(name), seen, OWN_DEPTH_MAX);
     }
 
-    /// Removes all that is in the directory of this name, which was seen in `parent`.
+    /// Removes this user's entries in the directory `name` of `parent`, recursively; `seen` identifies the directory.
     pub(crate) fn all(parent: BorrowedFd<'_>, name: &OsStr, seen: &Metadata) {
         Emptying::new(true, &|_| false).empty(parent, Path::new(name), seen, DEPTH_MAX);
     }
 
-    /// Empties the last directory of `path`, which was seen in `parent`.
+    /// Empties the last directory of `path`, an entry of `parent`; `seen` identifies the directory.
     fn empty(&mut self, parent: BorrowedFd<'_>, path: &Path, seen: &Metadata, depth: usize) {
         let Some(name) = path.file_name() else { return };
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let Ok(mut directory) = Dir::openat(parent, name, flags, Mode::empty()) else { return };
-        // Another one may have taken its place.
+        // Another directory may have replaced it.
         if !status_of(directory.as_fd()).is_ok_and(|status| is_same(&status, seen)) {
             return;
         }
@@ -98,7 +99,8 @@ impl<'a> Emptying<'a> {
         }
     }
 
-    /// Names in a directory, and whether each may be one itself; read before anything is removed, for a directory that changes may skip entries.
+    /// Names in a directory, with true if the entry may be a directory. Reads all names before any removal: a directory that changes may skip
+    /// entries.
     fn entries(&mut self, directory: &mut Dir) -> Vec<(OsString, bool)> {
         let mut entries = Vec::new();
         for entry in directory.iter().flatten() {
@@ -114,13 +116,13 @@ impl<'a> Emptying<'a> {
     }
 }
 
-/// Looks at a name in a directory; does not follow a link.
+/// Returns the metadata of a name in a directory; does not follow a link.
 pub(crate) fn look(directory: BorrowedFd<'_>, name: &OsStr) -> nix::Result<Metadata> {
     let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     status_of(openat(directory, name, flags, Mode::empty())?.as_fd())
 }
 
-/// Facts about an open file.
+/// Returns the metadata of an open file.
 pub(crate) fn status_of(file: BorrowedFd<'_>) -> nix::Result<Metadata> {
     let status = file.try_clone_to_owned().and_then(|file| File::from(file).metadata());
     status.map_err(|error: io::Error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))
@@ -131,7 +133,7 @@ pub(crate) fn is_own(status: &Metadata) -> bool {
     Uid::from_raw(status.uid()) == Uid::effective()
 }
 
-/// True for one file that was looked at twice, while it may have been removed in between but its number not used again.
+/// True if both are the same file. The file may have been removed between the two calls, if its inode number was not reused.
 fn is_same(one: &Metadata, other: &Metadata) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
@@ -143,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    /// Directories and files below a root; a name that ends with `/` is a directory's, and `a>b` a link from `a` to `b`.
+    /// Makes directories and files below a root. A name that ends with `/` is a directory; `a>b` is a link from `a` to `b`.
     fn tree(names: &[&str]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for name in names {
@@ -170,13 +172,13 @@ mod tests {
         assert!(at("out/kept").exists());
     }
 
-    /// While a directory is looked through, one of its directories becomes a link to another one of the user.
+    /// During the removal, one subdirectory is replaced by a link to another directory of the user.
     #[test]
     fn a_directory_that_becomes_a_link_meanwhile_saves_what_that_leads_to() {
         let root = tree(&["out/", "out/kept", "in/", "in/deep/", "in/deep/file"]);
         let at = |name: &str| root.path().join(name);
         let (deep, moved, out) = (at("in/deep"), at("moved"), at("out"));
-        // It is asked for when the directory has been seen, and before it is opened.
+        // The callback runs after the directory has been seen and before it is opened.
         let swap = |path: &Path| {
             if path == deep && fs::rename(&deep, &moved).is_ok() {
                 symlink(&out, &deep).unwrap();

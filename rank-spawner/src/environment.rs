@@ -1,6 +1,6 @@
-//! The environment of ranks: one base that all share, and the few variables in which each rank differs.
+//! Environment of ranks: one base that all ranks share, and the few variables that differ between ranks.
 //!
-//! The strings of the base are made once per launch; a rank costs its own strings and one array of pointers.
+//! The strings of the base are made once per launch. Each rank adds only its own strings and one array of pointers.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, OsStr, OsString, c_char};
@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use crate::exec_string::{StringError, exec_string};
 
-/// The variables that all ranks of a launch share. Clones share the strings.
+/// Variables that all ranks of a launch share. Clones share the strings.
 #[derive(Clone, Debug)]
 pub struct Environment(Arc<Variables>);
 
-/// The whole environment of one rank.
+/// Complete environment of one rank.
 #[derive(Clone, Debug)]
 pub struct RankEnvironment {
     base: Arc<Variables>,
@@ -25,27 +25,29 @@ pub struct RankEnvironment {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvironmentError {
-    /// `NAME=value` cannot be passed on.
+    /// `NAME=value` is not valid for exec.
     #[error("variable {} {error}", name.display())]
     Variable {
         /// The variable's name.
         name: OsString,
-        /// Reason, which concerns name and value together.
+        /// Reason, for name and value together.
         error: StringError,
     },
-    /// The name is empty, or a reader of the environment would end it earlier.
+    /// The name is empty, or has a `=` after its first byte, which would end the name.
     #[error("{name:?} cannot be the name of a variable: it is empty or holds `=`")]
     Name {
-        /// The name seen.
+        /// The name.
         name: OsString,
     },
 }
 
 impl Environment {
-    /// Takes the variables in order; of two with one name the later one wins. Values may be any bytes but NUL.
+    /// Takes the variables in order; a later variable replaces an earlier one of the same name. Values may have all bytes
+    /// but NUL.
     ///
     /// # Errors
-    /// Refuses a name that is empty or holds `=`, a NUL byte, and a `NAME=value` of more than [`crate::MAX_STRING`] bytes.
+    /// Fails for a name that is empty or has a `=` after its first byte. Also fails for a NUL byte, and for a `NAME=value`
+    /// of more than [`crate::MAX_STRING`] bytes.
     pub fn new<N, V>(variables: impl IntoIterator<Item = (N, V)>) -> Result<Self, EnvironmentError>
     where
         N: AsRef<OsStr>,
@@ -54,10 +56,10 @@ impl Environment {
         Variables::new(variables).map(|variables| Self(Arc::new(variables)))
     }
 
-    /// The environment of one rank: the base, in which `own` variables replace those of the same name.
+    /// Environment of one rank: the base, with variables of the same name replaced by `own`.
     ///
     /// # Errors
-    /// As [`Environment::new`].
+    /// See [`Environment::new`].
     pub fn for_rank<N, V>(&self, own: impl IntoIterator<Item = (N, V)>) -> Result<RankEnvironment, EnvironmentError>
     where
         N: AsRef<OsStr>,
@@ -68,7 +70,7 @@ impl Environment {
 }
 
 impl RankEnvironment {
-    /// Names and values, each name once.
+    /// Names and values; each name occurs once.
     pub fn iter(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
         let is_shared = |string: &&CString| !self.own.positions.contains_key(name_of(string));
         self.base.strings.iter().filter(is_shared).chain(&self.own.strings).map(|string| {
@@ -91,7 +93,7 @@ impl RankEnvironment {
     }
 }
 
-/// Strings `NAME=value`, each name once.
+/// Strings `NAME=value`; each name occurs once.
 #[derive(Clone, Default, Debug)]
 struct Variables {
     strings: Vec<CString>,
@@ -113,7 +115,7 @@ impl Variables {
     }
 
     fn set(&mut self, name: &OsStr, value: &OsStr) -> Result<(), EnvironmentError> {
-        // A leading `=` is legal: some programs put such names into what we inherit.
+        // A leading `=` is legal: some programs put such names into the inherited environment.
         if name.is_empty() || name.as_bytes()[1..].contains(&b'=') {
             return Err(EnvironmentError::Name { name: name.to_owned() });
         }
@@ -130,7 +132,7 @@ impl Variables {
     }
 }
 
-/// The part before the `=`, which is never empty.
+/// The part before the `=`; never empty.
 fn name_of(string: &CStr) -> &[u8] {
     let bytes = string.to_bytes();
     let equals = bytes.iter().skip(1).position(|&byte| byte == b'=');
@@ -149,7 +151,7 @@ mod tests {
         prop::collection::vec(("=?[AB]{1,2}", "[a=]{0,3}"), 0..8)
     }
 
-    /// The strings that a program is started with.
+    /// Environment strings that the program receives.
     fn strings(rank: &RankEnvironment) -> Vec<&CStr> {
         let known = || rank.base.strings.iter().chain(&rank.own.strings);
         let pointers = rank.pointers();

@@ -1,23 +1,23 @@
-//! One string of an argument list or environment, checked before a rank is started rather than by a failing `execve`.
+//! One string of an argument list or environment, checked before a rank starts, so that `execve` does not fail on it.
 
 use std::ffi::CString;
 
-/// Greatest length of an argument or a `NAME=value` that `execve` takes, in bytes without the final NUL.
+/// Limit of `execve` on the length of an argument or a `NAME=value`, in bytes without the final NUL.
 ///
 /// The kernel's `MAX_ARG_STRLEN` for pages of 4 KiB, the smallest that Linux uses.
 pub const MAX_STRING: usize = 131_071;
 
-/// Error for a string that cannot be handed to a program.
+/// Error for a string that cannot be passed to a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StringError {
-    /// The kernel takes no string of this length.
+    /// The string is longer than the kernel's limit.
     #[error("has {len} bytes; the limit is {MAX_STRING}")]
     TooLong {
-        /// The length seen, in bytes.
+        /// Length of the string, in bytes.
         len: usize,
     },
-    /// A C string ends at its first NUL.
+    /// The string has a NUL byte, which would end a C string.
     #[error("holds a NUL byte at offset {offset}")]
     Nul {
         /// Index of the NUL byte.
@@ -25,7 +25,7 @@ pub enum StringError {
     },
 }
 
-/// Turns `bytes` into the form that `execve` wants.
+/// Converts `bytes` to the form that `execve` needs.
 pub(crate) fn exec_string(bytes: Vec<u8>) -> Result<CString, StringError> {
     if bytes.len() > MAX_STRING {
         return Err(StringError::TooLong { len: bytes.len() });

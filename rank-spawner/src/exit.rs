@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 pub enum RankExit {
     /// Exit status, 0 to 255.
     Code(i32),
-    /// A signal ended it.
+    /// The process was killed by a signal.
     Signal {
-        /// The number of the signal, real-time signals included.
+        /// Signal number, real-time signals included.
         signal: i32,
         /// True if the kernel wrote a core dump.
         core_dumped: bool,
@@ -20,7 +20,7 @@ pub enum RankExit {
 }
 
 impl RankExit {
-    /// Exit status that a shell would report: the status, or 128 plus the number of the signal.
+    /// Exit status in the form of a shell: the status, or 128 plus the signal number.
     pub fn shell_code(self) -> i32 {
         match self {
             Self::Code(code) => code,

@@ -1,27 +1,27 @@
-//! The fork server: a small process that makes others of itself for a daemon that has grown too large and too busy to fork.
+//! The fork server: a small process that forks child processes for a daemon that is too large and too busy to fork.
 //!
-//! The daemon's `main` forks it first of all. Each child runs one function with its door, one end of a pair of sockets for
-//! descriptors; the daemon gets the other end. One child is kept ready, so that nobody waits for a fork; the next one is made when there is
-//! nothing better to do, and not while the one before is being made use of: its start would be slowed down by that.
+//! The daemon's `main` forks the server before it does anything else. Each child runs one function with its door, one end of a pair of
+//! sockets for descriptors; the daemon gets the other end. The server keeps one spare child ready, so that no order waits for a fork. It
+//! forks the next spare when it is idle, and not while the previous one starts its work: a fork would slow that down.
 //!
 //! ```text
 //!         order                  fork              main(door)
 //! daemon ───────> fork server ────────> spare ─────────────────> at work ──> ended
 //!        <───────  its gate   (in idle time)                                  │
-//!   Started(door)     Ended(pid, exit), what it left behind is killed <───────┘
+//!   Started(door)     Ended(pid, exit), its leftovers are killed <────────────┘
 //! ```
 //!
-//! Which orders are carried out is for the [`Gate`] to say. The order, with what the gate says of it, is the first that comes through a
-//! child's door; no daemon can send anything before that. So a daemon may give up its privileges and leave them to its fork server.
+//! The [`Gate`] admits or refuses orders. The first message through a child's door is the order with the gate's answer; the daemon can send
+//! nothing before it. A daemon can therefore give up its privileges and leave them to its fork server.
 //!
-//! Where it can, the server puts each child into a control group of its own, and a child counts as ended when nothing in its group runs.
-//! Also it is a subreaper: a process below it and below none of its children was left behind by one. Its children are
-//! subreapers as well, so one that ends in order knows whether it leaves anything, and says so by its status: the table of
-//! all processes is looked through only when something may be in it.
+//! If the system allows it, the server puts each child into a control group of its own. A child then counts as ended when its group is
+//! empty. The server is also a subreaper: a descendant that descends from none of its present children is a leftover of an earlier child.
+//! Its children are subreapers as well, so a child that exits normally can report by its status if it leaves processes. The server reads
+//! the table of all processes only if there may be leftovers.
 //!
-//! Children whose daemon has said so by [`ForkServer::keep`] outlive it, and the server with them: it keeps an end of the door, and
-//! a label, of each, and waits in a directory of the user's for a daemon to take them up ([`Survival`]). All other children end
-//! with their daemon: they see that their doors are closed.
+//! A child that the daemon marks with [`ForkServer::keep`] outlives the daemon, and the server outlives it too. The server keeps an end of
+//! the door and a label of each kept child. It waits in a directory of the user for a daemon that adopts them ([`Survival`]). All other
+//! children end with their daemon, when their doors close.
 
 #![expect(unsafe_code, reason = "the call of `fork`, and of what follows it in the child")]
 
@@ -65,34 +65,34 @@ use crate::process_table;
 use crate::stdio::open_null;
 use crate::syscalls::pidfd_send_signal;
 
-/// Time for a fork server to say its next word while it is taken up. It may be cleaning up before.
+/// Time limit for each message of a fork server during adoption. The server may be cleaning up before it answers.
 const TAKE_UP_WITHIN: Duration = Duration::from_secs(5);
 
-/// Main function of a child, which gets its door, and its control group where there is one; the process ends when it returns.
+/// Main function of a child. It gets the child's door, and its control group if there is one. The process exits when the function returns.
 pub type ChildMain = Box<dyn Fn(DescriptorSocket, Option<OwnCgroup>)>;
 
-/// Main function of a PAM process, which gets its connection to the child, and the bytes that the child gets with its order. See
-/// [`serve_pam`](crate::serve_pam); the process ends when it returns.
+/// Main function of a PAM process. It gets its connection to the child, and the bytes of the child's order. See
+/// [`serve_pam`](crate::serve_pam). The process exits when the function returns.
 pub type PamMain = Box<dyn Fn(UnixStream, &[u8])>;
 
-/// What PAM processes are: one beside each child, forked with its order, that outlives it by as long as closing the session takes.
+/// PAM processes: one for each child, forked with its order. It outlives the child by the time that closing the PAM session takes.
 pub struct PamRole {
-    /// Main function. It is to return when the other end of its connection is closed.
+    /// Main function. It must return when the other end of its connection is closed.
     pub main: PamMain,
-    /// Time for that, after which it is killed.
+    /// Time limit for that return; then the process is killed.
     pub closes_within: Duration,
 }
 
-/// Bytes with which a child gets its connection to its PAM process at its door, right after its order.
+/// Bytes of the packet that passes a child, right after its order, the connection to its PAM process.
 pub const PAM_WORD: &[u8] = b"PAM";
 
-/// What the processes of a fork server run.
+/// Main functions and privileges of a fork server's processes.
 pub struct Roles {
     /// Main function of a child.
     pub main: ChildMain,
-    /// What PAM processes run; `None` where there are none.
+    /// Main function of PAM processes; `None` for none.
     pub pam: Option<PamRole>,
-    /// Capabilities that those processes can [raise](crate::raise_capabilities), beside the ones of every fork server.
+    /// Capabilities that the processes can [raise](crate::raise_capabilities), in addition to the capabilities of every fork server.
     pub raisable: Capabilities,
 }
 
@@ -102,23 +102,22 @@ impl From<ChildMain> for Roles {
     }
 }
 
-/// The daemon's hold on a fork server. Dropping it, like any end of the daemon, lets the server end, and its children but for those that
-/// are kept.
+/// The daemon's handle of a fork server. When it is dropped, or the daemon ends, the server and its children end, except kept children.
 #[derive(Debug)]
 pub struct ForkServer {
     control: OwnedFd,
-    /// Number of its process; `None` for one that another daemon made.
+    /// Process number; `None` for the server of another daemon.
     pid: Option<Pid>,
     /// Reason why its children have no control groups.
     ungrouped: Option<CgroupError>,
 }
 
-/// Terms on which children outlive their daemon.
+/// Conditions under which children outlive their daemon.
 #[derive(Clone, Debug)]
 pub struct Survival {
-    /// Directory in which fork servers wait for the next daemon. It is the user's alone, and made if it is not there.
+    /// Directory in which fork servers wait for the next daemon. Only the user can access it. It is made if it does not exist.
     pub directory: PathBuf,
-    /// Time that they wait. Then their children end.
+    /// Time that servers wait. Then their children end.
     pub lease: Duration,
 }
 
@@ -127,25 +126,25 @@ pub struct Survival {
 pub struct KeptProcess {
     /// Process number.
     pub pid: Pid,
-    /// What its daemon left for the next one.
+    /// Label that its daemon set for the next one.
     pub label: Label,
-    /// The process, if it still runs.
+    /// State of the process.
     pub state: KeptState,
 }
 
 /// State of a child that has outlived its daemon.
 #[derive(Debug)]
 pub enum KeptState {
-    /// It runs; a later end is told by [`ForkEvent::Ended`].
+    /// The process runs; [`ForkEvent::Ended`] reports its end.
     Running(ForkedProcess),
-    /// It ended while no daemon was there.
+    /// The process ended while no daemon was connected.
     Ended(RankExit),
 }
 
-/// Fork server of an earlier daemon, with the children that it keeps.
+/// Fork server of an earlier daemon, with its kept children.
 #[derive(Debug)]
 pub struct TakenUp {
-    /// The server. It makes no new children, and ends when all these are forgotten.
+    /// The server. It makes no new children, and ends when all these children are forgotten.
     pub server: ForkServer,
     /// The children.
     pub children: Vec<KeptProcess>,
@@ -155,16 +154,16 @@ pub struct TakenUp {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ForkServerError {
-    /// A copy of a process with several threads has one thread, and whatever locks the others held.
+    /// The process has several threads. A forked copy has one thread, and all locks that the other threads held stay locked.
     #[error("a fork server can be made only while the process has one thread; it has {threads}")]
     Threads {
         /// Number of threads that the process has.
         threads: usize,
     },
-    /// It would wait for later daemons where it cannot.
+    /// The directory for later daemons is not usable.
     #[error(transparent)]
     Rendezvous(#[from] RendezvousError),
-    /// The system refused something.
+    /// A system call failed.
     #[error("cannot make a fork server: {0}")]
     System(#[from] io::Error),
 }
@@ -173,63 +172,64 @@ pub enum ForkServerError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TakeUpError {
-    /// It is of a later version.
+    /// The server has a later version of the protocol.
     #[error(
         "a fork server speaks version {theirs} of the protocol, and this program {VERSION}; start the newer program again"
     )]
     Version {
-        /// Version that it speaks.
+        /// Version of the server.
         theirs: i32,
     },
-    /// It says nothing.
+    /// The server does not answer.
     #[error("a fork server gives no answer; another daemon may have it")]
     Silent,
-    /// It is gone, or this process has no descriptor left for what it keeps.
+    /// The server has ended, or this process has no free descriptor for the server's children.
     #[error("a fork server cannot be taken up: {0}")]
     System(#[from] Errno),
 }
 
-/// Child of the fork server, as the daemon holds it.
+/// The daemon's handle of a child of the fork server.
 #[derive(Debug)]
 pub struct ForkedProcess {
     /// Process number.
     pub pid: Pid,
-    /// The other end of its door: whatever is sent there reaches the child.
+    /// Other end of the child's door: the child receives all packets that are sent here.
     pub door: DescriptorSocket,
     pidfd: OwnedFd,
 }
 
 impl ForkedProcess {
-    /// Kills it, if it has not ended.
+    /// Kills the process, if it has not ended.
     ///
     /// # Errors
-    /// `ESRCH` if it has ended; `EPERM` for a daemon that is neither root nor its user, and has [`ForkServer::kill`] for that.
+    /// `ESRCH` if the process has ended; `EPERM` for a daemon that is neither root nor the process's user. Such a daemon uses
+    /// [`ForkServer::kill`].
     pub fn kill(&self) -> nix::Result<()> {
         pidfd_send_signal(self.pidfd.as_fd(), Signal::SIGKILL)
     }
 
-    /// Returns true if a signal has stopped it, so that it does nothing until another lets it go on.
+    /// Returns true if a signal has stopped the process, until another signal continues it.
     ///
-    /// Meant for a process whose end was not told yet: its number is nobody else's before.
+    /// Call it before the end of the process is reported: until then its number cannot belong to another process.
     pub fn is_stopped(&self) -> bool {
         process_table::is_stopped(self.pid)
     }
 }
 
-/// Message of a fork server to its daemon.
+/// Message from a fork server to its daemon.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ForkEvent {
-    /// The answer to [`ForkServer::request`].
+    /// Answer to [`ForkServer::request`].
     Started(ForkedProcess),
-    /// The answer to [`ForkServer::request`] where the system has no process or descriptor left.
+    /// Answer to [`ForkServer::request`] if the system has no process or descriptor left.
     NotStarted(Errno),
-    /// The answer to [`ForkServer::request`] where the gate refuses the order, in these words.
+    /// Answer to [`ForkServer::request`] if the gate refuses the order, with the gate's reason.
     Refused(Label),
-    /// The answer to [`ForkServer::tell`]; `None` where there is no memory or descriptor for it.
+    /// Answer to [`ForkServer::tell`]; `None` if the server has no memory or descriptor for it.
     Told(Option<Label>),
-    /// A process ended that was started earlier: with code 0 if it left nothing behind, with 2 if it left processes. With control
-    /// groups nothing of it runs any more; without them, what it left is killed now.
+    /// A process ended. Its exit code is 0 if it left no processes, and 2 if it left some. With control groups no leftover runs any more;
+    /// without them, the server kills the leftovers now.
     Ended {
         /// Process number.
         pid: Pid,
@@ -239,13 +239,13 @@ pub enum ForkEvent {
 }
 
 impl ForkServer {
-    /// Forks the server. It is a session of its own, ignores signals, holds no descriptor but standard error and its sockets,
-    /// and is called `lattice-forks`. Its children run `main` with default signal actions, each in a session of its own, for orders that
-    /// `gate` admits. Without `survival` no child outlives this daemon.
+    /// Forks the server. It has its own session and the name `lattice-forks`, ignores signals, and holds no descriptor but standard error
+    /// and its sockets. Its children run `main` with default signal actions, each in its own session, for orders that `gate` admits.
+    /// Without `survival` no child outlives this daemon.
     ///
     /// # Errors
-    /// Refuses to fork a process that has more than one thread; fails when the system has no process or descriptor left, and if the
-    /// directory of `survival` is not the user's own.
+    /// Fails if the process has several threads, or the system has no process or descriptor left. Also fails if the directory of `survival`
+    /// does not belong to the user.
     pub fn fork(
         roles: impl Into<Roles>,
         gate: Box<dyn Gate>,
@@ -265,15 +265,15 @@ impl ForkServer {
             Err(error) => (None, Some(error)),
         };
         let (ours, theirs) = control_pair().map_err(io::Error::from)?;
-        // SAFETY: this process has one thread, as was just seen, so no lock is held by a thread that the child lacks.
+        // SAFETY: this process has one thread, as checked above, so no thread that the child lacks holds a lock.
         match unsafe { fork() }.map_err(io::Error::from)? {
             ForkResult::Child => {
                 let served = catch_unwind(AssertUnwindSafe(|| serve(theirs, (roles, gate), lease, cgroups.as_deref())));
                 if let Some(rendezvous) = &rendezvous {
-                    // The next daemon removes what cannot be removed here.
+                    // The next daemon removes a file that stays here.
                     let _ = fs::remove_file(rendezvous.socket_of(getpid()));
                 }
-                // SAFETY: leaves without running the daemon's exit handlers, whatever happened.
+                // SAFETY: exits without running the daemon's exit handlers, also after a panic.
                 unsafe { libc::_exit(i32::from(!matches!(served, Ok(Ok(()))))) }
             }
             ForkResult::Parent { child } => {
@@ -288,16 +288,16 @@ impl ForkServer {
         }
     }
 
-    /// Returns why children of this server have no control groups; `None` if they have, and for a server that was taken up.
+    /// Returns the reason why children of this server have no control groups; `None` if they have, and for an adopted server.
     pub fn ungrouped(&self) -> Option<&CgroupError> {
         self.ungrouped.as_ref()
     }
 
-    /// Takes up all fork servers that have outlived their daemons in `directory`; `own` is this daemon's fork server, which is there,
-    /// too. Blocks while one of them is busy, for 5 s at most for each.
+    /// Adopts all fork servers in `directory` that have outlived their daemons. `own` is this daemon's fork server, which also waits there.
+    /// Blocks while a server is busy, for 5 s at most per server.
     ///
     /// # Errors
-    /// Fails if the directory is not the user's own. What one fork server refuses is in its place in the list.
+    /// Fails if the directory does not belong to the user. The list has the error of each server that cannot be adopted.
     pub fn take_up_all(
         directory: &Path,
         own: Option<&Self>,
@@ -306,61 +306,61 @@ impl ForkServer {
         Ok(rendezvous.others(own.and_then(|own| own.pid))?.into_iter().map(take_up).collect())
     }
 
-    /// Keeps a child for later daemons, which are given `label` with it, until it is forgotten. To be called before the child is told
-    /// anything: then no later daemon has a child that was told something and does not know of it.
+    /// Keeps a child for later daemons until it is forgotten; they receive `label` with it. Call it before the first message to the child.
+    /// Otherwise a later daemon could miss a child that has already received orders.
     ///
     /// # Errors
-    /// `EPIPE` if the server is gone, `EAGAIN` if it is behind with reading.
+    /// `EPIPE` if the server has ended, `EAGAIN` if it has too many unread messages.
     pub fn keep(&self, process: &ForkedProcess, label: &Label) -> nix::Result<()> {
         let descriptors = [process.door.as_fd(), label.as_fd()];
         Message::send(self.control.as_fd(), [Message::KEEP, process.pid.as_raw(), 0], &descriptors)
     }
 
-    /// Forgets a child that was kept: no later daemon hears of it. If it runs it ends when this daemon closes its door, or is gone.
+    /// Forgets a kept child: no later daemon receives it. If it runs, it ends when this daemon closes its door or ends.
     ///
     /// # Errors
-    /// `EPIPE` if the server is gone, `EAGAIN` if it is behind with reading.
+    /// `EPIPE` if the server has ended, `EAGAIN` if it has too many unread messages.
     pub fn forget(&self, pid: Pid) -> nix::Result<()> {
         Message::send(self.control.as_fd(), [Message::FORGET, pid.as_raw(), 0], &[])
     }
 
-    /// Ends the server: it waits for its children, whose doors it closes, and kills what is left of them.
+    /// Ends the server. It closes the doors of its children, waits for them, and kills their leftovers.
     ///
     /// # Errors
-    /// `EPIPE` if the server is gone.
+    /// `EPIPE` if the server has ended.
     pub fn end(&self) -> nix::Result<()> {
         Message::send(self.control.as_fd(), [Message::END, 0, 0], &[])
     }
 
-    /// Asks for a process that carries out `order`; the answer is the next [`ForkEvent::Started`], [`ForkEvent::NotStarted`] or
-    /// [`ForkEvent::Refused`], in the order of the questions.
+    /// Requests a process for `order`. The answer is the next [`ForkEvent::Started`], [`ForkEvent::NotStarted`] or [`ForkEvent::Refused`];
+    /// answers have the order of the requests.
     ///
     /// # Errors
-    /// `EPIPE` if the server is gone, `EAGAIN` if too many questions wait.
+    /// `EPIPE` if the server has ended, `EAGAIN` if too many requests wait.
     pub fn request(&self, order: &Label) -> nix::Result<()> {
         Message::send(self.control.as_fd(), [Message::START, 0, 0], &[order.as_fd()])
     }
 
-    /// Says a word to the gate; its answer is the next [`ForkEvent::Told`].
+    /// Sends a message to the gate; its answer is the next [`ForkEvent::Told`].
     ///
     /// # Errors
-    /// `EPIPE` if the server is gone, `EAGAIN` if too many words wait.
+    /// `EPIPE` if the server has ended, `EAGAIN` if too many messages wait.
     pub fn tell(&self, word: &Label) -> nix::Result<()> {
         Message::send(self.control.as_fd(), [Message::TELL, 0, 0], &[word.as_fd()])
     }
 
-    /// Has the server kill a child, if it runs. Fork servers of versions that know no gate do not.
+    /// Makes the server kill a child, if it runs. Fork servers of versions without a gate ignore the message.
     ///
     /// # Errors
-    /// `EPIPE` if the server is gone, `EAGAIN` if it is behind with reading.
+    /// `EPIPE` if the server has ended, `EAGAIN` if it has too many unread messages.
     pub fn kill(&self, pid: Pid) -> nix::Result<()> {
         Message::send(self.control.as_fd(), [Message::KILL, pid.as_raw(), 0], &[])
     }
 
-    /// Next message of the server; `None` while there is none. Non-blocking.
+    /// Next message of the server; `None` if there is none. Non-blocking.
     ///
     /// # Errors
-    /// `EPIPE` if the server is gone. Then the children's doors are closed only when the daemon closes its ends.
+    /// `EPIPE` if the server has ended. The children's doors then close only when the daemon closes its ends.
     pub fn next_event(&self) -> nix::Result<Option<ForkEvent>> {
         match Message::receive(self.control.as_fd()) {
             Ok(Some(message)) => Ok(Some(message.into_event()?)),
@@ -372,7 +372,7 @@ impl ForkServer {
 }
 
 impl AsFd for ForkServer {
-    /// Readable when there is news.
+    /// Readable when a message has arrived.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.control.as_fd()
     }
@@ -384,7 +384,7 @@ impl AsRawFd for ForkServer {
     }
 }
 
-/// Takes up the fork server behind a connection.
+/// Adopts the fork server at the other end of a connection.
 fn take_up(control: OwnedFd) -> Result<TakenUp, TakeUpError> {
     Message::send(control.as_fd(), [Message::TAKE_UP, VERSION, 0], &[])?;
     let mut children = Vec::new();
@@ -407,7 +407,7 @@ fn take_up(control: OwnedFd) -> Result<TakenUp, TakeUpError> {
     Ok(TakenUp { server: ForkServer { control, pid: None, ungrouped: None }, children })
 }
 
-/// The daemon's end does not block, the server's does.
+/// Returns the control sockets. The daemon's end does not block, the server's end does.
 fn control_pair() -> nix::Result<(OwnedFd, OwnedFd)> {
     let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
     fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_RDWR | OFlag::O_NONBLOCK))?;
@@ -421,7 +421,7 @@ mod tests {
 
     #[test]
     fn a_process_with_threads_gets_no_fork_server() {
-        // The test runs on one thread and the harness waits on another.
+        // The test runs on one thread; the harness waits on another.
         std::thread::scope(|scope| {
             let error = scope
                 .spawn(|| ForkServer::fork(Box::new(|_, _| {}) as ChildMain, Box::new(Closed), None))

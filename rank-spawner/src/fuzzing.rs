@@ -1,4 +1,4 @@
-//! Entry points of the fuzz targets in `fuzz/`, as plain functions: they take any bytes, and panic when a promise is broken.
+//! Entry points of the fuzz targets in `fuzz/`, as plain functions. They accept any bytes, and panic if a guarantee is broken.
 
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
@@ -7,7 +7,8 @@ use crate::{CpuBind, CpuSet, Limit};
 
 pub use crate::fork_server::fuzzing::fork_server_packet;
 
-/// A text of a launch request is a CPU set, a binding, a limit, or an error; what was read prints as a text of the same meaning.
+/// A text of a launch request is a CPU set, a binding, a limit, or an error. A parsed value prints as a text that parses to the
+/// same value.
 pub fn text(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     round_trip::<CpuSet>(&text);

@@ -1,4 +1,4 @@
-//! Signals for the processes of ranks, chosen by the handlers that each has: most signals end a process that has no handler.
+//! Signals to the processes of ranks that depend on the handlers of each process: most signals end a process without a handler.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::process_table::{Process, ProcessTable};
 use crate::stream_holders::{input_pipe, output_pipe, pipes_read};
 use crate::syscalls::pidfd_send_signal;
 
-/// Longest time for which a stopped group is waited for: a process in `vfork` does not stop.
+/// Time limit for stopping a group: a process in `vfork` does not stop.
 const STOP_MAX: Duration = Duration::from_millis(100);
 
 /// Sends `signal` to each process in the groups of these ranks that has a handler for it. Reads the table of processes, which takes some
@@ -26,31 +26,31 @@ const STOP_MAX: Duration = Duration::from_millis(100);
 /// Fails if that table cannot be read.
 pub fn signal_handlers<'a>(ranks: impl IntoIterator<Item = &'a RankProcess>, signal: Signal) -> io::Result<()> {
     let table = ProcessTable::read()?;
-    // The groups of ranks that are not reaped even now were theirs when the table was read.
+    // A rank that is not reaped yet owned its group when the table was read.
     let mut groups = BTreeSet::new();
     groups.extend(ranks.into_iter().filter(|rank| !rank.is_reaped()).map(RankProcess::pid));
     for seen in table.iter().filter(|process| groups.contains(&process.group) && !process.zombie) {
         if let Ok(pidfd) = hold(seen)
             && handles(seen.pid, signal)
         {
-            // It may have ended this very moment.
+            // The process may have ended meanwhile.
             let _ = pidfd_send_signal(pidfd.as_fd(), signal);
         }
     }
     Ok(())
 }
 
-/// Sends `signal` to the groups of these ranks, as far as they were not reaped.
+/// Sends `signal` to the groups of these ranks, except ranks that were reaped.
 ///
-/// A signal that ends a process by default, SIGKILL included, is not sent to a filter: a process of the group that reads a pipe from another
-/// process, as `tee` in `./app | tee log` or `exec > >(tee log)`, and has no handler for the signal. A process that holds the output of a filter
-/// open for reading is one too, as a shell's child that has not become the next command of the pipeline yet. A filter ends at the end of its
-/// input, and passes on the output until then; [`crate::sweep()`] kills those that do not end. Reads the table of processes, which takes some
-/// milliseconds.
+/// A signal that ends a process by default, SIGKILL included, is not sent to filters. A filter is a process of the group that reads a pipe from
+/// another process and has no handler for the signal. An example is `tee` in `./app | tee log` or `exec > >(tee log)`. A process that holds the
+/// output of a filter open for reading is a filter too. An example is a shell's child before it executes the next command of the pipeline. A
+/// filter forwards output until the end of its input, then ends; [`crate::sweep()`] kills filters that do not end. Reads the table of processes,
+/// which takes some milliseconds.
 pub fn signal_groups<'a>(ranks: impl IntoIterator<Item = &'a RankProcess>, signal: Signal) {
     let table = ends_by_default(signal).then(ProcessTable::read).and_then(Result::ok);
     for rank in ranks {
-        // It may have ended this very moment.
+        // The group may have ended meanwhile.
         match table.as_ref().is_some_and(|table| Group::of(rank, table, signal).has_filter()) {
             true => drop(signal_but_filters(rank, signal)),
             false => drop(rank.signal_group(signal)),
@@ -58,8 +58,8 @@ pub fn signal_groups<'a>(ranks: impl IntoIterator<Item = &'a RankProcess>, signa
     }
 }
 
-/// Sends `signal` to the processes of a rank's group that are no filters. They are stopped meanwhile, so that none of them makes a process that
-/// the signal does not reach.
+/// Sends `signal` to the processes of a rank's group that are not filters. The group is stopped meanwhile, so that no process can fork a child
+/// that misses the signal.
 fn signal_but_filters(rank: &RankProcess, signal: Signal) -> nix::Result<()> {
     let is_member = |process: &&Process| process.group == rank.pid() && !process.zombie && !rank.is_reaped();
     let Ok(table) = halt(STOP_MAX, |table| table.iter().filter(is_member).copied().collect()) else {
@@ -73,7 +73,7 @@ fn signal_but_filters(rank: &RankProcess, signal: Signal) -> nix::Result<()> {
     send(&group.others, signal);
     send(&group.others, Signal::SIGCONT);
     send(&group.filters, Signal::SIGCONT);
-    // A process that was forked while the group was stopped is stopped as well, and may not have been seen.
+    // A process that was forked during the stop is stopped as well, and may be missing in the table.
     rank.signal_group(Signal::SIGCONT)
 }
 
@@ -98,7 +98,7 @@ impl Group {
         let (filters, others): (Vec<_>, Vec<_>) =
             members.into_iter().partition(|process| filters.contains(&process.pid));
         let held = |processes: Vec<Process>| processes.iter().filter_map(|process| hold(process).ok()).collect();
-        // Until the rank is reaped its number names no other group.
+        // Until the rank is reaped, its number cannot name another group.
         match rank.is_reaped() {
             true => Self { filters: Vec::new(), others: Vec::new() },
             false => Self { filters: held(filters), others: held(others) },
@@ -125,7 +125,7 @@ fn filters_among(members: &[Process], leader: Pid, signal: Signal) -> BTreeSet<P
     while let Some(filter) = new.pop() {
         filters.insert(filter.pid);
         let Some(output) = output_pipe(filter.pid) else { continue };
-        // A shell that reads the output of its own child is no filter: it goes on with its script.
+        // A shell that reads the output of its own child is not a filter: it continues its script.
         let follows = |(process, pipes): &(&Process, Vec<PathBuf>)| {
             pipes.contains(&output) && !is_below(filter, process.pid, members)
         };
@@ -136,7 +136,7 @@ fn filters_among(members: &[Process], leader: Pid, signal: Signal) -> BTreeSet<P
     filters
 }
 
-/// Returns true if a process is a child of the other, or of a child of it.
+/// Returns true if a process is a child or a later descendant of the other.
 fn is_below(process: &Process, other: Pid, members: &[Process]) -> bool {
     let parents = std::iter::successors(Some(process), |process| {
         members.iter().find(|member| member.pid == process.parent && member.start <= process.start)
@@ -144,9 +144,9 @@ fn is_below(process: &Process, other: Pid, members: &[Process]) -> bool {
     parents.take(members.len()).any(|process| process.parent == other)
 }
 
-/// Returns true if the process has a handler for the signal, by the mask `SigCgt` of `proc_pid_status(5)`.
+/// Returns true if the process has a handler for the signal, from the mask `SigCgt` of `proc_pid_status(5)`.
 fn handles(pid: Pid, signal: Signal) -> bool {
-    // The name of the process, in the first line, need not be UTF-8.
+    // The process name, in the first line, may be invalid UTF-8.
     let status = fs::read(format!("/proc/{pid}/status")).unwrap_or_default();
     let status = String::from_utf8_lossy(&status);
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));

@@ -1,13 +1,13 @@
-//! The keeper: a tiny process that outlives the launcher by as long as it takes to kill what the launcher could not.
+//! The keeper: a small process that outlives the launcher until it has killed the processes that the launcher could not kill.
 //!
-//! When the launcher is killed, the kernel kills the ranks (`PR_SET_PDEATHSIG`), but not their children. The keeper waits at
-//! a pipe for that moment. The launcher tells it the launch's marks through the pipe, in records:
+//! When the launcher is killed, the kernel kills the ranks (`PR_SET_PDEATHSIG`), but not their children. The keeper waits at a pipe for
+//! that moment. The launcher sends the marks of its launches through the pipe, in records:
 //!
 //! ```text
-//! byte 0        kind: 1 = tag, 2 = rank, 3 = directory, 4 = file, 5 = resource, 6 = a resource that is its concern no more, 7 = socket
+//! byte 0        kind: 1 = tag, 2 = rank, 3 = directory, 4 = file, 5 = resource, 6 = resource to forget, 7 = socket
 //! bytes 1, 2    length of the rest in native byte order, as all numbers
-//! bytes 3..     the tag, or process number (4 bytes), session (4) and start (8) of a rank, or a path, or a number (4) and what is pinned;
-//!               before the path of a directory its device and inode (16), which are zeros before it is made
+//! bytes 3..     the tag, or process number (4 bytes), session (4) and start (8) of a rank, or a path, or a number (4) and a pinned resource;
+//!               before the path of a directory its device and inode (16), which are zero before it is made
 //! ```
 
 #![expect(unsafe_code, reason = "the call of `fork`, and of what follows it in the child")]
@@ -49,12 +49,12 @@ use crate::syscalls::{self, Child, pidfd_open, pidfd_send_signal};
 /// Process name of a keeper.
 const NAME: &CStr = c"lattice-keeper";
 
-/// Time limit of the clean-up; a process that has not died by then hangs in the kernel.
+/// Time limit of the clean-up. A process that is still there then hangs in the kernel.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The launcher's hold on its keeper.
+/// The launcher's handle of its keeper.
 ///
-/// Dropping it, like any end of the launcher, lets the keeper kill all processes of the launch that are left.
+/// When it is dropped, or the launcher ends, the keeper kills all remaining processes of the launch.
 #[derive(Debug)]
 pub struct Keeper {
     pid: Pid,
@@ -66,26 +66,26 @@ pub struct Keeper {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeeperError {
-    /// A copy of a process with several threads has one thread, and whatever locks the others held.
+    /// The process has several threads. A forked copy has one thread, and all locks that the other threads held stay locked.
     #[error("a keeper can be made only while the process has one thread; it has {threads}")]
     Threads {
         /// Number of threads that the process has.
         threads: usize,
     },
-    /// The system makes no more processes.
+    /// The system cannot make another process.
     #[error("cannot make the process that cleans up after this one (lattice-keeper): {}", no_process(*.0))]
     Fork(Errno),
-    /// The system refused something.
+    /// A system call failed.
     #[error("cannot make the process that cleans up after this one (lattice-keeper): {0}")]
     System(#[from] io::Error),
 }
 
 impl Keeper {
-    /// Forks the keeper. It is a session of its own, ignores signals, holds no descriptor but its pipe, and is called
-    /// `lattice-keeper`. Call this early in `main`: the keeper is a copy of the process as it is then.
+    /// Forks the keeper. It has its own session and the name `lattice-keeper`, ignores signals, and holds no descriptor but its pipe. Call
+    /// this early in `main`: the keeper is a copy of the process at that time.
     ///
     /// # Errors
-    /// Refuses to fork a process that has more than one thread; fails when the system has no process or descriptor left.
+    /// Fails if the process has more than one thread, or the system has no process or descriptor left.
     pub fn fork() -> Result<Self, KeeperError> {
         let threads = own_threads()?;
         if threads != 1 {
@@ -94,18 +94,18 @@ impl Keeper {
         // The child opens it as well, and could not report a failure.
         open_null()?;
         let (reader, records) = pipe2(OFlag::O_CLOEXEC).map_err(io::Error::from)?;
-        // The keeper must not be able to stop the launcher by not reading.
+        // A keeper that does not read must not block the launcher.
         fcntl(&records, FcntlArg::F_SETFL(OFlag::O_WRONLY | OFlag::O_NONBLOCK)).map_err(io::Error::from)?;
-        // Room for 16,000 ranks at once; a system that grants less has room for 1,000.
+        // Room for 16,000 ranks at once. If the system refuses, the pipe has room for 1,000.
         let _ = fcntl(&records, FcntlArg::F_SETPIPE_SZ(1 << 20));
-        // The keeper is born with its name: another launch's keeper, which spares it for that, may look at it at once.
+        // The keeper has its name from the start: the keeper of another launch spares it by its name, and may inspect it at once.
         let ours = prctl::get_name().map_err(io::Error::from)?;
         prctl::set_name(NAME).map_err(io::Error::from)?;
-        // It makes no noise among the children: with no other child left, nothing of a launch is left (see `sweep`).
-        // SAFETY: this process has one thread, as was just seen, and only that thread could make another; so no lock is held
-        // by a thread that the child lacks. The child reads, opens files and sends signals, and never asks for its thread.
+        // The keeper must not count as a child: with no other child left, nothing of a launch is left (see `sweep`).
+        // SAFETY: this process has one thread, as checked above, and only that thread could make another. So no thread that the child lacks
+        // holds a lock. The child reads, opens files and sends signals, and never needs its thread number.
         let forked = unsafe { syscalls::fork_quietly() };
-        // Also if there is no keeper: those of others would spare this process for its name.
+        // Also after a failed fork: otherwise other keepers would spare this process by its name.
         if forked != Ok(0) {
             prctl::set_name(&ours).map_err(io::Error::from)?;
         }
@@ -113,7 +113,7 @@ impl Keeper {
             0 => {
                 drop(records);
                 let kept = catch_unwind(AssertUnwindSafe(|| keep(reader)));
-                // SAFETY: leaves without running the launcher's exit handlers, whatever happened.
+                // SAFETY: exits without running the launcher's exit handlers, also after a panic.
                 unsafe { libc::_exit(i32::from(!matches!(kept, Ok(Ok(()))))) }
             }
             child => {
@@ -124,50 +124,50 @@ impl Keeper {
         }
     }
 
-    /// The number of the keeper's process, which belongs in [`crate::Orphans::Claim`].
+    /// Process number of the keeper, for [`crate::Orphans::Claim`].
     pub fn pid(&self) -> Pid {
         self.pid
     }
 
-    /// Names a launch of this launcher. Call it before its first rank starts.
+    /// Registers a launch of this launcher. Call it before its first rank starts.
     ///
     /// # Errors
-    /// `EPIPE` if the keeper is gone, `EAGAIN` if it does not read.
+    /// `EPIPE` if the keeper has ended, `EAGAIN` if it does not read.
     pub fn guard(&self, tag: &LaunchTag) -> nix::Result<()> {
         self.send(KIND_TAG, tag.value().as_bytes())
     }
 
-    /// Names a rank. Its group then belongs to the launch, tag or no tag.
+    /// Registers a rank. Its group then belongs to the launch, with or without a tag.
     ///
     /// # Errors
-    /// `ESRCH` if the rank has been reaped already; otherwise as [`Keeper::guard`].
+    /// `ESRCH` if the rank has been reaped already; otherwise see [`Keeper::guard`].
     pub fn guard_rank(&self, rank: &RankProcess) -> nix::Result<()> {
         self.guard_leader(rank.pid())
     }
 
-    /// Names a process of the launch that leads a process group, and has not been reaped. Its group then belongs to the launch, and with it
-    /// those whose environment, and tag, nobody but root may read.
+    /// Registers a process of the launch that leads a process group and has not been reaped. Its group then belongs to the launch. This
+    /// includes processes with an environment, and therefore a tag, that only root may read.
     ///
     /// # Errors
-    /// As [`Keeper::guard_rank`].
+    /// See [`Keeper::guard_rank`].
     pub fn guard_leader(&self, leader: Pid) -> nix::Result<()> {
         let leader = Process::read(leader).ok_or(Errno::ESRCH)?;
         self.send(KIND_RANK, &RankRecord::of(&leader).encode())
     }
 
-    /// Names a directory that the launcher is about to make: it is removed if it is empty, once no process is left.
+    /// Registers a directory before the launcher makes it. The keeper removes it after the last process has ended, if it is empty.
     ///
     /// # Errors
-    /// `ENAMETOOLONG` for a path of more than 3984 bytes; otherwise as [`Keeper::guard`].
+    /// `ENAMETOOLONG` for a path of more than 3984 bytes; otherwise see [`Keeper::guard`].
     pub fn announce_directory(&self, path: &Path) -> nix::Result<()> {
         self.send_directory(&[0; FileIdentity::LEN], path)
     }
 
-    /// Names a directory that the launcher has made: it is removed with all that is in it, once no process is left, if it is still the same
-    /// one.
+    /// Registers a directory that the launcher has made. The keeper removes it with its content after the last process has ended, if the
+    /// path still names the same directory.
     ///
     /// # Errors
-    /// As [`Keeper::announce_directory`].
+    /// See [`Keeper::announce_directory`].
     pub fn guard_directory(&self, directory: &OwnDirectory) -> nix::Result<()> {
         self.send_directory(&directory.identity().encode(), directory.path())
     }
@@ -176,26 +176,27 @@ impl Keeper {
         self.send(KIND_DIRECTORY, &[identity, path.as_os_str().as_bytes()].concat())
     }
 
-    /// Names a file that ranks may leave: it is removed if it is there, once no process is left.
+    /// Registers a file that ranks may leave. The keeper removes it, if it exists, after the last process has ended.
     ///
     /// # Errors
-    /// `ENAMETOOLONG` for a path of more than 4000 bytes; otherwise as [`Keeper::guard`].
+    /// `ENAMETOOLONG` for a path of more than 4000 bytes; otherwise see [`Keeper::guard`].
     pub fn guard_file(&self, path: &Path) -> nix::Result<()> {
         self.send(KIND_FILE, path.as_os_str().as_bytes())
     }
 
-    /// Names a socket of the launcher's in a directory of its user's alone: it is removed if it is there, once no process is left.
+    /// Registers a socket of the launcher in a directory that only its user can access. The keeper removes it, if it exists, after the last
+    /// process has ended.
     ///
     /// # Errors
-    /// As [`Keeper::guard_file`].
+    /// See [`Keeper::guard_file`].
     pub fn guard_socket(&self, path: &Path) -> nix::Result<()> {
         self.send(KIND_SOCKET, path.as_os_str().as_bytes())
     }
 
-    /// Names a resource that a rank has registered, under a number: it is removed once no process is left.
+    /// Registers a resource of a rank under a number. The keeper removes it after the last process has ended.
     ///
     /// # Errors
-    /// As [`Keeper::guard_file`].
+    /// See [`Keeper::guard_file`].
     pub fn guard_resource(&self, number: u32, resource: &Pinned) -> nix::Result<()> {
         match resource.to_record() {
             Some(record) => self.send(KIND_RESOURCE, &[&number.to_ne_bytes()[..], &record].concat()),
@@ -203,10 +204,10 @@ impl Keeper {
         }
     }
 
-    /// A resource is the keeper's concern no more.
+    /// Removes the registration of a resource.
     ///
     /// # Errors
-    /// As [`Keeper::guard`].
+    /// See [`Keeper::guard`].
     pub fn forget_resource(&self, number: u32) -> nix::Result<()> {
         self.send(KIND_FORGOTTEN, &number.to_ne_bytes())
     }
@@ -218,12 +219,12 @@ impl Keeper {
         write(&self.records, &record(kind, payload)).map(drop)
     }
 
-    /// Dismisses the keeper, once [`crate::sweep()`] has found nothing more, and reaps it.
+    /// Ends the keeper and reaps it. Call it after [`crate::sweep()`] has found no more processes.
     ///
     /// # Errors
-    /// `ECHILD` if somebody else has reaped it.
+    /// `ECHILD` if the keeper has been reaped elsewhere.
     pub fn done(self) -> nix::Result<()> {
-        // It cannot be late, or be asked while it is stopped, if it is simply killed before the pipe closes.
+        // Kills the keeper before the pipe closes: a request to exit could arrive late, or reach a stopped keeper.
         match pidfd_send_signal(self.pidfd.as_fd(), Signal::SIGKILL) {
             Ok(()) | Err(Errno::ESRCH) => syscalls::reap(Child::Pidfd(self.pidfd.as_fd())),
             Err(errno) => Err(errno),
@@ -260,7 +261,7 @@ fn keep(pipe: OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Detaches the keeper from the launcher; returns the pipe, the only descriptor that it keeps.
+/// Detaches the keeper from the launcher. Returns the pipe, the only descriptor that it keeps.
 fn detach(pipe: OwnedFd) -> io::Result<fs::File> {
     setsid()?;
     ignore_signals()?;
@@ -274,7 +275,7 @@ mod tests {
 
     #[test]
     fn a_process_with_threads_gets_no_keeper() {
-        // The test runs on one thread and the harness waits on another.
+        // The test runs on one thread; the harness waits on another.
         std::thread::scope(|scope| {
             let error = scope.spawn(Keeper::fork).join().unwrap().unwrap_err();
             assert!(matches!(error, KeeperError::Threads { threads } if threads > 1), "{error}");

@@ -1,4 +1,4 @@
-//! The mark by which a launch's processes are known wherever they went: one variable in their environment.
+//! Mark that identifies the processes of a launch anywhere in the process tree: one variable in their environment.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,7 +10,7 @@ use pmi_core::ids::JobId;
 
 use crate::process_table::Process;
 
-/// The mark of one launch. Put [`LaunchTag::VARIABLE`] with the value [`LaunchTag::value`] into every rank's environment.
+/// Mark of one launch. Put [`LaunchTag::VARIABLE`] with the value [`LaunchTag::value`] into every rank's environment.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LaunchTag(JobId);
 
@@ -18,24 +18,24 @@ impl LaunchTag {
     /// The name of the variable.
     pub const VARIABLE: &str = "LATTICE_LAUNCH_ID";
 
-    /// The tag of the launch whose first job is `id`. No other launch on this node may have the same.
+    /// Tag of the launch with the first job `id`. Tags must be unique on a node.
     pub fn new(id: JobId) -> Self {
         Self(id)
     }
 
-    /// The value of the variable: 1 to 63 bytes.
+    /// Value of the variable: 1 to 63 bytes.
     pub fn value(&self) -> &str {
         self.0.as_str()
     }
 
-    /// True if this is the tag with the value that [`value_of`] found.
+    /// True if this tag has the value, which [`value_of`] returned.
     pub(crate) fn is(&self, value: &[u8]) -> bool {
         self.value().as_bytes() == value
     }
 }
 
-/// The value of the tag in the environment that `pid` was started with. `None` if there is none or it cannot be read: the
-/// process has ended, is another user's, or has dropped its environment.
+/// Value of the tag in the initial environment of `pid`. `None` if there is none or it cannot be read: the process has
+/// ended, belongs to another user, or has dropped its environment.
 pub(crate) fn value_of(pid: Pid) -> Option<Vec<u8>> {
     let environment = environment_of(pid).ok()?;
     let mut variables = environment.split(|&byte| byte == 0);
@@ -44,12 +44,13 @@ pub(crate) fn value_of(pid: Pid) -> Option<Vec<u8>> {
     Some(value.to_owned())
 }
 
-/// The environment of a process as the kernel shows it: variables that end with NUL each.
+/// Environment of a process, from the kernel: variables that each end with NUL.
 ///
-/// While a process is in `execve` its environment seems empty. So emptiness counts only if the process was outside of
-/// `execve` before and after it was read; not waited for long, since a process may sit there until a file server answers.
+/// While a process is in `execve`, its environment reads as empty. An empty environment therefore counts only if the
+/// process was outside of `execve` before and after the read. The retries are short, since a process may stay in `execve`
+/// until a file server answers.
 fn environment_of(pid: Pid) -> io::Result<Vec<u8>> {
-    /// The kernel lets arguments and environment together have 6 MiB at most.
+    /// The kernel limits arguments and environment together to 6 MiB.
     const LEN_MAX: u64 = 8 << 20;
     const LOOKS: u32 = 20;
     const PAUSE: Duration = Duration::from_millis(1);

@@ -1,14 +1,27 @@
-//! Starts the ranks of an MPI job on one node at the cost of `vfork`, binds them, reaps them and leaves nothing behind.
+//! Starts the ranks of an MPI job on one node at the cost of `vfork`, binds them, reaps them, and leaves no process.
+//!
+//! # Design
+//!
+//! [`Spawner`] starts ranks on its own threads and delivers a [`RankProcess`] for each. There is no event loop: a process is a
+//! descriptor to poll. Two helpers are forked first in `main`: [`Keeper`] cleans up after a killed launcher, [`ForkServer`]
+//! starts sessions of users.
 //!
 //! ```text
-//! Program, Arguments, Environment ──┐
-//! plan(UsableCores, CpuBind) ─CpuSet─┴─> RankCommand ──Spawner──> RankProcess ──try_wait──> RankExit
-//!
-//! Keeper::fork (first thing in main), become_subreaper, ..., sweep, Keeper::done      a launcher
-//! ForkServer::fork (first thing in main), request, next_event                                 a daemon that runs many sessions
-//!     ├─> PamSession::opened, become_user, ...                                          each of them
-//!     └─> serve_pam                                                                     beside it, where users have PAM sessions
+//! Program, Arguments, Environment ─┐
+//! plan(UsableCores, CpuBind) ──────┴─> RankCommand ── Spawner ──> RankProcess ── try_wait ──> RankExit
+//! main ── fork ──> Keeper, ForkServer                      end of the launch ──> sweep
 //! ```
+//!
+//! # Most used
+//!
+//! * [`Program`], [`Arguments`], [`Environment`], [`RankCommand`], [`Stdio`]
+//! * [`Spawner`], [`RankProcess`], [`RankExit`], [`StartError`]
+//! * [`CpuBind`], [`plan`], [`MemBind`], [`Limit`]
+//! * [`Keeper`], [`become_subreaper`], [`sweep`], [`LaunchTag`]
+//!
+//! # Examples
+//!
+//! The example below, and `examples/own_spawner.rs`.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -33,9 +46,9 @@
 //! # }
 //! ```
 //!
-//! No event loop: what is to be waited for is handed out as a descriptor (the feature `tokio` adds one wait). A rank is tied to
-//! its launcher; it leads a process group of its own without a terminal, unless it is given one of its own, has no descriptors but 0, 1, 2,
-//! [`PMI_FD`], [`JOB_MEMORY_FD`] and [`NODE_MEMORY_FD`], default signal actions and no blocked signals. Needs Linux 5.9 (`close_range`).
+//! The crate has no event loop: callers wait on descriptors (the feature `tokio` adds one wait). A rank ends with its launcher, and leads a
+//! process group of its own. It has no terminal, unless it gets one of its own. It has no descriptors but 0, 1, 2, [`PMI_FD`],
+//! [`JOB_MEMORY_FD`] and [`NODE_MEMORY_FD`], default signal actions and no blocked signals. The crate needs Linux 5.9 (`close_range`).
 
 mod account;
 mod arguments;

@@ -1,4 +1,4 @@
-//! Resource limits: those that ranks get, and the number of descriptors that we ourselves may hold.
+//! Resource limits: limits for ranks, and the number of descriptors that this process may hold.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 macro_rules! limited_resources {
     ($($(#[$doc:meta])* $variant:ident = $name:literal, $constant:ident;)*) => {
-        /// Resources of `setrlimit(2)`, by the names that `prlimit(1)` uses.
+        /// Resources of `setrlimit(2)`, with the names that `prlimit(1)` uses.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
         #[serde(rename_all = "lowercase")]
         #[non_exhaustive]
@@ -18,7 +18,7 @@ macro_rules! limited_resources {
         }
 
         impl LimitedResource {
-            /// All of them.
+            /// All resources.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
             fn name(self) -> &'static str {
@@ -43,13 +43,13 @@ limited_resources! {
     Data = "data", RLIMIT_DATA;
     /// Size of a written file, in bytes.
     Fsize = "fsize", RLIMIT_FSIZE;
-    /// Locked memory, in bytes; what RDMA needs much of.
+    /// Locked memory, in bytes; RDMA needs much of it.
     Memlock = "memlock", RLIMIT_MEMLOCK;
     /// One more than the highest descriptor number.
     Nofile = "nofile", RLIMIT_NOFILE;
     /// Processes and threads of the user.
     Nproc = "nproc", RLIMIT_NPROC;
-    /// Resident memory, in bytes; Linux passes over it.
+    /// Resident memory, in bytes; Linux ignores it.
     Rss = "rss", RLIMIT_RSS;
     /// Stack of the main thread, in bytes.
     Stack = "stack", RLIMIT_STACK;
@@ -64,7 +64,7 @@ impl fmt::Display for LimitedResource {
 impl FromStr for LimitedResource {
     type Err = LimitParseError;
 
-    /// Reads a name in letters of either case.
+    /// Parses a name; case is ignored.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let known = Self::ALL.iter().find(|known| known.name().eq_ignore_ascii_case(text));
         known.copied().ok_or_else(|| LimitParseError::Resource { name: text.to_owned() })
@@ -72,10 +72,10 @@ impl FromStr for LimitedResource {
 }
 
 impl LimitedResource {
-    /// Limit that this process has.
+    /// Limit of this process.
     ///
     /// # Errors
-    /// Fails if the system does not know the resource.
+    /// Fails if the system does not support the resource.
     pub fn limit(self) -> nix::Result<Limit> {
         let (soft, hard) = getrlimit(self.to_nix())?;
         Ok(Limit { resource: self, soft, hard })
@@ -84,42 +84,42 @@ impl LimitedResource {
 
 /// One limit for a rank.
 ///
-/// Written `resource=both` or `resource=soft:hard`, where a value is a number or `unlimited`.
+/// As text `resource=both` or `resource=soft:hard`; a value is a number or `unlimited`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Limit {
     /// Resource that is limited.
     pub resource: LimitedResource,
-    /// The limit in force; [`Limit::UNLIMITED`] for none.
+    /// The effective limit; [`Limit::UNLIMITED`] for none.
     pub soft: u64,
-    /// Value up to which the rank may raise it; [`Limit::UNLIMITED`] for any.
+    /// Value up to which the rank may raise the limit; [`Limit::UNLIMITED`] for any.
     pub hard: u64,
 }
 
 impl Limit {
-    /// The value that stands for no limit.
+    /// Value for no limit.
     pub const UNLIMITED: u64 = libc::RLIM_INFINITY;
 }
 
-/// Error for a text that is no [`Limit`].
+/// Error for a text that is not a [`Limit`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LimitParseError {
-    /// There is no `=` or a value is no number.
+    /// The text has no `=`, or a value is not a number.
     #[error("{text:?} is not of the form resource=soft:hard with numbers or `unlimited`")]
     Form {
-        /// The text seen.
+        /// The text.
         text: String,
     },
-    /// No such resource.
+    /// Unknown resource.
     #[error("there is no limit {name:?}; there are {}", known())]
     Resource {
-        /// The name seen.
+        /// The name.
         name: String,
     },
-    /// A soft limit never exceeds the hard one.
+    /// The soft limit exceeds the hard limit.
     #[error("{text:?}: the soft limit is above the hard one")]
     Order {
-        /// The text seen.
+        /// The text.
         text: String,
     },
 }
@@ -147,13 +147,13 @@ impl FromStr for Limit {
     }
 }
 
-/// Raises this process's soft limit of descriptors to the hard one, and returns the limit that was in force before.
+/// Raises this process's soft limit on descriptors to the hard limit, and returns the previous limit.
 ///
-/// A rank costs up to five descriptors, so the common limit of 1,024 ends at about 200 ranks. Ranks should be given the
-/// former soft limit back: programs that use `select(2)` rely on it.
+/// A rank uses up to five descriptors, so the common limit of 1,024 allows about 200 ranks. Ranks should get the
+/// previous soft limit: programs that use `select(2)` rely on it.
 ///
 /// # Errors
-/// Fails if the system refuses the change.
+/// Fails if the system call fails.
 pub fn raise_descriptor_limit() -> nix::Result<Limit> {
     let limit = LimitedResource::Nofile.limit()?;
     if limit.soft < limit.hard {

@@ -1,4 +1,4 @@
-//! Memory binding: NUMA nodes that ranks have their memory from, as text, as a plan for a node, and as the kernel takes it
+//! Memory binding: NUMA nodes that provide the memory of ranks, as text, as a plan for a node, and in the kernel's format
 //! (`set_mempolicy(2)`).
 
 use std::ffi::{c_int, c_ulong};
@@ -12,18 +12,18 @@ use crate::binding::map_entry;
 
 /// Memory binding of the ranks of a launch on each of its nodes.
 ///
-/// As text, which [`FromStr`] reads and [`Display`](fmt::Display) writes: `none`, or one of `local`, `rank` and `map:0,1+2`, with
-/// `:prefer` behind it for memory that may come from elsewhere when there is none left.
+/// As text, which [`FromStr`] reads and [`Display`](fmt::Display) writes: `none`, or one of `local`, `rank` and `map:0,1+2`. The suffix
+/// `:prefer` allows memory of other NUMA nodes when these have none left.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum MemBind {
-    /// Memory comes from wherever the kernel takes it.
+    /// The kernel selects the NUMA nodes.
     #[default]
     None,
     /// Memory comes from these NUMA nodes.
     To {
         /// NUMA nodes of each rank.
         nodes: MemoryNodes,
-        /// Consequence when they have none left.
+        /// Behaviour when these NUMA nodes have no memory left.
         strictness: Strictness,
     },
 }
@@ -31,53 +31,53 @@ pub enum MemBind {
 /// NUMA nodes of each rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MemoryNodes {
-    /// Those of the CPUs that it is bound to; those of the CPU that it runs on if it is not bound.
+    /// NUMA nodes of the CPUs that the rank is bound to; for an unbound rank, of the CPU that it runs on.
     Local,
-    /// The n-th local rank has the n-th NUMA node.
+    /// The n-th local rank uses the n-th NUMA node.
     Rank,
-    /// The n-th local rank has the n-th set.
+    /// The n-th local rank uses the n-th set.
     Map(Vec<NodeSet>),
 }
 
-/// Consequence when the NUMA nodes of a rank have no memory left.
+/// Behaviour when the NUMA nodes of a rank have no memory left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Strictness {
-    /// The rank gets none.
+    /// The allocation fails.
     #[default]
     Bound,
-    /// It gets memory of others.
+    /// The rank gets memory of other NUMA nodes.
     Preferred,
 }
 
-/// Error for a text that is no [`MemBind`].
+/// Error for a text that is not a [`MemBind`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "{text:?} binds memory to nothing; none, local, rank and map:<NUMA nodes of each rank> are possible, the last three with :prefer"
 )]
 pub struct MemBindParseError {
-    /// The text seen.
+    /// The text.
     pub text: String,
 }
 
-/// Reason why memory of ranks cannot be bound as asked.
+/// Error for a memory binding that is not possible.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemBindError {
-    /// The kernel has no NUMA, or tells nothing of it.
+    /// The kernel has no NUMA support, or reports no NUMA nodes.
     #[error(
-        "memory of ranks is to come from chosen NUMA nodes, and the kernel of this node tells of none; leave --mem-bind away, or see what \
+        "memory of ranks is to come from chosen NUMA nodes, and the kernel of this node has none; leave --mem-bind away, or see what \
          lattice nodes --topology knows of it"
     )]
     NoNuma,
-    /// There is no such NUMA node.
+    /// The NUMA node does not exist.
     #[error(
-        "local rank {local_rank} shall have memory of NUMA node {node}, but ranks here may use memory of NUMA nodes {there}; \
+        "local rank {local_rank} is to have memory of NUMA node {node}, but ranks here may use memory of NUMA nodes {there}; \
          name one of those, or have --mem-bind=local choose"
     )]
     NoSuchNode {
         /// The first local rank that the entry is for.
         local_rank: usize,
-        /// The NUMA node that it asks for.
+        /// The NUMA node in the entry.
         node: u16,
         /// NUMA nodes with memory that ranks may use.
         there: NodeSet,
@@ -87,18 +87,18 @@ pub enum MemBindError {
 /// Memory policy of one rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MemoryPolicy {
-    /// Memory of the NUMA node of the CPU that it runs on, as long as there is some.
+    /// Memory of the NUMA node of the present CPU, as long as it has some.
     Local,
-    /// Memory of these NUMA nodes alone.
+    /// Memory of these NUMA nodes only.
     Bound(NodeSet),
-    /// Memory of the lowest of these NUMA nodes, as long as there is some.
+    /// Memory of the lowest of these NUMA nodes, as long as it has some.
     Preferred(NodeSet),
 }
 
 impl MemBind {
-    /// Policies of the ranks of a node, by local rank; `usable` are its NUMA nodes with memory that they may use
-    /// ([`lattice_inventory::ThisNode::memory_nodes`]), `cpus` has the CPUs of those that are bound. Ranks next to no usable one take memory
-    /// as it comes.
+    /// Policies of the ranks of a node, by local rank. `usable` has the NUMA nodes with memory that ranks may use
+    /// ([`lattice_inventory::ThisNode::memory_nodes`]); `cpus` has the CPUs of bound ranks. A rank next to no usable NUMA node gets the
+    /// kernel's default.
     ///
     /// # Errors
     /// See the variants of [`MemBindError`].
@@ -129,7 +129,7 @@ impl MemBind {
             Some(node) => Err(MemBindError::NoSuchNode { local_rank, node, there: there.clone() }),
             None => Ok(Some(strictness.policy(nodes.clone()))),
         };
-        // An entry that no rank uses may name anything; ranks beyond the last one begin again with the first.
+        // An entry that no rank uses may name any NUMA node. Ranks after the last entry start again at the first.
         all.iter().cycle().take(cpus.len()).enumerate().map(of_rank).collect()
     }
 }
@@ -145,7 +145,7 @@ impl Strictness {
 }
 
 impl MemoryPolicy {
-    /// The arguments of the kernel's call: mode and bit mask.
+    /// Arguments of the kernel's call: mode and bit mask.
     pub(crate) fn to_kernel(&self) -> (c_int, Vec<c_ulong>) {
         match self {
             Self::Local => (libc::MPOL_LOCAL, Vec::new()),
@@ -197,7 +197,7 @@ impl fmt::Display for MemBind {
 mod tests {
     use super::*;
 
-    /// Two NUMA nodes of two CPUs each, and one of memory alone.
+    /// Two NUMA nodes of two CPUs each, and one with memory and no CPU.
     fn node() -> Template {
         let numa = |(id, cpus): (u16, &str)| NumaNode {
             id,
@@ -237,7 +237,7 @@ mod tests {
         check("map:1,9:prefer", &[""], &["prefer 1"]);
     }
 
-    /// The kernel refuses NUMA nodes without memory, and those that a control group keeps from a process.
+    /// The kernel rejects NUMA nodes without memory, and NUMA nodes outside the process's control group.
     #[test]
     fn memory_comes_from_usable_nodes_alone() {
         let plan = |bind: &str| {
@@ -250,7 +250,7 @@ mod tests {
         let bound = |node: &str| Some(MemoryPolicy::Bound(node.parse().unwrap()));
         assert_eq!(plan("local"), Ok(vec![bound("0"), Some(MemoryPolicy::Local)]));
         assert_eq!(plan("rank"), Ok(vec![bound("0"), bound("4")]));
-        let refused = "local rank 0 shall have memory of NUMA node 1, but ranks here may use memory of NUMA nodes 0,4; name one of those, \
+        let refused = "local rank 0 is to have memory of NUMA node 1, but ranks here may use memory of NUMA nodes 0,4; name one of those, \
                        or have --mem-bind=local choose";
         assert_eq!(plan("map:1"), Err(refused.to_owned()));
     }
@@ -264,11 +264,11 @@ mod tests {
                 .unwrap_err()
                 .to_string()
         };
-        let absent = "local rank 1 shall have memory of NUMA node 2, but ranks here may use memory of NUMA nodes 0-1,4; name one of those, \
+        let absent = "local rank 1 is to have memory of NUMA node 2, but ranks here may use memory of NUMA nodes 0-1,4; name one of those, \
                       or have --mem-bind=local choose";
         assert_eq!(refuse("map:0,1+2", &node()), absent);
         for bind in ["local", "rank", "map:0"] {
-            assert!(refuse(bind, &Template::default()).contains("the kernel of this node tells of none"), "{bind}");
+            assert!(refuse(bind, &Template::default()).contains("the kernel of this node has none"), "{bind}");
         }
         assert_eq!(MemBind::None.plan(&Template::default(), &NodeSet::default(), &cpus(&["0"])), Ok(vec![None]));
     }

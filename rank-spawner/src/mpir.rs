@@ -1,12 +1,12 @@
-//! MPIR, the interface by which debuggers find the ranks of a launcher: variables and a function of the names that they look up in it.
+//! MPIR, the interface by which debuggers find the ranks of a launcher. A debugger looks up variables and a function of fixed names.
 //!
 //! ```text
 //! debugger   sets MPIR_being_debugged ──> stops at MPIR_Breakpoint ──> reads MPIR_proctable, attaches to ranks ──> continues
-//! launcher   starts the ranks stopped ──> publishes them ─────^                                                      └──> lets them go
-//!            ends the launch early ──> says why ──> MPIR_Breakpoint
+//! launcher   starts the ranks stopped ──> publishes them ─────^                                                      └──> continues them
+//!            ends the launch early ──> sets the reason ──> MPIR_Breakpoint
 //! ```
 //!
-//! Names, types and their order are those of "The MPIR Process Acquisition Interface", version 1.0 (MPI Forum, 2010). A program that has
+//! Names, types and their order are from "The MPIR Process Acquisition Interface", version 1.0 (MPI Forum, 2010). A program that defines
 //! them exports them as dynamic symbols, so that they survive `strip`.
 
 #![expect(unsafe_code, reason = "symbols under the names that debuggers look up")]
@@ -20,14 +20,14 @@ use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
-/// A rank as debuggers are told of it.
+/// Rank in the table for debuggers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acquired<'a> {
-    /// Name of its node.
+    /// Name of the rank's node.
     pub host: &'a str,
-    /// Program that it runs.
+    /// Program of the rank.
     pub program: &'a Path,
-    /// Number of its process on the node.
+    /// Process number on the node.
     pub pid: u32,
 }
 
@@ -41,16 +41,16 @@ struct ProcessDescription {
 
 /// `MPIR_DEBUG_SPAWNED`: the ranks exist.
 const SPAWNED: c_int = 1;
-/// `MPIR_DEBUG_ABORTING`: the launch is being ended.
+/// `MPIR_DEBUG_ABORTING`: the launch is ending.
 const ABORTING: c_int = 2;
 
 // SAFETY (of all `no_mangle` below): the names are reserved for this interface; no other part of the program defines them.
 
-/// Not 0 while a debugger holds this process; debuggers write it.
+/// Nonzero while a debugger is attached to this process; debuggers write it.
 #[unsafe(no_mangle)]
 static MPIR_being_debugged: AtomicI32 = AtomicI32::new(0);
 
-/// Reason of the call of [`MPIR_Breakpoint`].
+/// Reason for the call of [`MPIR_Breakpoint`].
 #[unsafe(no_mangle)]
 static MPIR_debug_state: AtomicI32 = AtomicI32::new(0);
 
@@ -60,35 +60,35 @@ static MPIR_proctable: AtomicPtr<ProcessDescription> = AtomicPtr::new(ptr::null_
 #[unsafe(no_mangle)]
 static MPIR_proctable_size: AtomicI32 = AtomicI32::new(0);
 
-/// Reason why the launch is being ended; null before that.
+/// Reason why the launch is ending; null before that.
 #[unsafe(no_mangle)]
 static MPIR_debug_abort_string: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
 
-/// Its presence says that this process starts ranks and is none.
+/// Its presence marks this process as a launcher that is not a rank.
 #[unsafe(no_mangle)]
 static MPIR_i_am_starter: AtomicI32 = AtomicI32::new(1);
 
-/// Its presence says that a debugger need not attach to all ranks: this process lets the others go.
+/// Its presence allows a debugger to attach to a part of the ranks: this process continues the rest.
 #[unsafe(no_mangle)]
 static MPIR_partial_attach_ok: AtomicI32 = AtomicI32::new(1);
 
-/// Its presence says that ranks are stopped before `main`.
+/// Its presence marks ranks as stopped before `main`.
 #[unsafe(no_mangle)]
 static MPIR_acquired_pre_main: AtomicI32 = AtomicI32::new(1);
 
-/// The function at which debuggers stop this process.
+/// Function at which debuggers stop this process.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn MPIR_Breakpoint() {
     black_box(MPIR_debug_state.load(Ordering::SeqCst));
 }
 
-/// Returns true if a debugger that knows the interface holds this process, and wants the ranks stopped before their first instruction.
+/// Returns true if a debugger with MPIR support is attached to this process. It needs the ranks stopped before their first instruction.
 pub fn is_debugged() -> bool {
     MPIR_being_debugged.load(Ordering::SeqCst) != 0
 }
 
-/// Returns true if some debugger holds this process.
+/// Returns true if any debugger is attached to this process.
 pub fn is_traced() -> bool {
     // proc_pid_status(5)
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -96,12 +96,12 @@ pub fn is_traced() -> bool {
     is_debugged() || tracer.is_some_and(|pid| pid.trim() != "0")
 }
 
-/// Tells debuggers of the ranks, in their order, now that all of them exist; returns when the debugger continues, at once if there is
-/// none. The table stays to the end of the process, for debuggers that come later. Called once.
+/// Publishes the ranks, in their order, to debuggers. Call it once, when all ranks exist. Returns when the debugger continues this process;
+/// at once without a debugger. The table stays until the process ends, for debuggers that attach later.
 pub fn publish<'a>(ranks: impl IntoIterator<Item = Acquired<'a>>) {
     let mut texts: HashMap<&[u8], *const c_char> = HashMap::new();
     let mut text = |bytes| -> *const c_char {
-        // Names of files and nodes have no zero byte.
+        // Names of files and nodes have no NUL byte.
         *texts.entry(bytes).or_insert_with(|| CString::new(bytes).unwrap_or_default().into_raw())
     };
     let descriptions = ranks.into_iter().map(|rank| ProcessDescription {
@@ -113,18 +113,18 @@ pub fn publish<'a>(ranks: impl IntoIterator<Item = Acquired<'a>>) {
     MPIR_proctable_size.store(c_int::try_from(table.len()).unwrap_or(c_int::MAX), Ordering::SeqCst);
     MPIR_proctable.store(table.as_mut_ptr(), Ordering::SeqCst);
     MPIR_debug_state.store(SPAWNED, Ordering::SeqCst);
-    // What nobody refers to is not linked.
+    // The linker drops unreferenced variables.
     black_box([&MPIR_i_am_starter, &MPIR_partial_attach_ok, &MPIR_acquired_pre_main]);
     MPIR_Breakpoint();
 }
 
-/// Tells debuggers that the launch is being ended, and why; returns when the debugger continues, at once if there is none. The first reason
-/// stays to the end of the process.
+/// Reports to debuggers that the launch is ending, with the reason. Returns when the debugger continues this process; at once without a
+/// debugger. The first reason stays until the process ends.
 pub fn publish_abort(reason: &str) {
     if MPIR_debug_state.load(Ordering::SeqCst) == ABORTING {
         return;
     }
-    // What stands behind a zero byte would not be read.
+    // Text after a NUL byte would be unreadable.
     let text = reason.split('\0').next().unwrap_or_default();
     MPIR_debug_abort_string.store(CString::new(text).unwrap_or_default().into_raw(), Ordering::SeqCst);
     MPIR_debug_state.store(ABORTING, Ordering::SeqCst);

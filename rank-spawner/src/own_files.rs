@@ -1,12 +1,13 @@
-//! Files and directories that this program creates outside the state of its daemons, in places that other users may write to, such as `/tmp`.
+//! Files and directories of this program outside the state directories of its daemons, in places that other users can write to, such as
+//! `/tmp`.
 //!
 //! ```text
-//! OwnDirectory       new, made by plain mkdir with an explicit mode; removed only if device and inode are those that were recorded
-//! PrivateDirectory   may be there already; used only if it is the user's, and closed to others; what is in it is reached by its descriptor
-//! Records            directories of a process that no keeper guards, for the user's next process to remove if that one is killed
+//! OwnDirectory       new, made by plain mkdir with an explicit mode; removed only if device and inode equal the recorded ones
+//! PrivateDirectory   may exist already; used only if the user owns it and no other user has access; its entries are reached by descriptor
+//! Records            directories of a process without a keeper; if it is killed, the user's next process removes them
 //! ```
 //!
-//! No name that is looked up here is followed if it is a link, and nothing is removed for its name. Callers choose names, with a random part.
+//! A look-up never follows a link, and a removal never relies on a name alone. Callers choose names with a random part.
 
 mod directory;
 mod identity;

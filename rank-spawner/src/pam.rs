@@ -1,13 +1,13 @@
-//! PAM sessions: the account of a user is asked for, and limits and variables are had, before a process becomes that user.
+//! PAM sessions: the account check, limits and variables of a user, before a process becomes that user.
 //!
 //! ```text
 //! PAM process (root)                                   session process (root, then the user)
-//! start, account, credentials, open ───── answer ────> limits are set, variables kept, the user is become
-//! waits until nobody has the other end
-//! close, credentials are deleted, end
+//! start, account, credentials, open ───── answer ────> sets limits, stores variables, becomes the user
+//! waits until all copies of the other end are closed
+//! close, delete credentials, end
 //! ```
-//! Modules are run in a process of their own, for a module may hang, end the process, or leave threads and descriptors in it. What a module
-//! changes in its own process reaches nobody else, but for limits and variables.
+//! Modules run in a process of their own: a module may hang, exit, or leave threads and descriptors. Changes that a module makes to its
+//! process affect no other process, except limits and variables.
 
 mod answer;
 mod libpam;
@@ -27,10 +27,10 @@ use self::libpam::{LibPam, Transaction};
 use crate::account::Account;
 use crate::capabilities::{Capabilities, raise_capabilities};
 
-/// Longest answer, in bytes.
+/// Limit on the length of an answer, in bytes.
 const ANSWER_MAX: u32 = 1 << 20;
 
-/// Resources whose limits are taken over from the PAM process: all there are, in a fixed order.
+/// Resources with limits that are copied from the PAM process: all resources, in a fixed order.
 const RESOURCES: [Resource; 16] = [
     Resource::RLIMIT_AS,
     Resource::RLIMIT_CORE,
@@ -50,47 +50,47 @@ const RESOURCES: [Resource; 16] = [
     Resource::RLIMIT_STACK,
 ];
 
-/// Open PAM session, as a process that becomes its user needs to know it.
+/// Data of an open PAM session for a process that becomes its user.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PamSession {
-    /// Limits that modules have set: index in [`RESOURCES`], soft and hard limit.
+    /// Limits set by modules: index in [`RESOURCES`], soft and hard limit.
     limits: Vec<(usize, rlim_t, rlim_t)>,
-    /// Variables that modules have set.
+    /// Variables set by modules.
     pub environment: Vec<(OsString, OsString)>,
 }
 
 /// Answer of a service that opens no session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Refused {
-    /// Step that failed, as in "account management".
+    /// Failed step, such as "account management".
     step: String,
-    /// Words of PAM for the error.
+    /// PAM's text for the error.
     text: String,
-    /// What modules said to the user, without control characters.
+    /// Messages of modules to the user, without control characters.
     said: Vec<String>,
 }
 
-/// Reason why a user has no PAM session.
+/// Error if a user gets no PAM session.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PamError {
-    /// A module, or PAM itself, refuses.
+    /// A module or PAM itself refused the session.
     #[error("{step}: {text}{}", with_words(.said))]
     Refused {
-        /// Step that failed, as in "account management".
+        /// Failed step, such as "account management".
         step: String,
-        /// Words of PAM for the error.
+        /// PAM's text for the error.
         text: String,
-        /// What modules said to the user.
+        /// Messages of modules to the user.
         said: Vec<String>,
     },
     /// A module hangs.
     #[error("no answer within {} s (pam_timeout): a module hangs", .0.as_secs())]
     TimedOut(Duration),
-    /// A module ended the process, or there was none.
+    /// The PAM process ended without an answer, or there was no PAM process.
     #[error("the process that runs its modules ended without an answer")]
     Ended,
-    /// The answer cannot be received.
+    /// Receiving the answer failed.
     #[error("no answer can be received: {0}")]
     System(#[from] io::Error),
 }
@@ -100,10 +100,10 @@ fn with_words(said: &[String]) -> String {
 }
 
 impl PamSession {
-    /// Waits for a PAM process to open the session. Blocks.
+    /// Waits until a PAM process has opened the session. Blocks.
     ///
     /// # Errors
-    /// Fails if the service refuses, and if there is no answer within that time.
+    /// Fails if the service refuses, or does not answer within that time.
     pub fn opened(mut process: UnixStream, within: Duration) -> Result<Self, PamError> {
         let deadline = Instant::now() + within;
         let ended = |error: io::Error| match error.kind() {
@@ -125,10 +125,10 @@ impl PamSession {
         }
     }
 
-    /// Sets the limits in this process, which must be root's as far as they are above its own.
+    /// Sets the limits in this process. Limits above its present ones need root.
     ///
     /// # Errors
-    /// Fails as the system does.
+    /// Returns the error of the system call.
     pub fn set_limits(&self) -> nix::Result<()> {
         self.limits.iter().try_for_each(|&(index, soft, hard)| {
             RESOURCES.get(index).map_or(Ok(()), |&resource| setrlimit(resource, soft, hard))
@@ -153,10 +153,10 @@ fn read_by(from: &mut UnixStream, mut to: &mut [u8], deadline: Instant) -> io::R
     Ok(())
 }
 
-/// Life of a PAM process: opens a session of `service` for the user, answers, and closes the session when nobody has the other end of
-/// `session` any more. `log` gets what modules say, and what fails at the end. Blocks for as long as modules do.
+/// Body of a PAM process: opens a PAM session of `service` for the user, and answers. Closes the PAM session when all copies of the other
+/// end of `session` are closed. `log` receives messages of modules, and errors at the end. Blocks as long as modules do.
 pub fn serve_pam(service: &str, account: &Account, session: &UnixStream, log: &mut dyn FnMut(&str)) {
-    // Modules do what they do at any login; those that may not say so.
+    // Modules run with the privileges of a login. A module that lacks a privilege reports the error itself.
     if let Err(errno) = raise_capabilities(Capabilities::ALL) {
         log(&format!("capabilities cannot be raised: {}", errno.desc()));
     }
@@ -188,7 +188,7 @@ pub fn serve_pam(service: &str, account: &Account, session: &UnixStream, log: &m
     open.said().iter().for_each(|text| log(text));
 }
 
-/// Limits of this process; `None` for those that the kernel does not know.
+/// Limits of this process; `None` for resources that the kernel does not support.
 fn limits() -> [Option<(rlim_t, rlim_t)>; 16] {
     RESOURCES.map(|resource| getrlimit(resource).ok())
 }
@@ -201,7 +201,7 @@ fn open<'library>(library: &'library LibPam, service: &str, user: &str) -> Resul
     Ok(transaction)
 }
 
-/// The answer as bytes; a refusal in place of one that is too long.
+/// Encodes the answer; replaces an answer that is too long by a refusal.
 fn fitting(answer: &Answer, log: &mut dyn FnMut(&str)) -> Vec<u8> {
     let bytes = answer.encode();
     if bytes.len() <= ANSWER_MAX as usize {
@@ -226,7 +226,7 @@ fn tell(session: &UnixStream, answer: &[u8]) -> nix::Result<()> {
     Ok(())
 }
 
-/// Waits until nobody has the other end, which says nothing.
+/// Waits until all copies of the other end are closed; it sends no data.
 fn wait_for_end(mut session: &UnixStream) {
     let mut byte = [0];
     loop {

@@ -1,16 +1,16 @@
-//! Resources that ranks have registered, pinned so that what is removed later is what was meant.
+//! Resources that ranks have registered, pinned so that a later removal affects exactly the registered object.
 //!
-//! A number or a name may come to mean something else before its rank ends. So each resource is looked at when it is registered: it must
-//! be the user's, and not older than the launch, a file not by more than clocks of file systems differ; what tells it from others is kept. At the end it is looked at once more, and stays if
-//! it is another one by then.
+//! A number or a name may refer to another object before its rank ends. Each resource is therefore checked when it is registered: it must belong
+//! to the user, and must not be older than the launch. For files the age check allows for the difference between clocks of file systems. The
+//! registration stores the identity of the object. The removal checks it again, and leaves an object with another identity.
 //!
-//! | resource | kept at the registration | looked at before the removal |
+//! | resource | stored at the registration | checked before the removal |
 //! |---|---|---|
 //! | System V | number, of shared memory also the maker | owner, creator, maker |
-//! | a path, POSIX memory and semaphores | the directory that it is in, without links; device, inode and birth of both | the same, owner |
+//! | a path, POSIX memory and semaphores | its directory, without links; device, inode and birth of both | the same, owner |
 //! | POSIX message queues | device, inode and birth | the same, owner |
 //! | a process | a pidfd | - |
-//! | shared memory that a rank was about to make | the rank, and what it had made before | `/proc/sysvipc/shm` |
+//! | shared memory that a rank was about to make | the rank, and the segments that it had made before | `/proc/sysvipc/shm` |
 
 mod path;
 
@@ -33,33 +33,33 @@ use crate::process_table::Process;
 use crate::syscalls::{pidfd_open, pidfd_send_signal};
 use crate::system_v::{self, Object};
 
-/// Time by which clocks of file systems may be behind that of this node.
+/// Time by which clocks of file systems may lag this node's clock.
 pub(crate) const CLOCK_SLACK: Duration = Duration::from_secs(2);
 
-/// Longest way from a process up to its rank.
+/// Limit on the generations between a process and its rank.
 const GENERATIONS_MAX: usize = 64;
 
-/// A rank that registers a resource.
+/// Rank that registers a resource.
 #[derive(Clone, Debug)]
 pub struct Claimant {
-    /// The mark of its launch.
+    /// Mark of its launch.
     pub tag: LaunchTag,
     /// Its process, which has not been reaped.
     pub rank: Pid,
-    /// Processes of all ranks here: none of them is another one's resource.
+    /// Processes of all ranks on this node. A rank is never a resource of another rank.
     pub ranks: Vec<Pid>,
-    /// Begin of the launch: what has not changed since then was not made by it.
+    /// Start of the launch. A resource without a change since then is not a resource of the launch.
     pub since: SystemTime,
 }
 
 impl Claimant {
-    /// Begin of the launch in seconds since 1970, as clocks of file systems may tell it.
+    /// Start of the launch in seconds since 1970, less the possible lag of file system clocks.
     fn since(&self) -> i64 {
         let began = self.since.checked_sub(CLOCK_SLACK).unwrap_or(UNIX_EPOCH);
         began.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs().cast_signed())
     }
 
-    /// True for a process that bears the mark of the launch, or is below the rank.
+    /// True for a process that has the mark of the launch, or descends from the rank.
     fn owns(&self, pid: Pid) -> bool {
         if self.ranks.contains(&pid) || pid == getpid() {
             return false;
@@ -78,17 +78,17 @@ impl Claimant {
     }
 }
 
-/// What tells a file from all others.
+/// Identity of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileId {
     device: u64,
     inode: u64,
-    /// Nanoseconds since 1970 at its making, as inodes are used again; 0 where the file system does not tell.
+    /// Creation time in nanoseconds since 1970, because inode numbers are reused; 0 if the file system does not report it.
     born: u64,
 }
 
 impl FileId {
-    /// What stands for none in a record.
+    /// Encoding of a missing identity in a record.
     const NONE: Self = Self { device: 0, inode: 0, born: 0 };
 
     fn of(status: &Metadata) -> Self {
@@ -97,7 +97,7 @@ impl FileId {
         Self { device: status.dev(), inode: status.ino(), born }
     }
 
-    /// Reads the numbers of a record; `None` within for none.
+    /// Parses the numbers of a record; the inner value is `None` for a missing identity.
     fn from_record(mut number: impl FnMut() -> Option<u64>) -> Option<Option<Self>> {
         let id = Self { device: number()?, inode: number()?, born: number()? };
         Some((id != Self::NONE).then_some(id))
@@ -109,7 +109,7 @@ impl FileId {
     }
 }
 
-/// A resource of a rank, with what tells it from others.
+/// Resource of a rank, with its identity.
 #[derive(Debug)]
 pub struct Pinned(Kind);
 
@@ -123,25 +123,25 @@ enum Kind {
     Path(PinnedPath),
     Queue {
         name: String,
-        /// `None` for one that was about to be made.
+        /// `None` for a queue that was about to be made.
         id: Option<FileId>,
     },
     Process(OwnedFd),
-    /// Shared memory that this process was about to make.
+    /// Shared memory that the rank was about to make.
     Hunted {
         maker: Pid,
         since: i64,
         known: Vec<i32>,
     },
-    /// An intent that leaves nothing to be found, or that names what was there before.
+    /// An intent without a way to find the object, or with a name that existed before.
     Nothing,
 }
 
 impl Pinned {
-    /// Looks at what a rank is about to make or has made.
+    /// Checks a resource that a rank is about to make or has made.
     ///
     /// # Errors
-    /// Fails when it is not there, or is not the launch's to remove.
+    /// Fails if the resource does not exist, or does not belong to the launch.
     pub fn new(resource: &Resource, step: ResourceStep, claimant: &Claimant) -> Result<Self, ResourceError> {
         let intends = step == ResourceStep::Intend;
         Ok(Self(match resource {
@@ -165,7 +165,7 @@ impl Pinned {
         }))
     }
 
-    /// Removes the resource if it is there and still the same. What cannot be removed stays.
+    /// Removes the resource if it exists and has the same identity. After a failure the resource stays.
     pub fn remove(self) {
         match self.0 {
             Kind::SystemV { kind, id, maker } => {
@@ -181,7 +181,7 @@ impl Pinned {
                 }
             }
             Kind::Process(pidfd) => {
-                // It may have ended by itself.
+                // The process may have ended by itself.
                 let _ = pidfd_send_signal(pidfd.as_fd(), Signal::SIGKILL);
             }
             Kind::Hunted { maker, since, known } => {
@@ -194,12 +194,12 @@ impl Pinned {
         }
     }
 
-    /// True for a process: to be ended before what it uses is removed.
+    /// True for a process. It must end before the resources that it uses are removed.
     pub fn is_process(&self) -> bool {
         matches!(self.0, Kind::Process(_))
     }
 
-    /// Text by which a keeper knows it; `None` for what needs no keeper, as processes of the launch are its concern anyhow.
+    /// Record for a keeper; `None` for resources that need none, since a keeper kills processes of the launch in any case.
     pub(crate) fn to_record(&self) -> Option<Vec<u8>> {
         let text = match &self.0 {
             Kind::SystemV { kind: SystemV::Memory, id, maker } => {
@@ -220,7 +220,7 @@ impl Pinned {
         Some(text.into_bytes())
     }
 
-    /// Reads what [`Pinned::to_record`] wrote.
+    /// Parses a record of [`Pinned::to_record`].
     pub(crate) fn from_record(record: &[u8]) -> Option<Self> {
         if let Some(path) = record.strip_prefix(b"path ") {
             return PinnedPath::from_record(path).map(|path| Self(Kind::Path(path)));
@@ -269,7 +269,7 @@ fn pin_system_v(kind: SystemV, id: i32, claimant: &Claimant) -> Result<Kind, Res
 fn pin_process(pid: Pid, claimant: &Claimant) -> Result<Kind, ResourceError> {
     shares_namespace(claimant, "pid")?;
     let pidfd = pidfd_open(pid).map_err(|errno| refused(format!("cannot watch it: {errno}")))?;
-    // Looked at while it is pinned: if it has ended meanwhile, the signal reaches nobody.
+    // Checked after the pidfd is open: if the process has ended meanwhile, a signal reaches no process.
     if claimant.owns(pid) {
         Ok(Kind::Process(pidfd))
     } else {
@@ -325,7 +325,7 @@ fn made_by_launch(status: &Metadata, claimant: &Claimant) -> Result<(), Resource
     Ok(())
 }
 
-/// Refuses names of a rank to which they mean something else than to this process, as in a container.
+/// Rejects names of a rank in another namespace, as in a container: they mean other objects there.
 fn shares_namespace(claimant: &Claimant, kind: &str) -> Result<(), ResourceError> {
     let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/{kind}")).ok();
     if of(&claimant.rank.to_string()) == of("self") {

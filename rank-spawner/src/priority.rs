@@ -1,4 +1,4 @@
-//! Niceness and the kernel's score for its search for memory, which ranks may have higher than the process that starts them.
+//! Niceness and OOM score adjustment. Ranks may have higher values than the process that starts them.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -11,37 +11,37 @@ use nix::unistd::Pid;
 
 use crate::syscalls::{niceness, pidfd_is_unreaped, set_niceness};
 
-/// File of the score of this process.
+/// File with the score adjustment of this process.
 const SCORE: &str = "/proc/self/oom_score_adj";
 
-/// Number of attempts to write the score of a process. The kernel lets a parent go on in the middle of its child's `execve`, some
-/// microseconds before the new memory is the user's in `/proc`.
+/// Number of attempts to write the score of a process. The kernel continues a parent in the middle of its child's `execve`, some microseconds
+/// before the child's files in `/proc` belong to the user.
 const SCORE_TRIES: u32 = 50;
 
 /// Pause between two attempts.
 const SCORE_PAUSE: Duration = Duration::from_micros(100);
 
-/// Niceness that is added to give way: a tenth of the time of a CPU that others keep busy is left (`sched(7)`).
+/// Niceness that [`give_way`] adds. On a CPU that other processes keep busy, the thread keeps a tenth of the time (`sched(7)`).
 const WAY: i32 = 10;
 
-/// What of a rank's priority differs from that of the process that starts it. Nobody may raise it, so that only greater numbers count.
+/// Part of a rank's priority that differs from the process that starts it. Only root can raise a priority, so only greater numbers apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Priority {
-    /// Niceness (`nice(1)`), from -20 to 19; `None` for that of the launcher.
+    /// Niceness (`nice(1)`), from -20 to 19; `None` for the launcher's.
     pub niceness: Option<i32>,
-    /// Adjustment of the score by which the kernel chooses a process when there is no memory left (`oom_score_adj`), from -1000 to 1000;
-    /// `None` for that of the launcher.
+    /// Adjustment of the score by which the kernel selects a process to kill when memory runs out (`oom_score_adj`), from -1000 to 1000; `None`
+    /// for the launcher's.
     pub oom_score_adjust: Option<i32>,
 }
 
 impl Priority {
-    /// Priority of this process; what the system does not tell is `None`.
+    /// Priority of this process; `None` for values that the system does not report.
     pub fn own() -> Self {
         let score = fs::read_to_string(SCORE).ok().and_then(|text| text.trim().parse().ok());
         Self { niceness: niceness().ok(), oom_score_adjust: score }
     }
 
-    /// The part of this priority that is lower than another one, that of a process that starts ranks.
+    /// Values of this priority that are lower in priority than `other`, the process that starts ranks.
     #[must_use]
     pub fn below(self, other: Self) -> Self {
         let greater = |asked: Option<i32>, own: Option<i32>| asked.filter(|asked| own.is_some_and(|own| *asked > own));
@@ -51,16 +51,16 @@ impl Priority {
         }
     }
 
-    /// Takes the niceness for this process; between `clone` and `execve` it allocates nothing.
+    /// Sets the niceness of this process. Allocates nothing, so a child can call it between `clone` and `execve`.
     ///
-    /// The score is the parent's to give, by [`Priority::give_score`]: before `execve` a child has the memory of its parent, and where that
-    /// may not be dumped, as in a session process, `/proc` gives the child's files to root.
+    /// The parent sets the score, by [`Priority::give_score`]: before `execve` a child has its parent's memory. If that memory is not dumpable,
+    /// as in a session process, the child's files in `/proc` belong to root.
     pub(crate) fn take_niceness(self) -> Result<(), Errno> {
         self.niceness.map_or(Ok(()), set_niceness)
     }
 
-    /// Gives the score to a child that has executed its program, if it differs from the parent's. A program that the user may not read
-    /// belongs to root in `/proc`, and keeps the score of its parent: no start fails for that.
+    /// Sets the score of a child that has executed its program, if it differs from the parent's. If the user may not read the program, its files
+    /// in `/proc` belong to root, and it keeps its parent's score. The start does not fail for that.
     pub(crate) fn give_score(self, child: Pid, pidfd: BorrowedFd<'_>) {
         let Some(score) = self.oom_score_adjust else { return };
         for _ in 0..SCORE_TRIES {
@@ -72,17 +72,17 @@ impl Priority {
     }
 }
 
-/// Lowers the priority of the calling thread, and of threads that it starts from now on, for work that nobody waits for while others on this machine
-/// have something to do. It is never starved. Nothing changes where the system refuses.
+/// Lowers the priority of the calling thread, and of threads that it starts later, for work that is not urgent. The thread still gets some CPU
+/// time on a busy node. A failed call has no effect.
 pub fn give_way() {
-    // The system cuts off what is above 19.
+    // The system limits the value to 19.
     let _ = niceness().and_then(|own| set_niceness(own + WAY));
 }
 
-/// Writes the score of the process that `pidfd` was made for.
+/// Writes the score of the process with this pidfd.
 fn write_score(score: i32, pid: Pid, pidfd: BorrowedFd<'_>) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).open(format!("/proc/{pid}/oom_score_adj"))?;
-    // While the process is not reaped nobody else has its number, so that the file that was opened before is its own.
+    // The number of an unreaped process is not reused, so the file that was opened before belongs to this process.
     pidfd_is_unreaped(pidfd)?;
     file.write_all(score.to_string().as_bytes())
 }

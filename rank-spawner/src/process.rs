@@ -1,4 +1,4 @@
-//! Process of a started rank, with our ends of its descriptors.
+//! Process of a started rank, with the launcher's ends of its descriptors.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,30 +14,30 @@ use crate::process_table::ending_signal;
 use crate::syscalls::{self, Child};
 use crate::terminal::Terminal;
 
-/// A started rank.
+/// Started rank.
 ///
-/// Its descriptor ([`AsFd`]) is a pidfd, which becomes readable when the rank has ended; call [`RankProcess::try_wait`] then.
-/// Dropping it neither kills nor reaps the rank.
+/// The descriptor ([`AsFd`]) is a pidfd. It becomes readable when the rank has ended; then call [`RankProcess::try_wait`]. Dropping the
+/// value neither kills nor reaps the rank.
 #[derive(Debug)]
 pub struct RankProcess {
     /// Rank number.
     pub rank: Rank,
-    /// The server's end of the PMI socket, nonblocking, if one was asked for.
+    /// The server's end of the PMI socket, nonblocking, if requested.
     pub pmi: Option<OwnedFd>,
-    /// The writing end of a pipe to the rank's stdin, nonblocking, if one was asked for.
+    /// Write end of a pipe to the rank's stdin, nonblocking, if requested.
     pub stdin: Option<OwnedFd>,
-    /// The reading end of a pipe from the rank's stdout, or the driving end of its terminal, nonblocking, if one was asked for.
+    /// Read end of a pipe from the rank's stdout, or driving end of its terminal; nonblocking, if requested.
     pub stdout: Option<OwnedFd>,
-    /// The same of its stderr.
+    /// The same for the rank's stderr.
     pub stderr: Option<OwnedFd>,
-    /// The driving end of the rank's pseudo-terminal, if one was asked for.
+    /// Driving end of the rank's pseudo-terminal, if requested.
     pub terminal: Option<Terminal>,
-    /// The CPUs on which the kernel had it when it executed its program, if that is known. They are fewer than it was to be bound to where a
-    /// control group leaves it no others. What the program chooses by itself later does not count.
+    /// CPUs that the kernel allowed when the rank executed its program, if known. They are fewer than the requested CPUs if a control group
+    /// excludes some. Later changes by the program are not included.
     pub given_cpus: Option<CpuSet>,
     pid: Pid,
     pidfd: OwnedFd,
-    /// Locked while the process is reaped, and while its number is used: until it is reaped the number is its own.
+    /// Locked during the reap and during each use of the process number: before the reap the number cannot be reused.
     exit: Mutex<Option<RankExit>>,
 }
 
@@ -57,26 +57,26 @@ impl RankProcess {
         }
     }
 
-    /// The number of the process, and of the process group that it leads.
+    /// Number of the process, and of the process group that it leads.
     ///
-    /// Once [`RankProcess::try_wait`] has told the end, the number may come to belong to another process.
+    /// After [`RankProcess::try_wait`] has returned the exit, the number may be reused for another process.
     pub fn pid(&self) -> Pid {
         self.pid
     }
 
-    /// Sends `signal` to the rank alone.
+    /// Sends `signal` to the rank only.
     ///
     /// # Errors
-    /// `ESRCH` if the rank has ended and been reaped, `EPERM` if it has become another user's.
+    /// `ESRCH` if the rank has been reaped, `EPERM` if it has changed its user.
     pub fn signal(&self, signal: Signal) -> nix::Result<()> {
         syscalls::pidfd_send_signal(self.pidfd.as_fd(), signal)
     }
 
-    /// Sends `signal` to the rank and to all processes in its group.
+    /// Sends `signal` to the rank and all processes in its group.
     ///
     /// # Errors
-    /// `ESRCH` after the rank has been reaped, even if others of its group live: the number may then name another group.
-    /// [`crate::sweep()`] finds them nevertheless.
+    /// `ESRCH` after the rank has been reaped, even if other processes of its group live: the number may then name another group.
+    /// [`crate::sweep()`] finds such processes.
     pub fn signal_group(&self, signal: Signal) -> nix::Result<()> {
         match *self.lock_exit() {
             Some(_) => Err(Errno::ESRCH),
@@ -84,10 +84,10 @@ impl RankProcess {
         }
     }
 
-    /// Exit of the rank, or `None` while it runs. The first call that returns an exit has reaped the process. Non-blocking.
+    /// Exit of the rank, or `None` while it runs. The first call that returns an exit reaps the process. Non-blocking.
     ///
     /// # Errors
-    /// `ECHILD` if somebody else has reaped it.
+    /// `ECHILD` if the rank has been reaped elsewhere.
     pub fn try_wait(&self) -> nix::Result<Option<RankExit>> {
         let mut exit = self.lock_exit();
         if exit.is_none() {
@@ -96,25 +96,25 @@ impl RankProcess {
         Ok(*exit)
     }
 
-    /// Exit of the rank as soon as it is certain: of one that has ended, as [`RankProcess::try_wait`] tells it, and of one that a signal is
-    /// ending, whose sockets its peers may have found closed. `None` while it runs, and while it exits by itself. Non-blocking.
+    /// Exit of the rank as soon as it is certain. For an ended rank, as in [`RankProcess::try_wait`]. A rank that a signal is ending is
+    /// included, as its peers may already see its sockets closed. `None` while the rank runs or exits by itself. Non-blocking.
     pub fn certain_exit(&self) -> Option<RankExit> {
         if let Ok(Some(exit)) = self.try_wait() {
             return Some(exit);
         }
-        // The lock keeps the number its own.
+        // The lock prevents reuse of the number.
         let exit = self.lock_exit();
         let signal = || ending_signal(self.pid).map(|signal| RankExit::Signal { signal, core_dumped: false });
         exit.or_else(signal)
     }
 
-    /// Returns true once [`RankProcess::try_wait`] has told the end: its number may belong to another process then.
+    /// Returns true after [`RankProcess::try_wait`] has returned the exit: the number may then belong to another process.
     pub fn is_reaped(&self) -> bool {
         self.lock_exit().is_some()
     }
 
     fn lock_exit(&self) -> MutexGuard<'_, Option<RankExit>> {
-        // Nothing panics while it is locked.
+        // No code panics while it holds the lock.
         self.exit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,12 +1,12 @@
-//! Snapshot of the processes of this node, read from `/proc`: identity, parent, group and state of each. What becomes of them is
-//! decided by `sweep`, the keeper and the fork server.
+//! Snapshot of the processes of this node, read from `/proc`: identity, parent, group and state of each. `sweep`, the keeper and the
+//! fork server decide on the processes.
 //!
-//! `/proc/PID/task/*/children` would name a process's children faster, but only some kernels have it, and it skips children
-//! while others end. So every process is read, at some microseconds each.
+//! `/proc/PID/task/*/children` would list a process's children faster. But only some kernels have it, and it skips children while
+//! other processes end. So every process is read, at some microseconds each.
 //!
-//! The crate `procfs` (0.18) was measured and not taken: a table of 1,070 processes took 20.7 ms with it and 19.2 ms without, and it
-//! holds a second descriptor per process, in processes that clean up after others because descriptors ran out. It would replace
-//! [`Process::parse`] alone.
+//! The crate `procfs` (0.18) was measured and rejected: a table of 1,070 processes took 20.7 ms with it and 19.2 ms without. It also
+//! holds a second descriptor per process, in processes that clean up because descriptors ran out. It would replace only
+//! [`Process::parse`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,38 +14,38 @@ use std::io;
 
 use nix::unistd::Pid;
 
-/// A process as it was seen.
+/// State of a process in the snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Process {
     pub(crate) pid: Pid,
     pub(crate) parent: Pid,
     pub(crate) group: Pid,
     pub(crate) session: Pid,
-    /// True for a process that has ended and waits to be reaped.
+    /// True for a process that has ended and is not reaped yet.
     pub(crate) zombie: bool,
-    /// True for a process that a signal or a tracer has stopped.
+    /// True for a process that is stopped by a signal or a tracer.
     pub(crate) stopped: bool,
     /// Start time, in clock ticks since boot; process number and start time together are unique.
     pub(crate) start: u64,
-    /// True during `execve`, while the new environment is not in place yet: an empty one means nothing then.
+    /// True during `execve` before the new environment is in place: an empty environment then has no meaning.
     pub(crate) in_exec: bool,
 }
 
 impl Process {
-    /// Reads one process; `None` if there is none of this number.
+    /// Reads one process; `None` if no process has this number.
     pub(crate) fn read(pid: Pid) -> Option<Self> {
         Self::parse(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// Reads a line of the form that `proc_pid_stat(5)` gives.
+    /// Parses a line in the format of `proc_pid_stat(5)`.
     fn parse(pid: Pid, line: &[u8]) -> Option<Self> {
         let mut fields = behind_name(line)?.split_ascii_whitespace();
         let state = fields.next()?;
         let mut number = || fields.next()?.parse().ok().map(Pid::from_raw);
         let (parent, group, session) = (number()?, number()?, number()?);
-        // The start is field 22 of the line; fields 3 to 6 have been taken.
+        // The start time is field 22 of the line; fields 3 to 6 have been consumed.
         let start = fields.nth(15)?.parse().ok()?;
-        // Field 23 is the size of its memory, 0 for zombies and kernel threads; 51 is the end of its environment.
+        // Field 23 is the size of the memory, 0 for zombies and kernel threads; field 51 is the end of the environment.
         let has_memory = fields.next()? != "0";
         let in_exec = has_memory && fields.nth(27) == Some("0");
         let (zombie, stopped) = (matches!(state, "Z" | "X"), matches!(state, "T" | "t"));
@@ -59,15 +59,15 @@ pub(crate) fn is_stopped(pid: Pid) -> bool {
     line.is_ok_and(|line| behind_name(&line).is_some_and(|fields| fields.starts_with(" T")))
 }
 
-/// The signal that is ending a process, or has ended it, until it is reaped: `PF_EXITING` (`include/linux/sched.h`) is set before the
-/// kernel closes its descriptors. `None` for one that runs, that exits by itself, or that this process may not look into.
+/// Signal that is ending a process, or has ended it, until the reap. The kernel sets `PF_EXITING` (`include/linux/sched.h`) before it
+/// closes the descriptors. `None` for a process that runs, exits by itself, or may not be inspected.
 pub(crate) fn ending_signal(pid: Pid) -> Option<i32> {
     signal_in(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
 fn signal_in(line: &[u8]) -> Option<i32> {
     const PF_EXITING: u32 = 4;
-    /// Signal in a status of `wait(2)`; the bit above it tells of a core dump.
+    /// Signal in a status of `wait(2)`; the bit above it marks a core dump.
     const SIGNAL: i32 = 0x7f;
     let mut fields = behind_name(line)?.split_ascii_whitespace();
     // Fields 9 and 52 of `proc_pid_stat(5)`: the kernel's flags, the status.
@@ -76,14 +76,14 @@ fn signal_in(line: &[u8]) -> Option<i32> {
     (flags & PF_EXITING != 0 && status & SIGNAL != 0).then_some(status & SIGNAL)
 }
 
-/// The fields behind the name of a process. The name is the second field, in parentheses, and may hold blanks and parentheses itself;
-/// it is the first 15 bytes of the name of a file, and need not be UTF-8.
+/// Fields after the name of a process. The name is the second field, in parentheses, and may itself have blanks and parentheses. It
+/// is the first 15 bytes of a file name, and may be invalid UTF-8.
 fn behind_name(line: &[u8]) -> Option<&str> {
     let end = line.iter().rposition(|&byte| byte == b')')?;
     str::from_utf8(&line[end + 1..]).ok()
 }
 
-/// Number of threads of this process. An error says that the process file system is missing.
+/// Number of threads of this process. Fails if the process file system is missing.
 pub(crate) fn own_threads() -> io::Result<usize> {
     const FILE: &str = "/proc/self/task";
     let threads = fs::read_dir(FILE).map_err(|error| {
@@ -94,14 +94,14 @@ pub(crate) fn own_threads() -> io::Result<usize> {
     Ok(threads.count())
 }
 
-/// All processes that could be read, indexed by number and by parent.
+/// All readable processes, indexed by number and by parent.
 pub(crate) struct ProcessTable {
     processes: BTreeMap<Pid, Process>,
     children: BTreeMap<Pid, Vec<Pid>>,
 }
 
 impl ProcessTable {
-    /// Reads `/proc`. A process that starts meanwhile may be missing.
+    /// Reads `/proc`. A process that starts during the call may be missing.
     pub(crate) fn read() -> io::Result<Self> {
         let mut table = Self { processes: BTreeMap::new(), children: BTreeMap::new() };
         for entry in fs::read_dir("/proc")? {
@@ -120,7 +120,7 @@ impl ProcessTable {
         self.processes.values()
     }
 
-    /// The process of this number.
+    /// Process with this number.
     pub(crate) fn get(&self, pid: Pid) -> Option<&Process> {
         self.processes.get(&pid)
     }
@@ -130,7 +130,7 @@ impl ProcessTable {
         self.children.get(&pid).map_or(&[], Vec::as_slice)
     }
 
-    /// `roots` and all processes below them.
+    /// `roots` and all their descendants.
     pub(crate) fn trees(&self, roots: impl IntoIterator<Item = Pid>) -> BTreeSet<Pid> {
         let mut found = BTreeSet::new();
         let mut next: Vec<Pid> = roots.into_iter().collect();
@@ -213,7 +213,7 @@ mod tests {
         failed.wait().unwrap();
     }
 
-    /// Its sockets are closed while it cannot be reaped yet: the kernel is still taking it down.
+    /// The sockets of an ending process close before it can be reaped: the kernel is still ending it.
     #[test]
     fn a_process_is_ending_before_it_is_a_zombie() {
         let line = |state: &str, flags: &str, status: &str| {
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(Process::parse(pid(42), b""), None);
     }
 
-    /// The kernel cuts the second name in the middle of its last letter.
+    /// The kernel truncates the second name within its last character.
     #[test]
     fn a_process_is_seen_whatever_the_bytes_of_its_name() {
         let directory = tempfile::tempdir().unwrap();
@@ -258,7 +258,7 @@ mod tests {
             let pid = Pid::from_raw(child.id() as i32);
             let parent = ProcessTable::read().unwrap().get(pid).map(|process| process.parent);
             if parent != Some(getpid()) {
-                // Nor is it left behind, with the streams of the test.
+                // Otherwise the child would stay after the test, with the test's streams.
                 child.kill().unwrap();
             }
             assert_eq!(parent, Some(getpid()));
@@ -280,8 +280,8 @@ mod tests {
     }
 
     proptest! {
-        /// A process is in the trees of some roots if one of them is met on the way up from it. Parents are anything: processes are
-        /// seen at different times, and numbers are used again.
+        /// A process belongs to the trees of some roots if one of its ancestors is a root. Parents are arbitrary: processes are read
+        /// at different times, and numbers are reused.
         #[test]
         fn trees_hold_those_whose_way_up_meets_a_root(
             parents in prop::collection::vec(0..12_i32, 11),
@@ -290,7 +290,7 @@ mod tests {
             let pairs: Vec<_> = (1..).zip(parents.iter().copied()).collect();
             let found = table(&pairs).trees(roots.iter().copied().map(Pid::from_raw));
             for pid in 0..12 {
-                // Longer ways go round in a circle.
+                // A longer chain is a cycle.
                 let way = std::iter::successors(Some(pid), |&pid| parents.get(usize::try_from(pid - 1).ok()?).copied());
                 let meets = way.take(12).any(|ancestor| roots.contains(&ancestor));
                 prop_assert_eq!(found.contains(&Pid::from_raw(pid)), meets, "process {}", pid);
@@ -321,7 +321,7 @@ mod tests {
         check(&[3, 6], &[3, 5, 6]);
         check(&[3, 5], &[3, 5]);
         check(&[], &[]);
-        // A root that has ended is there by its number, as those below it may still name it.
+        // A root that has ended is included, since children may still name it as parent.
         check(&[9], &[9]);
         assert_eq!(table.iter().count(), 5);
         assert!(table.get(Pid::from_raw(9)).is_none());
@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn processes_that_were_seen_at_different_times_make_no_endless_loop() {
-        // The number of an ancestor was used again while the table was read.
+        // The number of an ancestor was reused while the table was read.
         let table = table(&[(2, 3), (3, 2)]);
         assert_eq!(table.trees([Pid::from_raw(2)]).len(), 2);
     }

@@ -1,6 +1,7 @@
-//! Finding the program that ranks shall run, and finding out early why it cannot run.
+//! Finds the program of the ranks, and detects early why it cannot run.
 //!
-//! Causes that `execve` reports with one bare number are told apart here, once per launch instead of once per rank.
+//! `execve` reports several causes with one error number. This module distinguishes them, once per launch instead of once
+//! per rank.
 
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs::{self, OpenOptions};
@@ -16,13 +17,14 @@ use object::ReadCache;
 
 use crate::elf;
 
-/// Directories that are searched when there is no `PATH`, as in `execvp(3)`.
+/// Directories to search without `PATH`, as in `execvp(3)`.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// Number of bytes by which the kernel recognises a format (`BINPRM_BUF_SIZE`).
+/// Number of bytes that the kernel uses to recognise a format (`BINPRM_BUF_SIZE`).
 const HEAD_LEN: usize = 256;
 
-/// Executable file, checked when it was resolved: it existed and had a format of this machine. Clones share the path.
+/// Executable file, checked when it was resolved: it existed and had a format that this machine can run. Clones share the
+/// path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Program {
     path: Arc<CStr>,
@@ -32,15 +34,15 @@ pub struct Program {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProgramError {
-    /// No such file.
+    /// The file does not exist.
     #[error("cannot find program {}", Sought { name, searched })]
     NotFound {
-        /// The program as it was asked for.
+        /// The requested program.
         name: OsString,
-        /// The directories of `PATH` that were searched; empty for a name with a `/`.
+        /// Directories of `PATH` that were searched; empty for a name with a `/`.
         searched: Vec<PathBuf>,
     },
-    /// A directory on the path cannot be searched.
+    /// A directory on the path does not allow search.
     #[error("cannot reach program {}: {source}", path.display())]
     Unreachable {
         /// The file.
@@ -48,29 +50,30 @@ pub enum ProgramError {
         /// Error of the system.
         source: io::Error,
     },
-    /// The file's mode or its mount does not let this user execute it.
+    /// The file's mode or its mount does not allow this user to execute it.
     #[error("no permission to execute {}", path.display())]
     NotExecutable {
         /// The file.
         path: PathBuf,
     },
-    /// A directory has that name.
+    /// The name is a directory.
     #[error("{} is a directory, not a program", path.display())]
     IsDirectory {
         /// The directory.
         path: PathBuf,
     },
-    /// An ELF program for another kind of machine. Emulators registered with `binfmt_misc` are not taken into account.
+    /// The ELF program is for another machine. Emulators registered with `binfmt_misc` are not considered.
     #[error("{} is a program for {found}; this machine is {ours}", path.display())]
     WrongArchitecture {
         /// The file.
         path: PathBuf,
-        /// The architecture it was built for, such as `aarch64`.
+        /// Architecture of the program, such as `aarch64`.
         found: String,
         /// The architecture of this machine.
         ours: &'static str,
     },
-    /// The interpreter in the `#!` line of a script, or the dynamic loader of a program, is not there or cannot run.
+    /// The interpreter in the `#!` line of a script, or the dynamic loader of a program, does not exist or is not
+    /// executable.
     #[error("{} needs {interpreter:?}, which does not exist or cannot be executed", path.display())]
     MissingInterpreter {
         /// The script or program.
@@ -78,7 +81,7 @@ pub enum ProgramError {
         /// Path of the interpreter.
         interpreter: PathBuf,
     },
-    /// Neither a program nor a script.
+    /// The file is neither a program nor a script.
     #[error("{} is {found}, neither an ELF program nor a script that begins with `#!`", path.display())]
     UnknownFormat {
         /// The file.
@@ -88,17 +91,17 @@ pub enum ProgramError {
     },
 }
 
-/// Class of a [`ProgramError`], after the two exit codes of a shell.
+/// Class of a [`ProgramError`], as in the two exit codes of a shell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProgramFailure {
-    /// There is no such program: a shell exits with 127.
+    /// The program does not exist: a shell exits with 127.
     NotFound,
-    /// There is one, but it cannot run: a shell exits with 126.
+    /// The program exists but cannot run: a shell exits with 126.
     CannotExecute,
 }
 
 impl ProgramError {
-    /// Class of the error: the program is missing, or cannot run.
+    /// Class of the error: the program does not exist, or cannot run.
     pub fn failure(&self) -> ProgramFailure {
         match self {
             Self::NotFound { .. } => ProgramFailure::NotFound,
@@ -108,12 +111,12 @@ impl ProgramError {
 }
 
 impl Program {
-    /// Finds the program that `name` means: a path relative to `cwd` if it holds a `/`, else the first executable file of
-    /// that name in the directories of `path_var`. `cwd` should be absolute.
+    /// Finds the program `name`: a path relative to `cwd` if it has a `/`, otherwise the first executable file of that
+    /// name in the directories of `path_var`. `cwd` should be absolute.
     ///
     /// # Errors
-    /// See the variants of [`ProgramError`]. A file that is not executable hides no later one in `path_var`; one of a
-    /// wrong format does, since a user who put it there wants to know.
+    /// See the variants of [`ProgramError`]. A file that is not executable does not hide a later file in `path_var`. A
+    /// file of a wrong format does, so that the user gets its error.
     pub fn resolve(name: &OsStr, path_var: Option<&OsStr>, cwd: &Path) -> Result<Self, ProgramError> {
         let path = if name.as_bytes().contains(&b'/') {
             let path = cwd.join(name);
@@ -129,24 +132,24 @@ impl Program {
         }
     }
 
-    /// The file.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         Path::new(OsStr::from_bytes(self.path.to_bytes()))
     }
 
-    /// The file, as `execve` wants it.
+    /// Path of the file, for `execve`.
     pub(crate) fn as_c_str(&self) -> &CStr {
         &self.path
     }
 }
 
-/// The first executable file called `name` in `path_var`.
+/// First executable file with the name `name` in `path_var`.
 fn search(name: &OsStr, path_var: &OsStr, cwd: &Path) -> Result<PathBuf, ProgramError> {
     let mut refused = None;
     let mut searched = Vec::new();
     if !name.is_empty() {
         for directory in std::env::split_paths(path_var) {
-            // An empty entry means the working directory, and so does joining it.
+            // An empty entry means the working directory; joining it gives the same.
             let path = cwd.join(&directory).join(name);
             match check_file(&path, name) {
                 Ok(()) => return Ok(path),
@@ -159,7 +162,7 @@ fn search(name: &OsStr, path_var: &OsStr, cwd: &Path) -> Result<PathBuf, Program
     Err(refused.unwrap_or(ProgramError::NotFound { name: name.to_owned(), searched }))
 }
 
-/// Checks that `path` is a regular file that we may execute.
+/// Checks that `path` is a regular file that this process may execute.
 fn check_file(path: &Path, name: &OsStr) -> Result<(), ProgramError> {
     let path_buf = || path.to_owned();
     let metadata = match fs::metadata(path) {
@@ -178,9 +181,9 @@ fn check_file(path: &Path, name: &OsStr) -> Result<(), ProgramError> {
     eaccess(path, AccessFlags::X_OK).map_err(|_| ProgramError::NotExecutable { path: path_buf() })
 }
 
-/// Checks that this machine can run the file's format. A file that may be executed but not read passes.
+/// Checks that this machine can run the file's format. A file that is executable but not readable passes.
 fn check_format(path: &Path, cwd: &Path) -> Result<(), ProgramError> {
-    // Not to be stuck if the file has become a FIFO meanwhile.
+    // Nonblocking, in case the file has become a FIFO meanwhile.
     let Ok(file) = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path) else {
         return Ok(());
     };
@@ -193,7 +196,7 @@ fn check_format(path: &Path, cwd: &Path) -> Result<(), ProgramError> {
     if let Some(line) = head.strip_prefix(b"#!") {
         return match interpreter_of_script(line) {
             Some(interpreter) => check_interpreter(path, cwd.join(interpreter)),
-            None => unknown("a script whose `#!` line names no interpreter"),
+            None => unknown("a script with a `#!` line that names no interpreter"),
         };
     }
     if head.is_empty() {
@@ -220,7 +223,7 @@ fn check_elf(path: &Path, header: &elf::Header<'_>, cwd: &Path) -> Result<(), Pr
     }
 }
 
-/// The interpreter in what follows `#!`; the kernel reads it up to the first blank or the end of the line.
+/// Interpreter in the text after `#!`; the kernel reads it up to the first blank or the end of the line.
 fn interpreter_of_script(line: &[u8]) -> Option<&Path> {
     let line = line.split(|&byte| byte == b'\n' || byte == 0).next()?;
     let name = line.split(|&byte| byte == b' ' || byte == b'\t').find(|word| !word.is_empty())?;
@@ -234,7 +237,7 @@ fn check_interpreter(path: &Path, interpreter: PathBuf) -> Result<(), ProgramErr
     }
 }
 
-/// A program that was looked for, and where; a name or a `PATH` that is empty is said to be.
+/// Text for a program that was not found, with the searched directories. It reports an empty name or an empty `PATH`.
 struct Sought<'a> {
     name: &'a OsStr,
     searched: &'a [PathBuf],
@@ -284,7 +287,7 @@ mod tests {
         write(root.path(), "b/tool", 0o755, b"#!/bin/sh\n");
         fs::create_dir(root.path().join("tool")).unwrap();
         let resolve = |name: &str, path: &str| Program::resolve(name.as_ref(), Some(path.as_ref()), root.path());
-        // A directory, a file without permission and a missing directory are passed over; relative entries start at cwd.
+        // Skips a directory, a file without permission and a missing directory; relative entries start at cwd.
         assert_eq!(resolve("tool", ":none:a:b").unwrap().path(), root.path().join("b/tool"));
         assert_eq!(resolve("b/tool", "").unwrap().path(), root.path().join("b/tool"));
         assert!(matches!(resolve("tool", "a"), Err(ProgramError::NotExecutable { .. })));
@@ -318,7 +321,7 @@ mod tests {
         check("empty", 0o755, b"", &format!("./empty is an empty file, {kinds}"), cannot);
         let crlf = r#"./crlf needs "/bin/sh\r", which does not exist or cannot be executed"#;
         check("crlf", 0o755, b"#! /bin/sh\r\n", crlf, cannot);
-        let blank = format!("./blank is a script whose `#!` line names no interpreter, {kinds}");
+        let blank = format!("./blank is a script with a `#!` line that names no interpreter, {kinds}");
         check("blank", 0o755, b"#! \n/bin/sh", &blank, cannot);
         let foreign = format!("./foreign is a program for {theirs}; this machine is {ours}");
         check("foreign", 0o755, &foreign_elf(), &foreign, cannot);

@@ -1,4 +1,4 @@
-//! Waiting in a tokio runtime: for the end of a rank, for its terminal, and for news of a fork server.
+//! Waits in a tokio runtime: for the end of a rank, for its terminal, for messages of a fork server, and for descriptors.
 
 #![expect(unsafe_code, reason = "registering a borrowed descriptor")]
 
@@ -14,13 +14,13 @@ use crate::process::RankProcess;
 use crate::terminal::Terminal;
 
 impl RankProcess {
-    /// Waits until the rank has ended; [`RankProcess::try_wait`] tells how, then.
+    /// Waits until the rank has ended; then call [`RankProcess::try_wait`].
     ///
     /// # Errors
-    /// Fails when the runtime cannot watch another descriptor.
+    /// Fails if the runtime cannot register another descriptor.
     pub async fn ended(&self) -> io::Result<()> {
-        // SAFETY: the borrowed descriptor stays open as long as `self`, which this future borrows and so outlives the
-        // registration; nothing replaces it meanwhile.
+        // SAFETY: the borrowed descriptor stays open as long as `self`. This future borrows `self`, so the descriptor
+        // outlives the registration, and it is not replaced meanwhile.
         let pidfd = unsafe { AsyncFd::register_with_interest(self.as_fd(), Interest::READABLE)? };
         pidfd.readable().await?.retain_ready();
         Ok(())
@@ -28,24 +28,24 @@ impl RankProcess {
 }
 
 impl Terminal {
-    /// The terminal, which the runtime watches from now on: its output, and room for input.
+    /// Registers the terminal with the runtime, for output and for space for input.
     ///
     /// # Errors
-    /// Fails when the runtime cannot watch another descriptor.
+    /// Fails if the runtime cannot register another descriptor.
     pub fn watched(self) -> io::Result<AsyncFd<Self>> {
-        // SAFETY: a terminal owns its descriptor, gives it to nobody, and moves into what watches it.
+        // SAFETY: a terminal owns its descriptor, passes it to no other owner, and moves into the `AsyncFd`.
         unsafe { AsyncFd::register(self) }.map_err(Into::into)
     }
 }
 
 impl ForkServer {
-    /// Waits until there is news, which [`ForkServer::next_event`] tells then.
+    /// Waits for a message; then call [`ForkServer::next_event`].
     ///
     /// # Errors
-    /// Fails when the runtime cannot watch another descriptor.
+    /// Fails if the runtime cannot register another descriptor.
     pub async fn event_ready(&self) -> io::Result<()> {
-        // SAFETY: the borrowed descriptor stays open as long as `self`, which this future borrows and so outlives the
-        // registration; nothing replaces it meanwhile.
+        // SAFETY: the borrowed descriptor stays open as long as `self`. This future borrows `self`, so the descriptor
+        // outlives the registration, and it is not replaced meanwhile.
         let control = unsafe { AsyncFd::register_with_interest(self.as_fd(), Interest::READABLE)? };
         control.readable().await?.retain_ready();
         Ok(())
@@ -53,18 +53,18 @@ impl ForkServer {
 }
 
 impl DescriptorSocket {
-    /// Waits for the next descriptor; `None` when the other end is closed. Cancel-safe.
+    /// Receives the next descriptor; `None` if the other end is closed. Cancel-safe.
     ///
     /// # Errors
-    /// Fails when the runtime cannot watch another descriptor.
+    /// Fails if the runtime cannot register another descriptor.
     pub async fn receive(&self) -> io::Result<Option<Passed>> {
         loop {
             match self.try_receive() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 result => return result,
             }
-            // SAFETY: the borrowed descriptor stays open as long as `self`, which this future borrows and so outlives the
-            // registration; nothing replaces it meanwhile.
+            // SAFETY: the borrowed descriptor stays open as long as `self`. This future borrows `self`, so the descriptor
+            // outlives the registration, and it is not replaced meanwhile.
             let socket = unsafe { AsyncFd::register_with_interest(self.as_fd(), Interest::READABLE)? };
             socket.readable().await?.retain_ready();
         }

@@ -1,8 +1,8 @@
-//! The threads that start ranks.
+//! Threads that start ranks.
 //!
-//! Starting a rank suspends the thread that does it until the rank executes its program, so the caller's thread, which may
-//! serve ranks that run already, never does it. The kernel kills a rank when *the thread* that started it ends
-//! (`PR_SET_PDEATHSIG`); therefore these threads live as long as the [`Spawner`].
+//! Starting a rank suspends the starting thread until the rank executes its program. The caller's thread may already serve running ranks,
+//! so it never starts one. The kernel kills a rank when *the thread* that started it ends (`PR_SET_PDEATHSIG`); therefore these threads
+//! live as long as the [`Spawner`].
 //!
 //! ```text
 //! start_all ──Request──> queue ──> thread ──clone──> rank
@@ -28,19 +28,19 @@ use crate::start::{RankCommand, StartError, no_process, start};
 use crate::stdio::open_null;
 use crate::syscalls::keep_ended_children;
 
-/// Starts ranks on threads of its own.
+/// Starts ranks on its own threads.
 ///
-/// Dropping it kills every rank that it started and that still runs: ranks do not outlive their launcher.
+/// Dropping it kills all running ranks that it started: ranks do not outlive their launcher.
 #[derive(Debug)]
 pub struct Spawner {
     queue: Option<Sender<Request>>,
     shared: Arc<Shared>,
     threads_max: NonZeroUsize,
-    /// One thread per command of the largest call of [`Spawner::start_all`], up to `threads_max`; at least one.
+    /// One thread per command of the largest call of [`Spawner::start_all`], `threads_max` at most; at least one.
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// State that the threads share.
+/// State that all threads share.
 #[derive(Debug)]
 struct Shared {
     requests: Mutex<Receiver<Request>>,
@@ -49,13 +49,13 @@ struct Shared {
     changed_signals: ChangedSignals,
 }
 
-/// A command on its way to a thread.
+/// Command in the queue.
 struct Request {
     command: RankCommand,
     batch: Arc<Batch>,
 }
 
-/// The commands of one call, and who wants to know of them.
+/// State of one call: its failure, and the callback for results.
 struct Batch {
     failed: AtomicBool,
     deliver: Box<Deliver>,
@@ -64,24 +64,24 @@ struct Batch {
 type Deliver = dyn Fn(Result<RankProcess, StartError>) + Send + Sync;
 
 impl Spawner {
-    /// With 0.13 ms per start, eight threads with a CPU each start 256 ranks in about 4 ms: more would not be noticed.
+    /// At 0.13 ms per start, eight threads with a CPU each start 256 ranks in about 4 ms. More threads bring no noticeable gain.
     const THREADS_MAX: NonZeroUsize = NonZeroUsize::new(8).expect("eight is not zero");
 
-    /// A spawner with up to a thread per CPU, up to eight. Fewer leave CPUs idle while a rank's memory is set up; more gain
-    /// nothing on two CPUs that have little else to do (measured).
+    /// Makes a spawner with up to one thread per CPU, eight at most. With fewer threads, CPUs are idle while a rank's memory is set up.
+    /// More threads gain nothing on two almost idle CPUs (measured).
     ///
     /// # Errors
-    /// Fails when the system has no thread, no memory or no descriptor left.
+    /// Fails if the system has no thread, memory or descriptor left.
     pub fn new() -> io::Result<Self> {
         Self::with_threads(usable_cpus().min(Self::THREADS_MAX))
     }
 
-    /// A spawner with up to this many threads: one to begin with, more when there are ranks for them.
+    /// Makes a spawner with up to this many threads. It starts with one, and adds threads when there are ranks for them.
     ///
-    /// If this process ignores SIGCHLD, as it may have inherited, that is undone: the ends of ranks would be lost.
+    /// If this process ignores SIGCHLD, possibly by inheritance, the call undoes that: the exit status of ranks would be lost.
     ///
     /// # Errors
-    /// As [`Spawner::new`].
+    /// See [`Spawner::new`].
     pub fn with_threads(threads: NonZeroUsize) -> io::Result<Self> {
         keep_ended_children()?;
         let (queue, requests) = mpsc::channel();
@@ -93,7 +93,7 @@ impl Spawner {
         Ok(Self { queue: Some(queue), shared, threads_max: threads, threads: Mutex::new(vec![first]) })
     }
 
-    /// Starts one rank, and waits until it executes its program.
+    /// Starts one rank, and returns when it executes its program.
     ///
     /// # Errors
     /// See the variants of [`StartError`].
@@ -101,7 +101,7 @@ impl Spawner {
         let rank = command.rank;
         let (sender, receiver) = mpsc::channel();
         self.start_all([command], move |result| {
-            // The receiver below waits for exactly this.
+            // The receiver below waits for this message.
             let _ = sender.send(result);
         });
         receiver.recv().unwrap_or(Err(StartError::GivenUp { rank }))
@@ -109,11 +109,11 @@ impl Spawner {
 
     /// Starts ranks in the order of `commands` and returns at once.
     ///
-    /// Ranks have the default action for every signal. No action may be changed for the first time while ranks of a call are being started.
+    /// Ranks have the default action for every signal. While a call is starting ranks, do not change the action of a signal for the first
+    /// time.
     ///
-    /// `deliver` is called on the spawner's threads, exactly once per command, each rank as soon as it runs; it must not
-    /// block or panic. After the first failure of this call the ranks that were not yet begun are given up; those that
-    /// run are the caller's to kill.
+    /// The spawner's threads call `deliver` exactly once per command, for each rank as soon as it runs. It must not block or panic. After
+    /// the first failure of this call, the spawner starts no further ranks of it; the caller must kill the running ones.
     pub fn start_all<F>(&self, commands: impl IntoIterator<Item = RankCommand>, deliver: F)
     where
         F: Fn(Result<RankProcess, StartError>) + Send + Sync + 'static,
@@ -138,12 +138,12 @@ impl Spawner {
 
 impl Spawner {
     fn have_threads_for(&self, commands: usize) {
-        // Nothing panics while it is locked.
+        // No code panics while it holds the lock.
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         while threads.len() < commands.min(self.threads_max.get()) {
             match Shared::start_thread(&self.shared) {
                 Ok(thread) => threads.push(thread),
-                // Those that are there do it as well, only not as fast.
+                // The existing threads do the work more slowly.
                 Err(_) => return,
             }
         }
@@ -156,7 +156,7 @@ impl Drop for Spawner {
         self.queue = None;
         let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
         for thread in threads.drain(..) {
-            // A panic in `deliver` has been reported by its thread already.
+            // The thread has already reported a panic in `deliver`.
             let _ = thread.join();
         }
     }
@@ -180,7 +180,7 @@ impl Request {
 }
 
 impl Shared {
-    /// Puts a thread to work.
+    /// Starts a thread.
     fn start_thread(shared: &Arc<Self>) -> io::Result<JoinHandle<()>> {
         let mut stack = ChildStack::map()?;
         let shared = Arc::clone(shared);
@@ -190,7 +190,7 @@ impl Shared {
     /// Main function of a thread; returns when the queue is closed.
     fn run(&self, stack: &mut ChildStack) {
         let blocked = SignalsBlocked::for_this_thread().expect("blocking signals fails for wrong arguments only");
-        // A thread that panicked while it held the lock had only been waiting for a request.
+        // A thread can panic with this lock only while it waits for a request.
         let next = || self.requests.lock().unwrap_or_else(PoisonError::into_inner).recv();
         while let Ok(request) = next() {
             if self.closing.load(Ordering::Relaxed) {
@@ -202,7 +202,7 @@ impl Shared {
     }
 }
 
-/// The error of a thread that cannot be started, with what it means.
+/// Error of a thread start, with its meaning.
 fn no_thread(error: io::Error) -> io::Error {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(errno) => io::Error::new(error.kind(), no_process(errno)),

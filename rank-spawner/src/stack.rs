@@ -1,4 +1,4 @@
-//! The stack on which a child runs until `execve`.
+//! Stack of a child until `execve`.
 
 #![expect(unsafe_code, reason = "maps and unmaps memory")]
 
@@ -8,45 +8,45 @@ use std::ptr::NonNull;
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
-/// A mapping with an inaccessible region below it. One serves any number of children, one after the other.
+/// Mapping with an inaccessible region below it. Any number of children can use it, one after the other.
 pub(crate) struct ChildStack {
     base: NonNull<c_void>,
 }
 
 impl ChildStack {
-    /// The child calls a handful of small functions, without recursion and with nothing larger than a `sigaction` (152
-    /// bytes) on its stack: 2 KiB in a debug build. The rest is room for what a sanitizer adds; untouched pages cost nothing.
+    /// The child calls a few small functions, without recursion, and its largest value on the stack is a `sigaction` (152
+    /// bytes): 2 KiB in a debug build. The rest is reserve for sanitizers; untouched pages cost nothing.
     const LEN: usize = 64 * 1024;
 
-    /// Covers the largest page size that Linux runs with, and keeps the stack above it page-aligned.
+    /// Covers the largest page size that Linux uses, and keeps the stack above it page-aligned.
     const GUARD_LEN: usize = 64 * 1024;
 
     /// Maps a stack.
     pub(crate) fn map() -> nix::Result<Self> {
         let len = NonZeroUsize::new(Self::GUARD_LEN + Self::LEN).expect("a sum of positive constants");
         let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_STACK | MapFlags::MAP_NORESERVE;
-        // SAFETY: without MAP_FIXED the kernel picks a place that nothing else uses.
+        // SAFETY: without MAP_FIXED the kernel selects an unused place.
         let base = unsafe { mmap_anonymous(None, len, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, flags)? };
         let stack = Self { base };
-        // SAFETY: the region is the beginning of the mapping just made, and nobody uses it.
+        // SAFETY: the region is the start of the new mapping, and is unused.
         unsafe { mprotect(base, Self::GUARD_LEN, ProtFlags::PROT_NONE)? };
         Ok(stack)
     }
 
-    /// The address that `clone` takes: the end of the mapping, since stacks grow downwards. It is aligned to a page.
+    /// Address for `clone`: the end of the mapping, since stacks grow downwards. It is page-aligned.
     pub(crate) fn top(&mut self) -> *mut c_void {
         // SAFETY: one past the end of the mapping.
         unsafe { self.base.as_ptr().byte_add(Self::GUARD_LEN + Self::LEN) }
     }
 }
 
-// SAFETY: the mapping belongs to this value alone, whichever thread holds it.
+// SAFETY: only this value owns the mapping, on any thread.
 unsafe impl Send for ChildStack {}
 
 impl Drop for ChildStack {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours alone, and no child runs on it: each had left it before `clone` returned. The call
-        // cannot fail for a whole mapping.
+        // SAFETY: only this value owns the mapping, and no child runs on it: each had left it before `clone` returned. The
+        // call cannot fail for a whole mapping.
         let _ = unsafe { munmap(self.base, Self::GUARD_LEN + Self::LEN) };
     }
 }

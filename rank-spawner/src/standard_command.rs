@@ -1,4 +1,4 @@
-//! Ranks that a command of the standard library starts, for those who start ranks by other means than a [`crate::Spawner`].
+//! Ranks that are started by a command of the standard library, for callers without a [`crate::Spawner`].
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,22 +17,22 @@ use crate::stdio::set_nonblocking;
 use crate::syscalls;
 
 impl RankProcess {
-    /// Starts a rank by a command of the standard library. The rank leads a process group of its own, and its pipes are those that the command
-    /// asks for. It does not end with the thread or the process that started it.
+    /// Starts a rank by a command of the standard library. The rank leads its own process group, and has the pipes of the command. It does not
+    /// end with the thread or process that started it.
     ///
     /// # Errors
-    /// Fails if the program cannot be executed, or no descriptor is left; then nothing is left of the rank.
+    /// Fails if the program cannot be executed, or no descriptor is left; then the rank leaves no process.
     pub fn start(rank: Rank, command: &mut Command) -> Result<Self, StartError> {
         let mut child = command.process_group(0).spawn().map_err(|error| {
             let path = Some(command.get_program().into());
             StartError::Step { rank, step: Step::Exec, errno: errno_of(&error), path }
         })?;
         let mut process = Self::of_child(rank, &mut child).map_err(|errno| {
-            // It may have ended by itself.
+            // The rank may have ended by itself.
             let _ = child.kill().and_then(|()| child.wait());
             StartError::Descriptors { rank, what: "pidfd and pipes", errno }
         })?;
-        // Other CPUs than ours have been chosen by the command or by its program, and nobody can tell which of them it was.
+        // CPUs that differ from this process's come from the command or from its program; the two cannot be distinguished.
         let ours = syscalls::affinity().ok().filter(|ours| syscalls::affinity_of(process.pid()).as_ref() == Ok(ours));
         process.given_cpus = ours.map(|mask| CpuSet::from_mask(&mask));
         Ok(process)
@@ -50,7 +50,7 @@ impl RankProcess {
     }
 }
 
-/// Error of the system behind one of the standard library, which finds an argument with a NUL byte by itself.
+/// Error number of a standard library error. The library itself detects an argument with a NUL byte, without an error number.
 fn errno_of(error: &io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EINVAL, Errno::from_raw)
 }

@@ -1,4 +1,4 @@
-//! Starting one rank on the calling thread.
+//! Starts one rank on the calling thread.
 
 use std::cell::Cell;
 use std::ffi::{CString, c_ulong};
@@ -28,12 +28,12 @@ use crate::stdio::{Direction, Ends, StandardStreams, Stdio};
 use crate::syscalls::{self, Child};
 use crate::terminal::{Terminal, TerminalSize};
 
-/// Description of a rank to be started.
+/// Description of a rank to start.
 #[derive(Clone, Debug)]
 pub struct RankCommand {
     /// Rank number; used in messages only.
     pub rank: Rank,
-    /// The program to execute.
+    /// Program to execute.
     pub program: Program,
     /// Arguments, the program's own name included.
     pub arguments: Arguments,
@@ -47,37 +47,39 @@ pub struct RankCommand {
     pub stdout: Stdio,
     /// Standard error.
     pub stderr: Stdio,
-    /// Size of a pseudo-terminal that takes the place of all three, and that controls the rank; `None` for no terminal.
+    /// Size of a pseudo-terminal that replaces all three streams and is the rank's controlling terminal; `None` for no
+    /// terminal.
     pub terminal: Option<TerminalSize>,
-    /// True for a rank with a PMI socket, as descriptor [`crate::PMI_FD`].
+    /// True if the rank has a PMI socket, as descriptor [`crate::PMI_FD`].
     pub pmi: bool,
     /// Memory of the job, as descriptor [`crate::JOB_MEMORY_FD`].
     pub job_memory: Option<Arc<OwnedFd>>,
     /// Memory that ranks of the node share, as descriptor [`crate::NODE_MEMORY_FD`].
     pub node_memory: Option<Arc<OwnedFd>>,
-    /// Part of the node that it is bound to.
+    /// Part of the node that the rank is bound to.
     pub bound_to: BoundTo,
-    /// File mode creation mask, of which the permission bits count; `None` for the launcher's.
+    /// File mode creation mask, of which only the permission bits are used; `None` for the launcher's.
     pub umask: Option<u32>,
-    /// Priority, as far as it is lower than the launcher's.
+    /// Priority values that are lower than the launcher's.
     pub priority: Priority,
     /// Limits that differ from the launcher's.
     pub limits: Arc<[Limit]>,
-    /// What it does when it has executed its program.
+    /// Behaviour of the rank after it has executed its program.
     pub at_exec: AtExec,
 }
 
 /// Part of a node that a rank is bound to.
 #[derive(Clone, Debug, Default)]
 pub struct BoundTo {
-    /// Its CPUs; `None` for those of the launcher.
+    /// CPUs of the rank; `None` for the launcher's.
     pub cpus: Option<CpuSet>,
-    /// The NUMA nodes that its memory comes from; `None` for what holds for the launcher.
+    /// NUMA nodes for the rank's memory; `None` for the launcher's policy.
     pub memory: Option<MemoryPolicy>,
 }
 
 impl RankCommand {
-    /// A rank with a PMI socket, whose standard streams lead to `/dev/null`, and that inherits the rest from the launcher.
+    /// A rank with a PMI socket and with `/dev/null` as standard streams. It inherits all other properties from the
+    /// launcher.
     pub fn new(rank: Rank, program: Program, arguments: Arguments, environment: RankEnvironment) -> Self {
         Self {
             rank,
@@ -101,11 +103,11 @@ impl RankCommand {
     }
 }
 
-/// Error of a start. Nothing is left of the rank.
+/// Error of a start. The rank leaves no process.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// No descriptors for it.
+    /// A descriptor for the rank could not be made.
     #[error("rank {rank}: cannot make its {what}: {}", errno.desc())]
     Descriptors {
         /// The rank.
@@ -115,7 +117,7 @@ pub enum StartError {
         /// Error of the system.
         errno: Errno,
     },
-    /// No process for it.
+    /// The process could not be made.
     #[error("rank {rank}: cannot make a process: {}", no_process(*errno))]
     Clone {
         /// The rank.
@@ -123,19 +125,19 @@ pub enum StartError {
         /// Error of the system.
         errno: Errno,
     },
-    /// The process failed at a step of its set-up, or could not execute the program.
+    /// The process failed at a set-up step, or could not execute the program.
     #[error("rank {rank}: cannot {step}{}: {}", Path(path.as_ref()), errno.desc())]
     Step {
         /// The rank.
         rank: Rank,
-        /// Step that failed.
+        /// Failed step.
         step: Step,
         /// Error of the system.
         errno: Errno,
-        /// The directory or program that the step concerns, if any.
+        /// Directory or program of the step, if any.
         path: Option<PathBuf>,
     },
-    /// Not tried: another rank had failed, or the spawner was being dropped.
+    /// The rank was not tried: another rank failed, or the spawner was being dropped.
     #[error("rank {rank}: not started, because the start of the ranks was given up")]
     GivenUp {
         /// The rank.
@@ -144,7 +146,7 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// The rank that was not started.
+    /// Rank that was not started.
     pub fn rank(&self) -> Rank {
         match *self {
             Self::Descriptors { rank, .. }
@@ -155,7 +157,7 @@ impl StartError {
     }
 }
 
-/// A path after a blank, if there is one.
+/// Path after a blank, if there is one.
 struct Path<'a>(Option<&'a PathBuf>);
 
 impl std::fmt::Display for Path<'_> {
@@ -179,7 +181,8 @@ pub(crate) fn no_process(errno: Errno) -> &'static str {
 
 /// Starts a rank, and returns when it executes its program.
 ///
-/// The rank is killed when the calling thread ends. `changed_signals` are those whose actions are not the default ones here.
+/// The kernel kills the rank when the calling thread ends. `changed_signals` are the signals with other than default actions
+/// in this process.
 pub(crate) fn start(
     command: &RankCommand,
     null: &Arc<OwnedFd>,
@@ -224,7 +227,7 @@ pub(crate) fn start(
     };
     let (pid, pidfd) = clone(&setup, stack, blocked).map_err(|errno| StartError::Clone { rank, errno })?;
     if let Some(failure) = setup.failure.get() {
-        // Somebody who reaps every child of this process may have been faster.
+        // Other code that reaps all children of this process may have been faster.
         let _ = syscalls::reap(Child::Pidfd(pidfd.as_fd()));
         return Err(step_error(command, failure.step, failure.errno));
     }
@@ -232,7 +235,7 @@ pub(crate) fn start(
     if command.at_exec == AtExec::Stop
         && let Err(errno) = syscalls::leave_stopped(pid)
     {
-        // It has ended if this fails.
+        // A failure means that the rank has ended.
         let _ = syscalls::pidfd_send_signal(pidfd.as_fd(), Signal::SIGKILL);
         let _ = syscalls::reap(Child::Pidfd(pidfd.as_fd()));
         return Err(step_error(command, Step::Stop, errno));

@@ -1,5 +1,5 @@
-//! The descriptors that a rank begins with: three standard streams, its end of the PMI socket, the memory of its job, and that which it
-//! shares with the ranks beside it.
+//! Initial descriptors of a rank: three standard streams, its end of the PMI socket, the memory of its job, and the memory of its node's
+//! ranks.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,57 +13,56 @@ use nix::unistd::pipe2;
 use crate::process::RankProcess;
 use crate::terminal::{self, Terminal};
 
-/// The number of the PMI socket in every rank, and so the value of `PMI_FD`.
+/// Number of the PMI socket in every rank, and value of `PMI_FD`.
 ///
-/// Above the numbers of one digit: shell scripts between launcher and MPI program use those for redirections of
-/// their own, and must not close our socket by it.
+/// The number has two digits: shell scripts between launcher and MPI program use one-digit numbers for their own redirections, and must not
+/// close the socket thereby.
 pub const PMI_FD: RawFd = 30;
 
-/// The number of the job's memory in every rank that has it, and so the value of `LATTICE_JOB_MEMORY`.
+/// Number of the job's memory in every rank that has it, and value of `LATTICE_JOB_MEMORY`.
 pub const JOB_MEMORY_FD: RawFd = PMI_FD + 1;
 
-/// The number of the memory that ranks of a node share, in every rank that has it, and so the value of `LATTICE_NODE_MEMORY`.
+/// Number of the memory that ranks of a node share, in every rank that has it, and value of `LATTICE_NODE_MEMORY`.
 pub const NODE_MEMORY_FD: RawFd = JOB_MEMORY_FD + 1;
 
 /// Destination or source of a rank's standard stream.
 #[derive(Clone, Debug, Default)]
 pub enum Stdio {
-    /// To `/dev/null`.
+    /// `/dev/null`.
     #[default]
     Null,
-    /// To a pipe, whose other end the launcher gets.
+    /// Pipe; the launcher gets the other end.
     Pipe,
-    /// To a pseudo-terminal of its own that changes no byte and controls nobody, whose driving end the launcher gets. Most programs write each
-    /// line at once to a terminal, and hold output for a pipe back until they have some kilobytes.
+    /// Separate pseudo-terminal that changes no byte and is no controlling terminal; the launcher gets its driving end. Most programs write
+    /// each line to a terminal at once, but buffer some kilobytes for a pipe.
     Terminal,
-    /// To an open file, which ranks may share. A terminal is a file as any other: it does not control the rank.
+    /// Open file, which ranks may share. A terminal is treated as any other file: it does not become the rank's controlling terminal.
     Fd(Arc<OwnedFd>),
 }
 
-/// A connected pair of stream sockets: the server's end, which does not block, and the rank's, which does. Both are
-/// close-on-exec.
+/// Connected pair of stream sockets: the server's end, which does not block, and the rank's end, which does. Both are close-on-exec.
 ///
 /// # Errors
-/// Fails when there are no descriptors left.
+/// Fails if no descriptors are left.
 pub fn pmi_socket() -> nix::Result<(OwnedFd, OwnedFd)> {
     let (server, rank) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
     set_nonblocking(&server)?;
     Ok((server, rank))
 }
 
-/// Direction of a standard stream, seen from the rank.
+/// Direction of a standard stream, from the rank's view.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// The rank reads it.
+    /// The rank reads the stream.
     Input,
-    /// The rank writes it.
+    /// The rank writes the stream.
     Output,
 }
 
-/// The rank's end of a descriptor until the rank has been started, and the launcher's end if there is one.
+/// Rank's end of a descriptor until the rank has started, and the launcher's end if there is one.
 pub(crate) struct Ends {
     rank: RankEnd,
-    /// The launcher's end.
+    /// Launcher's end.
     pub(crate) ours: Option<OwnedFd>,
 }
 
@@ -73,7 +72,7 @@ enum RankEnd {
 }
 
 impl Ends {
-    /// The ends that `stdio` asks for.
+    /// Ends for a stream of kind `stdio`.
     pub(crate) fn of_stream(stdio: &Stdio, null: &Arc<OwnedFd>, direction: Direction) -> nix::Result<Self> {
         match stdio {
             Stdio::Null => Ok(Self { rank: RankEnd::Shared(Arc::clone(null)), ours: None }),
@@ -94,12 +93,12 @@ impl Ends {
         }
     }
 
-    /// A new PMI socket.
+    /// Ends of a new PMI socket.
     pub(crate) fn of_pmi() -> nix::Result<Self> {
         pmi_socket().map(|(server, rank)| Self { rank: RankEnd::Own(rank), ours: Some(server) })
     }
 
-    /// The number of the rank's end in this process.
+    /// Number of the rank's end in this process.
     pub(crate) fn rank_fd(&self) -> RawFd {
         match &self.rank {
             RankEnd::Shared(fd) => fd.as_raw_fd(),
@@ -108,16 +107,16 @@ impl Ends {
     }
 }
 
-/// The three standard streams of a rank that is being started.
+/// Standard streams of a rank during its start.
 pub(crate) enum StandardStreams {
-    /// Each by itself.
+    /// Three separate streams.
     Apart { stdin: Ends, stdout: Ends, stderr: Ends },
-    /// One terminal.
+    /// One terminal for all three.
     Terminal { rank: OwnedFd, ours: Terminal },
 }
 
 impl StandardStreams {
-    /// The numbers of the rank's ends in this process.
+    /// Numbers of the rank's ends in this process.
     pub(crate) fn rank_fds(&self) -> [RawFd; 3] {
         match self {
             Self::Apart { stdin, stdout, stderr } => [stdin.rank_fd(), stdout.rank_fd(), stderr.rank_fd()],
@@ -125,7 +124,7 @@ impl StandardStreams {
         }
     }
 
-    /// Leaves our ends to the process, and closes the rank's.
+    /// Passes the launcher's ends to the process, and closes the rank's ends.
     pub(crate) fn hand_over(self, process: &mut RankProcess) {
         match self {
             Self::Apart { stdin, stdout, stderr } => {
@@ -138,13 +137,13 @@ impl StandardStreams {
     }
 }
 
-/// `/dev/null` for reading and writing, close-on-exec as all that std opens. An error names the file.
+/// Opens `/dev/null` for reading and writing, close-on-exec like all files that std opens. The error names the file.
 pub(crate) fn open_null() -> io::Result<File> {
     let opened = OpenOptions::new().read(true).write(true).open("/dev/null");
     opened.map_err(|error| io::Error::new(error.kind(), format!("cannot open /dev/null, which ranks need: {error}")))
 }
 
-/// Concerns our end alone: the ends of a pipe or socket pair are separate open files.
+/// Affects only this process's end: the ends of a pipe or socket pair are separate open files.
 pub(crate) fn set_nonblocking(fd: &impl AsFd) -> nix::Result<()> {
     fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK | status_flags(fd)?)).map(drop)
 }

@@ -1,6 +1,6 @@
-//! Processes that hold a rank's standard output or error: those that its pipe or terminal is an open file of, as `/proc/PID/fd` shows.
+//! Processes that hold a rank's standard output or error open, from `/proc/PID/fd`.
 //!
-//! Only a stream that does not end after its rank needs this look; the end of a pipe shows by itself that no process holds it.
+//! Only a stream that stays open after its rank needs this search; end of file on a pipe already shows that no process holds it.
 
 use std::fs;
 use std::io;
@@ -13,18 +13,18 @@ use nix::unistd::{Pid, getpid};
 use crate::process_table::{Process, ProcessTable};
 use crate::syscalls;
 
-/// A rank's output stream, by the name under which `/proc/PID/fd` lists it.
+/// Output stream of a rank, by its name in `/proc/PID/fd`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutputStream(PathBuf);
 
 impl OutputStream {
-    /// The stream of which `end` is the launcher's end: the reading end of a pipe, or the driving end of a terminal.
+    /// Stream with this end as the launcher's end: the read end of a pipe, or the driving end of a terminal.
     ///
     /// # Errors
-    /// Passes on the error of the system.
+    /// Returns the error of the system call.
     pub fn of_end(end: impl AsFd) -> io::Result<Self> {
         let name_of = |end: BorrowedFd<'_>| fs::read_link(format!("/proc/self/fd/{}", end.as_raw_fd()));
-        // Both ends of a pipe have one name. A driving end has that of the device which makes terminals.
+        // Both ends of a pipe have the same name. A driving end has the name of the device that makes terminals.
         let named = match syscalls::terminal_of(end.as_fd()) {
             Ok(terminal) => name_of(terminal.as_fd()),
             Err(_) => name_of(end.as_fd()),
@@ -32,10 +32,10 @@ impl OutputStream {
         named.map(Self)
     }
 
-    /// Processes that hold the stream, other than this one. Those of other users are left out: their descriptors cannot be read.
+    /// Processes that hold the stream, except this one. Processes of other users are missing: their descriptors are not readable.
     ///
     /// # Errors
-    /// Fails where `/proc` cannot be read.
+    /// Fails if `/proc` is not readable.
     pub fn holders(&self) -> io::Result<Vec<StreamHolder>> {
         let table = ProcessTable::read()?;
         let others = table.iter().filter(|process| process.pid != getpid() && !process.zombie);
@@ -49,11 +49,11 @@ impl OutputStream {
     }
 }
 
-/// A process that holds a rank's output stream.
+/// Process that holds a rank's output stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamHolder {
     process: Process,
-    /// Process name, as `ps` shows it; empty if it cannot be read.
+    /// Process name, as in `ps`; empty if it is not readable.
     pub name: String,
 }
 
@@ -69,19 +69,19 @@ impl StreamHolder {
     }
 }
 
-/// Process name, as `ps` shows it; empty if it cannot be read.
+/// Process name, as in `ps`; empty if it is not readable.
 pub(crate) fn name_of(pid: Pid) -> String {
     let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     String::from_utf8_lossy(&name).trim_end().to_owned()
 }
 
-/// The pipe that a process reads as its standard input; `None` if it reads something else, or may not be looked into.
+/// Pipe that a process reads as its standard input; `None` for any other input, or if the process may not be inspected.
 pub(crate) fn input_pipe(pid: Pid) -> Option<PathBuf> {
     let input = fs::read_link(format!("/proc/{pid}/fd/0")).ok()?;
     is_pipe(&input).then_some(input)
 }
 
-/// The pipe that a process writes its standard output to; `None` as for [`input_pipe`].
+/// Pipe that a process writes its standard output to; `None` as in [`input_pipe`].
 pub(crate) fn output_pipe(pid: Pid) -> Option<PathBuf> {
     let output = fs::read_link(format!("/proc/{pid}/fd/1")).ok()?;
     is_pipe(&output).then_some(output)
@@ -90,7 +90,7 @@ pub(crate) fn output_pipe(pid: Pid) -> Option<PathBuf> {
 /// Pipes that a process holds open for reading, under any number.
 pub(crate) fn pipes_read(pid: Pid) -> Vec<PathBuf> {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    // The kernel gives the links of `/proc/PID/fd` the access modes of their descriptors.
+    // The kernel gives links in `/proc/PID/fd` the access modes of their descriptors.
     let readable = descriptors.filter(|entry| entry.metadata().is_ok_and(|link| link.mode() & 0o400 != 0));
     readable.filter_map(|entry| fs::read_link(entry.path()).ok()).filter(|target| is_pipe(target)).collect()
 }
@@ -113,7 +113,7 @@ mod tests {
         let mut holder = Command::new("sleep").arg("1000").stdout(writer).spawn().unwrap();
         let mut other = Command::new("sleep").arg("1000").stdout(Stdio::null()).spawn().unwrap();
         let found = loop {
-            // Another test may be between fork and exec of its own child.
+            // Another test may be between fork and exec of its child.
             let found = stream.holders().unwrap();
             if found.iter().all(|holder| holder.name == "sleep") && !found.is_empty() {
                 break found;

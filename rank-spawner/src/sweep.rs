@@ -1,8 +1,8 @@
-//! The end of a launch: no process of it stays behind.
+//! End of a launch: no process of it remains.
 //!
-//! Killing the ranks is not enough. A rank may have children, these may have left its process group, and their parents may
-//! have ended. So the launcher becomes the one to whom orphans fall ([`become_subreaper`]), and looks through everything
-//! below it ([`sweep`]). What survives the launcher itself is the [`crate::Keeper`]'s business.
+//! Killing the ranks is not enough. A rank may have children that have left its process group, and their parents may have ended. The launcher
+//! therefore becomes the parent of orphans ([`become_subreaper`]), and searches all its descendants ([`sweep`]). The [`crate::Keeper`] handles
+//! processes that survive the launcher itself.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -20,40 +20,41 @@ use crate::launch_tag::{LaunchTag, value_of};
 use crate::process_table::{Process, ProcessTable};
 use crate::syscalls::{self, Child};
 
-/// Time limit for what multiplies while it is swept.
+/// Time limit for processes that multiply during the sweep.
 const OUTRUN: Duration = Duration::from_secs(1);
 
-/// Pause before processes that are being killed are reaped again.
+/// Pause before killed processes are reaped again.
 const REAP_PAUSE: Duration = Duration::from_millis(1);
 
-/// Most processes above this one that are looked at.
+/// Limit on the ancestors of this process that are inspected.
 const DEPTH_MAX: usize = 1024;
 
-/// Most orphans that are reaped before the caller goes on with something else.
+/// Limit on the orphans that one call reaps.
 const REAPED_AT_ONCE: usize = 4096;
 
-/// Criteria by which the processes of a launch are recognised.
+/// Criteria that identify the processes of a launch.
 ///
-/// A process below this one, or an orphan that fell to one above it, is the launch's if it carries the tag, or if it is in a rank's group and carries no other
-/// launch's tag, or if it descends from such a process, or if it is an orphan that is claimed.
+/// Candidates are descendants of this process, and orphans that became children of one of its ancestors. A candidate belongs to the launch if it
+/// has the tag, or is in a rank's group and has no other launch's tag. Descendants of such a process, and claimed orphans, belong to the launch
+/// too.
 #[derive(Clone, Copy, Debug)]
 pub struct SweepScope<'a> {
-    /// The launch's mark.
+    /// Mark of the launch.
     pub tag: &'a LaunchTag,
-    /// The process numbers of its ranks, which are the numbers of their groups; those of ended ranks included.
+    /// Process numbers of its ranks, ended ranks included. They are also the numbers of the ranks' groups.
     pub ranks: &'a [Pid],
-    /// Treatment of processes that carry no mark.
+    /// Treatment of processes without a mark.
     pub orphans: Orphans<'a>,
 }
 
-/// Treatment of a child of this process that carries no mark: say, a daemon that a rank started with an empty environment.
+/// Treatment of a child of this process without a mark, such as a daemon that a rank started with an empty environment.
 #[derive(Clone, Copy, Debug)]
 pub enum Orphans<'a> {
-    /// Not the launch's: this process serves several launches, or has children of which nothing is known here.
+    /// The child does not belong to the launch: this process serves several launches, or has unknown children of its own.
     Leave,
-    /// The launch's, unless listed, or there before [`become_subreaper`]: this process serves this launch alone.
+    /// The child belongs to the launch, unless it is listed or existed before [`become_subreaper`]: this process serves this launch only.
     Claim {
-        /// Children of this process's own, such as the keeper.
+        /// Children of this process, such as the keeper.
         except: &'a [Pid],
     },
 }
@@ -62,17 +63,17 @@ pub enum Orphans<'a> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Swept {
-    /// Number of processes that were killed, ranks included.
+    /// Number of killed processes, ranks included.
     pub killed: usize,
-    /// Processes that were still there at the time limit.
+    /// Processes that still existed at the time limit.
     pub survivors: Vec<Survivor>,
 }
 
-/// Children that this process had when it became a subreaper: those of the shell, say, that became this process by `exec`. They are not
-/// reaped here, so that their numbers stay theirs.
+/// Children of this process from before it became a subreaper, such as those of a shell that became this process by `exec`. They are not reaped
+/// here, so that their numbers are not reused.
 static EARLIER_CHILDREN: OnceLock<Vec<Pid>> = OnceLock::new();
 
-/// Makes this process the parent of all processes below it whose parents end. Children that it has already are no launch's.
+/// Makes this process the parent of its orphaned descendants. Existing children belong to no launch.
 ///
 /// # Errors
 /// Never on Linux 3.4 and later.
@@ -85,7 +86,7 @@ fn is_subreaper() -> bool {
     prctl::get_child_subreaper().unwrap_or(false)
 }
 
-/// Children of this process. Mostly it has none, or none but a keeper, and no need to read the table.
+/// Children of this process. Usually it has none or only a keeper, and the process table need not be read.
 fn children() -> Vec<Pid> {
     if nothing_to_sweep() {
         return Vec::new();
@@ -100,28 +101,27 @@ fn earlier_children() -> &'static [Pid] {
     EARLIER_CHILDREN.get().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// True for a child of this process that is no launch's.
+/// True for a child of this process that belongs to no launch.
 fn is_spared(pid: Pid, except: &[Pid]) -> bool {
     except.contains(&pid) || earlier_children().contains(&pid)
 }
 
-/// True if nothing is below this process, which must be a subreaper, but a keeper: all that it started has ended and was reaped,
-/// and no orphan has fallen to it. Then [`sweep`] has nothing to do. A single system call.
+/// True if this process, which must be a subreaper, has no descendant but a keeper. All its processes have then ended and are reaped, and no
+/// orphan has become its child. Then [`sweep`] has nothing to do. A single system call.
 pub fn nothing_to_sweep() -> bool {
     syscalls::no_child_left()
 }
 
-/// Kills every process of the launch, and reaps those that fell to this process; the ranks are left to be reaped by
-/// [`crate::RankProcess::try_wait`].
+/// Kills all processes of the launch, and reaps those that are children of this process. [`crate::RankProcess::try_wait`] must reap the ranks.
 ///
-/// Repeats until two scans in a row find nothing, and returns what is still there after `time_limit`. The calling process must not be
-/// starting ranks of the launch meanwhile, and must be a subreaper to know by their parent what ranks have left behind without a mark.
-/// Orphans with the launch's mark are found without that, among the children of the processes above this one.
+/// Repeats until two consecutive scans find nothing, and returns the processes that still exist after `time_limit`. The calling process must not
+/// start ranks of the launch meanwhile. To find unmarked leftovers of ranks by their parent, it must be a subreaper. Orphans with the launch's
+/// mark are also found without that, among the children of this process's ancestors.
 ///
 /// # Errors
-/// Fails where `/proc` cannot be read.
+/// Fails if `/proc` is not readable.
 pub fn sweep(launch: &SweepScope<'_>, time_limit: Duration) -> io::Result<Swept> {
-    // Where this process is no subreaper, orphans are no children of it.
+    // Without a subreaper, orphans are not children of this process.
     let has_all = matches!(launch.orphans, Orphans::Claim { .. }) || is_subreaper();
     if has_all && nothing_to_sweep() {
         return Ok(Swept { killed: 0, survivors: Vec::new() });
@@ -141,8 +141,8 @@ pub fn sweep(launch: &SweepScope<'_>, time_limit: Duration) -> io::Result<Swept>
     Ok(Swept { killed: report.killed.len(), survivors })
 }
 
-/// Ends what no table shows because it forks and ends meanwhile: as long as anything does, this process, a subreaper, has children.
-/// Returns those that it has at the deadline. A process that has children of its own cannot tell, and believes the table.
+/// Kills processes that no table shows, because they fork and exit too fast. While any exist, this process, a subreaper, has children. Returns
+/// the children that it has at the deadline. If it has other children of its own, it relies on the table.
 fn outrun(ranks: &[Pid], except: &[Pid], deadline: Instant) -> io::Result<Vec<Survivor>> {
     let mut is_signalled = false;
     loop {
@@ -158,7 +158,7 @@ fn outrun(ranks: &[Pid], except: &[Pid], deadline: Instant) -> io::Result<Vec<Su
         let is_explained =
             |process: &Process| ranks.contains(&process.pid) || earlier_children().contains(&process.pid);
         if left.is_empty() && table.iter().any(is_explained) {
-            // Ranks that nobody has reaped, or children of our own.
+            // Only unreaped ranks, or children of this process, are left.
             return Ok(Vec::new());
         }
         if Instant::now() >= deadline {
@@ -169,16 +169,16 @@ fn outrun(ranks: &[Pid], except: &[Pid], deadline: Instant) -> io::Result<Vec<Su
     }
 }
 
-/// Kills every process of this process's control group but itself, whatever their number and however fast they multiply, and reaps
-/// them, `ranks` excepted. The calling process must be a subreaper that serves this launch alone, and starts nothing afterwards.
+/// Kills all processes of this process's control group except itself, however many there are and however fast they multiply. Reaps them except
+/// `ranks`. The calling process must be a subreaper that serves this launch only, and must start no process afterwards.
 ///
 /// # Errors
-/// Fails where the control group or `/proc` cannot be used.
+/// Fails if the control group or `/proc` is not usable.
 pub fn sweep_group(group: &OwnCgroup, ranks: &[Pid], time_limit: Duration) -> io::Result<Swept> {
     let deadline = Instant::now() + time_limit;
     let survivors = group.kill_others(time_limit)?;
     let mut killed = 0;
-    // The kernel counts a process out before its parent can reap it.
+    // The kernel reports a process as gone before its parent can reap it.
     while !nothing_to_sweep() && survivors.is_empty() && Instant::now() < deadline {
         killed += reap_children(ranks, |_| true)?;
         let me = getpid();
@@ -191,24 +191,24 @@ pub fn sweep_group(group: &OwnCgroup, ranks: &[Pid], time_limit: Duration) -> io
     Ok(Swept { killed, survivors })
 }
 
-/// Reaps the launch's processes that have fallen to this process and ended, and returns how many they were; a launch whose
-/// ranks make many orphans would fill the process table otherwise.
+/// Reaps ended processes of the launch that are children of this process, and returns their number. Otherwise a launch with many orphans would
+/// fill the process table.
 ///
-/// Ranks are not reaped. An orphan that left its rank's group is known only by [`Orphans::Claim`], under which no start of
-/// a rank may be in progress, and `ranks` may be those alone that have not been reaped. Up to 4,096 orphans that are claimed are reaped
-/// without a look at the table of processes, unless a child that is to be spared has ended as well.
+/// Does not reap ranks. An orphan that left its rank's group is found only with [`Orphans::Claim`]. In that mode no rank may be starting, and
+/// `ranks` may list only the unreaped ranks. Up to 4,096 claimed orphans are reaped without reading the process table, unless a spared child has
+/// ended as well.
 ///
 /// # Errors
-/// Fails where `/proc` cannot be read.
+/// Fails if `/proc` is not readable.
 pub fn reap_adopted(launch: &SweepScope<'_>) -> io::Result<usize> {
     let mut reaped = 0;
     while let Some(child) = syscalls::ended_child() {
         match launch.orphans {
             Orphans::Claim { .. } if reaped == REAPED_AT_ONCE => break,
-            // It stands before all others, until its owner reaps it.
+            // The rank precedes all other ended children until its owner reaps it.
             Orphans::Claim { .. } if launch.ranks.contains(&child) => break,
             Orphans::Claim { except } if !is_spared(child, except) => {
-                // Nobody else reaps it; if somebody does, it is gone as well.
+                // No other code reaps it; after a reap elsewhere it is gone as well.
                 let _ = syscalls::try_reap(Child::Number(child));
                 reaped += 1;
             }
@@ -218,18 +218,18 @@ pub fn reap_adopted(launch: &SweepScope<'_>) -> io::Result<usize> {
     Ok(reaped)
 }
 
-/// Reaps those ended children of this process that `chosen` says, ranks excepted.
+/// Reaps the ended children of this process for which `chosen` returns true, except ranks.
 fn reap_children(ranks: &[Pid], chosen: impl Fn(&Process) -> bool) -> io::Result<usize> {
     let me = getpid();
     let table = ProcessTable::read()?;
     let ended = table.iter().filter(|process| process.zombie && process.parent == me && !ranks.contains(&process.pid));
-    // A zombie's number is not given to another before it is reaped, and nobody but us reaps these.
+    // The number of a zombie is not reused before it is reaped, and only this code reaps these.
     let reap = |process: &&Process| matches!(syscalls::try_reap(Child::Number(process.pid)), Ok(Some(_)));
     Ok(ended.filter(|process| chosen(process)).filter(reap).count())
 }
 
 impl SweepScope<'_> {
-    /// Processes of the launch below this one, and orphans that have fallen to a process above it.
+    /// Processes of the launch below this one, and orphans that are children of an ancestor of this one.
     fn find(&self, table: &ProcessTable) -> Vec<Pid> {
         let me = getpid();
         let mut below = table.trees([me]);
@@ -237,7 +237,7 @@ impl SweepScope<'_> {
         let roots: Vec<Pid> = match self.orphans {
             Orphans::Leave => {
                 let own = below.into_iter().filter(|&pid| self.marks(table, pid));
-                // Those of a subreaper have fallen to itself.
+                // Orphans of a subreaper are its own children.
                 let above = if is_subreaper() { Vec::new() } else { orphans_above(table, me) };
                 own.chain(above.into_iter().filter(|&pid| value_of(pid).is_some_and(|value| self.tag.is(&value))))
                     .collect()
@@ -253,13 +253,13 @@ impl SweepScope<'_> {
 
     fn marks(&self, table: &ProcessTable, pid: Pid) -> bool {
         match value_of(pid) {
-            // Another launch's process is not ours even in a rank's group: the number may have been used again.
+            // A process of another launch is not included even in a rank's group: the group number may have been reused.
             Some(value) => self.tag.is(&value),
             None => table.get(pid).is_some_and(|process| self.ranks.contains(&process.group)),
         }
     }
 
-    /// True if an ended child of this process is the launch's; its environment is gone already.
+    /// True if an ended child of this process belongs to the launch; its environment is gone already.
     fn owns_zombie(&self, process: &Process) -> bool {
         match self.orphans {
             Orphans::Leave => self.ranks.contains(&process.group),
@@ -268,7 +268,7 @@ impl SweepScope<'_> {
     }
 }
 
-/// Children of the processes above `me`, to one of which orphans fall where `me` is no subreaper; itself and those above it are none.
+/// Children of the ancestors of `me`, except `me` and these ancestors. Without a subreaper, orphans become children of one of them.
 fn orphans_above(table: &ProcessTable, me: Pid) -> Vec<Pid> {
     let parent = |&pid: &Pid| table.get(pid).map(|process| process.parent).filter(|&parent| parent.as_raw() > 0);
     let above: BTreeSet<Pid> = std::iter::successors(parent(&me), parent).take(DEPTH_MAX).collect();
@@ -283,7 +283,7 @@ mod tests {
 
     use super::*;
 
-    /// Numbers that no process has: what they carry in their environments cannot be read.
+    /// Numbers that no process has, so that no environment can be read for them.
     const FIRST: i32 = 1 << 24;
 
     fn pid(number: i32) -> Pid {
@@ -297,7 +297,7 @@ mod tests {
         numbers.iter().copied().map(pid).collect()
     }
 
-    /// A process of number, parent and group; 0 is the process that looks.
+    /// A process with number, parent and group; 0 is the scanning process.
     fn process(&(number, parent, group): &(i32, i32, i32)) -> Process {
         let (zombie, stopped, in_exec) = (false, false, false);
         let (pid, parent, group, session) = (pid(number), pid(parent), pid(group), pid(1));

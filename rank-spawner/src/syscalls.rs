@@ -1,6 +1,6 @@
-//! The system calls for which nix has no safe wrapper that fits, made safe one by one.
+//! Safe wrappers of system calls for which nix has no suitable safe wrapper.
 
-#![expect(unsafe_code, reason = "raw system calls; each says what makes it sound")]
+#![expect(unsafe_code, reason = "raw system calls; each has a safety comment")]
 
 use std::ffi::{c_int, c_ulong};
 use std::mem;
@@ -18,15 +18,15 @@ use nix::unistd::{ForkResult, Pid, gettid};
 
 use crate::exit::RankExit;
 
-/// A descriptor for the process that has the number `pid` now. It is close-on-exec.
+/// Descriptor of the process that now has the number `pid`. It is close-on-exec.
 pub(crate) fn pidfd_open(pid: Pid) -> nix::Result<OwnedFd> {
-    // SAFETY: the call takes two integers and touches no memory of ours.
+    // SAFETY: the call takes two integers and touches no memory of this process.
     let fd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) })?;
-    // SAFETY: the kernel has just made this descriptor, so nobody else owns it; descriptors fit their type.
+    // SAFETY: the kernel has just made this descriptor, so it has no other owner; descriptors fit their type.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
-/// Sends `signal` to the very process that `pidfd` was made for, never to a later one of the same number.
+/// Sends `signal` to the process of `pidfd`, never to a later process with the same number.
 pub(crate) fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: Signal) -> nix::Result<()> {
     let no_info = ptr::null::<libc::siginfo_t>();
     // SAFETY: `pidfd` is open while borrowed, and the kernel accepts a null `siginfo_t`.
@@ -34,54 +34,52 @@ pub(crate) fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: Signal) -> nix::R
     Errno::result(sent).map(drop)
 }
 
-/// Fails with `ESRCH` if the process that `pidfd` was made for was reaped; until then nobody else has its number.
+/// Fails with `ESRCH` if the process of `pidfd` has been reaped; until then its number is not reused.
 pub(crate) fn pidfd_is_unreaped(pidfd: BorrowedFd<'_>) -> nix::Result<()> {
     let no_info = ptr::null::<libc::siginfo_t>();
-    // SAFETY: as above; no signal is sent for the number 0.
+    // SAFETY: as above; the number 0 sends no signal.
     let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), 0, no_info, 0) };
     Errno::result(sent).map(drop)
 }
 
-/// A packet from a socket, with the descriptors that came with it.
+/// Packet from a socket, with its descriptors.
 pub(crate) struct Packet {
-    /// Number of bytes that were received; 0 when the other end is closed.
+    /// Number of received bytes; 0 if the other end is closed.
     pub(crate) len: usize,
-    /// Descriptors that were received, close-on-exec.
+    /// Received descriptors, close-on-exec.
     pub(crate) descriptors: Vec<OwnedFd>,
 }
 
-/// Receives one packet and the descriptors in its ancillary data. Fewer descriptors than were sent arrive where this process has
-/// none left.
+/// Receives one packet and the descriptors in its ancillary data. If this process runs out of descriptors, fewer arrive than were sent.
 ///
-/// nix's `recvmsg` refuses to hand out any descriptor once one of them was cut off (`MSG_CTRUNC`), so those that did arrive would
-/// stay open for ever.
+/// nix's `recvmsg` returns no descriptor if one was cut off (`MSG_CTRUNC`), so the received ones would stay open indefinitely.
 pub(crate) fn receive_packet(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::Result<Packet> {
-    /// Room for four descriptors, aligned as a `cmsghdr` must be, without room for half of another one behind them.
+    /// Room for four descriptors, aligned like a `cmsghdr`, without room for a part of another descriptor after them.
     #[repr(C)]
     struct Ancillary {
         header: libc::cmsghdr,
         descriptors: [RawFd; 4],
     }
-    // SAFETY: both are made of integers and pointers, for which all zeros is a value.
+    // SAFETY: both types consist of integers and pointers, for which zero is valid.
     let (mut ancillary, mut message): (Ancillary, libc::msghdr) = unsafe { (mem::zeroed(), mem::zeroed()) };
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
     message.msg_control = (&raw mut ancillary).cast();
     message.msg_controllen = size_of::<Ancillary>() as _;
-    // SAFETY: the message describes `bytes` and `ancillary`, which outlive the call and are borrowed by nobody else.
+    // SAFETY: the message describes `bytes` and `ancillary`, which outlive the call and have no other borrow.
     let len = Errno::result(unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) })?;
     let is_rights = (ancillary.header.cmsg_level, ancillary.header.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS);
     let received = ancillary.header.cmsg_len.saturating_sub(mem::offset_of!(Ancillary, descriptors));
     let count = if is_rights { received / size_of::<RawFd>() } else { 0 };
     let numbers = ancillary.descriptors.into_iter().take(count);
-    // SAFETY: the kernel has just made these descriptors for this message, so nobody else owns them.
+    // SAFETY: the kernel has just made these descriptors for this message, so they have no other owner.
     let descriptors = numbers.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }).collect();
     Ok(Packet { len: len as usize, descriptors })
 }
 
-/// A new pseudo-terminal: the end that drives it, which does not block, and the terminal itself (Linux 4.13). Both are close-on-exec, and
-/// neither becomes the controlling terminal of this process.
+/// Makes a new pseudo-terminal: the driving end, which does not block, and the terminal itself (Linux 4.13). Both are close-on-exec, and neither
+/// becomes the controlling terminal of this process.
 pub(crate) fn open_terminal() -> nix::Result<(OwnedFd, OwnedFd)> {
     let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     let driver = open(c"/dev/ptmx", flags | OFlag::O_NONBLOCK, Mode::empty())?;
@@ -92,19 +90,19 @@ pub(crate) fn open_terminal() -> nix::Result<(OwnedFd, OwnedFd)> {
     Ok((driver, terminal))
 }
 
-/// The terminal that `driver` drives, opened once more: by the descriptor, as its name may belong to another file system here.
+/// Opens the terminal of `driver` once more, by the descriptor, since its name may belong to another file system here.
 pub(crate) fn terminal_of(driver: BorrowedFd<'_>) -> nix::Result<OwnedFd> {
     let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-    // SAFETY: the call takes an integer and touches no memory of ours.
+    // SAFETY: the call takes an integer and touches no memory of this process.
     let terminal = Errno::result(unsafe { libc::ioctl(driver.as_raw_fd(), libc::TIOCGPTPEER, flags.bits()) })?;
-    // SAFETY: the kernel has just made this descriptor, so nobody else owns it.
+    // SAFETY: the kernel has just made this descriptor, so it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(terminal) })
 }
 
 /// Rows and columns of a terminal.
 pub(crate) fn terminal_size(terminal: BorrowedFd<'_>) -> nix::Result<(u16, u16)> {
     let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: the kernel writes to `size`, which is ours and of the type that it fills.
+    // SAFETY: the kernel writes to `size`, which this function owns and which has the type that it fills.
     Errno::result(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) })?;
     Ok((size.ws_row, size.ws_col))
 }
@@ -116,55 +114,55 @@ pub(crate) fn set_terminal_size(terminal: BorrowedFd<'_>, (rows, columns): (u16,
     Errno::result(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) }).map(drop)
 }
 
-/// Child to be waited for.
+/// Child to wait for.
 #[derive(Clone, Copy)]
 pub(crate) enum Child<'fd> {
-    /// The child behind a pidfd.
+    /// Child with this pidfd.
     Pidfd(BorrowedFd<'fd>),
-    /// The child of this number, which must not be reaped by anybody else.
+    /// Child with this number; no other code may reap it.
     Number(Pid),
 }
 
-/// Reaps `child` if it has ended; `None` means that it lives.
+/// Reaps `child` if it has ended; `None` if it still runs.
 ///
-/// nix's `waitid` reaps a child that a real-time signal killed, and then fails because it has no name for the signal.
+/// nix's `waitid` reaps a child that a real-time signal killed, then fails because it has no name for the signal.
 pub(crate) fn try_reap(child: Child<'_>) -> nix::Result<Option<RankExit>> {
     waitid(child, libc::WEXITED | libc::WNOHANG)
 }
 
-/// Waits until `child` has ended, and reaps it; also one that was made by [`fork_quietly`].
+/// Waits until `child` has ended, and reaps it. Also works for a child of [`fork_quietly`].
 pub(crate) fn reap(child: Child<'_>) -> nix::Result<()> {
     waitid(child, libc::WEXITED | libc::__WALL).map(drop)
 }
 
-/// Kills a child that was just forked, and reaps it. Its number is its own until then, and it does not outlive the signal.
+/// Kills a child that was just forked, and reaps it. Until the reap its number is not reused, and it cannot survive the signal.
 pub(crate) fn end_child(child: Pid) {
     let _ = kill(child, Signal::SIGKILL);
     let _ = reap(Child::Number(child));
 }
 
-/// Looks for a child that is to stop, and the pause between two.
+/// Number of checks of a stopping child, and the pause between two checks.
 const STOP_LOOKS: u32 = 1000;
 const STOP_LOOK: Duration = Duration::from_millis(1);
 
-/// Asks, in a child, to be stopped when it executes its program; its parent then calls [`leave_stopped`].
+/// Called in a child: requests a stop when it executes its program. Its parent then calls [`leave_stopped`].
 pub(crate) fn ask_for_stop() -> nix::Result<()> {
     // SAFETY: the request takes no further argument.
     Errno::result(unsafe { libc::ptrace(libc::PTRACE_TRACEME) }).map(drop)
 }
 
-/// Waits until a child that asked for it has stopped as it executed its program, and leaves it stopped as by SIGSTOP, traced by nobody.
-/// The calling thread must have made the child. One that has ended meanwhile is left as it is.
+/// Waits until a child of [`ask_for_stop`] has stopped at its exec, and leaves it stopped as by SIGSTOP, without a tracer. The calling thread
+/// must have made the child. If the child has ended meanwhile, the call has no effect.
 pub(crate) fn leave_stopped(child: Pid) -> nix::Result<()> {
     let number = child.as_raw() as libc::id_t;
     raw_waitid(libc::P_PID, number, libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT | libc::__WALL)?;
     let (no_address, signal) = (ptr::null_mut::<libc::c_void>(), libc::SIGSTOP as libc::c_long);
-    // SAFETY: the request reads its arguments as integers, and touches no memory of ours.
+    // SAFETY: the request reads its arguments as integers, and touches no memory of this process.
     match Errno::result(unsafe { libc::ptrace(libc::PTRACE_DETACH, child.as_raw(), no_address, signal) }) {
         Err(Errno::ESRCH) => return Ok(()),
         detached => detached?,
     };
-    // It stops when it runs next, and who is told of it may look at once. One that somebody continues meanwhile does not stop.
+    // The child stops when it runs next. The wait ensures that a debugger finds it stopped. A child that was continued meanwhile does not stop.
     let now = libc::WSTOPPED | libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
     for _ in 0..STOP_LOOKS {
         if raw_waitid(libc::P_PID, number, now)?.is_some() {
@@ -175,38 +173,38 @@ pub(crate) fn leave_stopped(child: Pid) -> nix::Result<()> {
     Ok(())
 }
 
-/// True if this process has no child, living or ended, beside those made by [`fork_quietly`].
+/// True if this process has no child, running or ended, other than children of [`fork_quietly`].
 pub(crate) fn no_child_left() -> bool {
     let any = raw_waitid(libc::P_ALL, 0, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT);
     matches!(any, Err(Errno::ECHILD))
 }
 
-/// Forks a child whose end sends no signal, and that a wait for any child leaves out; 0 is returned in the child.
+/// Forks a child that sends no signal at its end, and that a wait for any child ignores. Returns 0 in the child.
 ///
 /// # Safety
-/// This process must have one thread. Unlike `fork` this runs no handlers of the C library, so the child must not use what
-/// depends on its thread's number, such as `raise` or error-checking mutexes.
+/// This process must have one thread. Unlike `fork`, this runs no handlers of the C library. The child must not use functions that depend on its
+/// thread number, such as `raise` or error-checking mutexes.
 pub(crate) unsafe fn fork_quietly() -> nix::Result<libc::pid_t> {
     let none = 0 as c_ulong;
-    // SAFETY: no flags and no stack make `clone` a fork; the caller vouches for the rest.
+    // SAFETY: without flags and stack, `clone` is a fork; the caller guarantees the rest.
     let pid = unsafe { libc::syscall(libc::SYS_clone, none, none, none, none, none) };
     Errno::result(pid).map(|pid| pid as libc::pid_t)
 }
 
-/// Forks a child that is born in a control group, of which this is the directory. Unlike a move to the group this waits for no other CPU.
+/// Forks a child into a control group, given by its directory. Unlike a move to the group this waits for no other CPU.
 ///
-/// As with `fork`, the C library knows the number of the child's thread. Of its handlers (`pthread_atfork`) none runs.
+/// As with `fork`, the C library has the thread number of the child. None of its handlers (`pthread_atfork`) runs.
 ///
 /// # Errors
-/// `ENOSYS` before Linux 5.7, under a filter of system calls that does not know `clone3`, and where the C library keeps the number of its thread
-/// in a place that the kernel does not know.
+/// `ENOSYS` before Linux 5.7, and under a system call filter without `clone3`. Also `ENOSYS` if the C library stores its thread number at an
+/// address that the kernel does not have.
 ///
 /// # Safety
 /// This process must have one thread.
 pub(crate) unsafe fn fork_into_group(group: BorrowedFd<'_>) -> nix::Result<ForkResult> {
     const CLONE_INTO_CGROUP: u64 = 1 << 33;
     const PLACE_NUMBER: u64 = (libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID) as u64;
-    /// The kernel's `clone_args`, as long as its second version.
+    /// The kernel's `clone_args`, with the length of its second version.
     #[repr(C)]
     #[derive(Default)]
     struct CloneArgs {
@@ -229,8 +227,8 @@ pub(crate) unsafe fn fork_into_group(group: BorrowedFd<'_>) -> nix::Result<ForkR
         cgroup: group.as_raw_fd() as u64,
         ..CloneArgs::default()
     };
-    // SAFETY: without a stack and without CLONE_VM the call is a fork; the caller vouches for the one thread. `arguments` outlives the call, and the
-    // kernel writes to the place of the number alone, in the memory of the child, as the C library has it do.
+    // SAFETY: without a stack and without CLONE_VM the call is a fork; the caller guarantees one thread. `arguments` outlives the call. The
+    // kernel writes only to the place of the number, in the child's memory, as for the C library.
     let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size_of::<CloneArgs>()) };
     Ok(match Errno::result(pid)? {
         0 => ForkResult::Child,
@@ -238,17 +236,17 @@ pub(crate) unsafe fn fork_into_group(group: BorrowedFd<'_>) -> nix::Result<ForkR
     })
 }
 
-/// Address at which the C library keeps the number of the calling thread, for its locks.
+/// Address at which the C library stores the number of the calling thread, for its locks.
 pub(crate) fn thread_number_place() -> nix::Result<*const libc::pid_t> {
     let mut place = ptr::null::<libc::pid_t>();
     // SAFETY: the kernel writes one pointer to `place`.
     Errno::result(unsafe { libc::prctl(libc::PR_GET_TID_ADDRESS, &raw mut place) }).map_err(|_| Errno::ENOSYS)?;
-    // SAFETY: the address is null or that of an aligned integer of the C library's, which it had the kernel clear at the end of this thread.
+    // SAFETY: the address is null, or belongs to an aligned integer of the C library, which the kernel clears at the end of this thread.
     let number = unsafe { place.as_ref() };
     number.filter(|&&number| number == gettid().as_raw()).map(ptr::from_ref).ok_or(Errno::ENOSYS)
 }
 
-/// A child of this process that waits to be reaped, if there is one: the same until it is. Those made by [`fork_quietly`] are left out.
+/// An unreaped ended child of this process, if there is one; the same child until it is reaped. Ignores children of [`fork_quietly`].
 pub(crate) fn ended_child() -> Option<Pid> {
     let ended = raw_waitid(libc::P_ALL, 0, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT);
     ended.ok().flatten().map(|(child, _)| child)
@@ -268,11 +266,11 @@ fn waitid(child: Child<'_>, options: c_int) -> nix::Result<Option<RankExit>> {
 }
 
 fn raw_waitid(kind: libc::idtype_t, id: libc::id_t, options: c_int) -> nix::Result<Option<(Pid, RankExit)>> {
-    // SAFETY: `siginfo_t` is made of integers and pointers, for which all zeros is a value.
+    // SAFETY: `siginfo_t` consists of integers and pointers, for which zero is valid.
     let mut info: libc::siginfo_t = unsafe { mem::zeroed() };
-    // SAFETY: `info` is ours and large enough; the call keeps no pointer to it.
+    // SAFETY: `info` belongs to this function and is large enough; the call keeps no pointer to it.
     Errno::result(unsafe { libc::waitid(kind, id, &raw mut info, options) })?;
-    // SAFETY: after `waitid` the fields of SIGCHLD are set, or all zero if nobody had ended.
+    // SAFETY: after `waitid` the fields of SIGCHLD are set, or all zero if no child had ended.
     let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
     let exit = match info.si_code {
         libc::CLD_EXITED => RankExit::Code(status),
@@ -281,18 +279,18 @@ fn raw_waitid(kind: libc::idtype_t, id: libc::id_t, options: c_int) -> nix::Resu
     Ok((pid != 0).then_some((Pid::from_raw(pid), exit)))
 }
 
-/// The CPUs that the calling thread may use, as the kernel's bit mask.
+/// CPUs that the calling thread may use, as the kernel's bit mask.
 pub(crate) fn affinity() -> nix::Result<Vec<c_ulong>> {
     affinity_of(Pid::from_raw(0))
 }
 
-/// A bit mask without a CPU, as long as the kernel's longest: nix's ends at 1,024 CPUs, the kernel refuses one shorter than its own, and
-/// 8,192 is the most it can be built for.
+/// Empty bit mask with the kernel's maximum length. nix's mask ends at 1,024 CPUs, and the kernel rejects a mask shorter than its own. A kernel
+/// can be built for 8,192 CPUs at most.
 pub(crate) fn no_cpus() -> Vec<c_ulong> {
     vec![0; 8192 / c_ulong::BITS as usize]
 }
 
-/// The CPUs that a process may use, as the kernel's bit mask.
+/// CPUs that a process may use, as the kernel's bit mask.
 pub(crate) fn affinity_of(process: Pid) -> nix::Result<Vec<c_ulong>> {
     let mut mask = no_cpus();
     let len = size_of_val(mask.as_slice());
@@ -304,9 +302,9 @@ pub(crate) fn affinity_of(process: Pid) -> nix::Result<Vec<c_ulong>> {
 /// Niceness of this process.
 pub(crate) fn niceness() -> nix::Result<c_int> {
     Errno::clear();
-    // SAFETY: takes numbers alone.
+    // SAFETY: takes numbers only.
     let niceness = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
-    // -1 may be a niceness.
+    // -1 is also a valid niceness.
     match Errno::last_raw() {
         0 => Ok(niceness),
         errno => Err(Errno::from_raw(errno)),
@@ -315,17 +313,17 @@ pub(crate) fn niceness() -> nix::Result<c_int> {
 
 /// Changes the niceness of this process.
 pub(crate) fn set_niceness(niceness: c_int) -> nix::Result<()> {
-    // SAFETY: takes numbers alone.
+    // SAFETY: takes numbers only.
     Errno::result(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, niceness) }).map(drop)
 }
 
-/// Makes sure that ended children wait to be reaped.
+/// Ensures that the kernel keeps ended children until they are reaped.
 ///
-/// A parent of ours may have ignored SIGCHLD, which we inherit; the kernel then throws away how our children ended.
+/// This process may inherit an ignored SIGCHLD. The kernel then discards the exit status of its children.
 pub(crate) fn keep_ended_children() -> nix::Result<()> {
-    // SAFETY: `sigaction` is made of integers, a pointer and an optional function, for all of which zeros are a value.
+    // SAFETY: `sigaction` consists of integers, a pointer and an optional function, for which zero is valid.
     let mut action: libc::sigaction = unsafe { mem::zeroed() };
-    // SAFETY: a null new action only reads the present one into `action`, which is ours.
+    // SAFETY: a null new action only reads the present one into `action`, which this function owns.
     Errno::result(unsafe { libc::sigaction(libc::SIGCHLD, ptr::null(), &raw mut action) })?;
     let ignored = action.sa_sigaction == libc::SIG_IGN;
     if !ignored && action.sa_flags & libc::SA_NOCLDWAIT == 0 {
@@ -335,7 +333,7 @@ pub(crate) fn keep_ended_children() -> nix::Result<()> {
         action.sa_sigaction = libc::SIG_DFL;
     }
     action.sa_flags &= !libc::SA_NOCLDWAIT;
-    // SAFETY: the action is the one that was in force, with its handler, or the default one.
+    // SAFETY: the action is the previous one, with its handler, or the default one.
     Errno::result(unsafe { libc::sigaction(libc::SIGCHLD, &raw const action, ptr::null_mut()) }).map(drop)
 }
 
@@ -410,7 +408,7 @@ mod tests {
         };
         check("exit 3", RankExit::Code(3));
         check("kill -9 $$", RankExit::Signal { signal: 9, core_dumped: false });
-        // nix has no name for real-time signals.
+        // A real-time signal, for which nix has no name.
         check("kill -40 $$", RankExit::Signal { signal: 40, core_dumped: false });
     }
 

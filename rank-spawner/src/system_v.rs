@@ -1,6 +1,6 @@
-//! Objects of System V: who made them, and their removal. nix has no wrappers for these calls.
+//! System V IPC objects: their creators and their removal. nix has no wrappers for these calls.
 
-#![expect(unsafe_code, reason = "raw system calls; each says what makes it sound")]
+#![expect(unsafe_code, reason = "raw system calls; each has a safety comment")]
 
 use std::fs;
 use std::mem;
@@ -11,28 +11,28 @@ use nix::libc;
 use nix::unistd::{Pid, Uid};
 use pmi_core::resources::SystemV;
 
-/// Facts that the kernel tells of an object.
+/// Attributes of an object, from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Object {
     owner: Uid,
     creator: Uid,
-    /// Process that made it; known of shared memory alone.
+    /// Process that made the object; only known for shared memory.
     pub(crate) maker: Option<Pid>,
-    /// Time of its making, or of a later change, in seconds since 1970.
+    /// Time of creation or of a later change, in seconds since 1970.
     pub(crate) changed: i64,
 }
 
 impl Object {
-    /// Looks at an object.
+    /// Reads the attributes of an object.
     ///
     /// # Errors
-    /// `EINVAL` or `EIDRM` if there is none of this number, `EACCES` if this user may not read it.
+    /// `EINVAL` or `EIDRM` if no object has this number, `EACCES` if this user may not read it.
     pub(crate) fn read(kind: SystemV, id: i32) -> nix::Result<Self> {
         let (permissions, maker, changed) = match kind {
             SystemV::Memory => {
-                // SAFETY: the structure is made of integers, for which all zeros is a value.
+                // SAFETY: the structure consists of integers, for which zero is valid.
                 let mut status: libc::shmid_ds = unsafe { mem::zeroed() };
-                // SAFETY: the kernel writes to `status`, which is ours and of the type that it fills.
+                // SAFETY: the kernel writes to `status`, which this function owns and which has the type that it fills.
                 Errno::result(unsafe { libc::shmctl(id, libc::IPC_STAT, &raw mut status) })?;
                 (status.shm_perm, Some(Pid::from_raw(status.shm_cpid)), status.shm_ctime)
             }
@@ -55,16 +55,16 @@ impl Object {
         Ok(Self { owner, creator, maker, changed })
     }
 
-    /// True if it is this process's user's, who has made it as well.
+    /// True if this process's user owns and has made the object.
     pub(crate) fn is_own(&self) -> bool {
         let own = Uid::effective();
         self.owner == own && self.creator == own
     }
 }
 
-/// Removes an object; shared memory stays as long as somebody is attached.
+/// Removes an object; shared memory remains while a process is attached.
 pub(crate) fn remove(kind: SystemV, id: i32) -> nix::Result<()> {
-    // SAFETY: the commands take no structure, and touch no memory of ours.
+    // SAFETY: the commands take no structure, and touch no memory of this process.
     let result = unsafe {
         match kind {
             SystemV::Memory => libc::shmctl(id, libc::IPC_RMID, ptr::null_mut()),
@@ -75,14 +75,14 @@ pub(crate) fn remove(kind: SystemV, id: i32) -> nix::Result<()> {
     Errno::result(result).map(drop)
 }
 
-/// Numbers of the segments of this user that the process has made since then, and that nobody is attached to. The kernel lists no makers
-/// of semaphores and message queues.
+/// Numbers of this user's segments that the process has made since then, and that no process is attached to. The kernel lists no
+/// creators of semaphores and message queues.
 pub(crate) fn segments_made_by(maker: Pid, since: i64) -> Vec<i32> {
     let list = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
     list.lines().skip(1).filter_map(|line| segment(line, maker, since, Uid::effective())).collect()
 }
 
-/// The number of the segment of a line, if it is such a one.
+/// Number of the segment in a line, if it meets these conditions.
 fn segment(line: &str, maker: Pid, since: i64, own: Uid) -> Option<i32> {
     let fields: Vec<i64> = line.split_ascii_whitespace().map(|field| field.parse().unwrap_or(-1)).collect();
     let [_, id, _, _, cpid, _, attached, uid, _, cuid, _, _, _, changed, ..] = fields[..] else { return None };

@@ -1,4 +1,4 @@
-//! Pseudo-terminals: the controlling terminal of a rank that a person works with, and the size of terminals.
+//! Pseudo-terminals: the controlling terminal of an interactive rank, and the size of terminals.
 
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -19,7 +19,7 @@ pub struct TerminalSize {
 }
 
 impl TerminalSize {
-    /// The size of the terminal that `fd` is; `None` if it is none, or does not know its size.
+    /// Size of the terminal `fd`; `None` if it is not a terminal, or has no size.
     pub fn of(fd: impl AsFd) -> Option<Self> {
         let (rows, columns) = syscalls::terminal_size(fd.as_fd()).ok()?;
         (rows > 0 && columns > 0).then_some(Self { rows, columns })
@@ -27,7 +27,7 @@ impl TerminalSize {
 }
 
 impl Default for TerminalSize {
-    /// The size that programs take for granted where nobody says another.
+    /// The size that programs assume if none is set.
     fn default() -> Self {
         Self { rows: 24, columns: 80 }
     }
@@ -39,8 +39,8 @@ impl fmt::Display for TerminalSize {
     }
 }
 
-/// A pseudo-terminal for output alone: its driving end, which does not block, and the terminal itself, which passes on each byte as it is. Both
-/// are close-on-exec. It has no size, as nobody says one.
+/// Makes a pseudo-terminal for output only: its driving end, which does not block, and the terminal itself, which passes each byte unchanged.
+/// Both are close-on-exec. The terminal has no size, as none is set.
 pub(crate) fn open_for_output() -> nix::Result<(OwnedFd, OwnedFd)> {
     let (ours, rank) = syscalls::open_terminal()?;
     let mut attributes = tcgetattr(&rank)?;
@@ -49,18 +49,18 @@ pub(crate) fn open_for_output() -> nix::Result<(OwnedFd, OwnedFd)> {
     Ok((ours, rank))
 }
 
-/// The driving end of a pseudo-terminal: what is written to it is typed there, what is written there is read from it. Non-blocking.
+/// Driving end of a pseudo-terminal. Bytes that are written here arrive as typed input; output of the terminal is read here. Non-blocking.
 ///
-/// Reading fails with `EIO` when nobody has the terminal any more. Dropping it hangs the terminal up.
+/// Reading fails with `EIO` after all descriptors of the terminal are closed. Dropping it hangs the terminal up.
 #[derive(Debug)]
 pub struct Terminal(OwnedFd);
 
 impl Terminal {
-    /// A new pseudo-terminal of this size: its driving end, and the terminal itself. Both are close-on-exec.
+    /// Makes a pseudo-terminal of this size: its driving end, and the terminal itself. Both are close-on-exec.
     pub(crate) fn open(size: TerminalSize) -> nix::Result<(Self, OwnedFd)> {
         let (ours, rank) = syscalls::open_terminal()?;
         let mut attributes = tcgetattr(&rank)?;
-        // Erasing a character takes all of its bytes away.
+        // Makes an erased character lose all of its bytes.
         attributes.input_flags.insert(InputFlags::IUTF8);
         tcsetattr(&rank, SetArg::TCSANOW, &attributes)?;
         let terminal = Self(ours);
@@ -68,10 +68,10 @@ impl Terminal {
         Ok((terminal, rank))
     }
 
-    /// The terminal that `end` drives; `end` itself if it is none, as that of a pipe.
+    /// Terminal with `end` as driving end.
     ///
     /// # Errors
-    /// Returns what drives no terminal.
+    /// Returns `end` if it drives no terminal, such as the end of a pipe.
     pub fn of_end(end: OwnedFd) -> Result<Self, OwnedFd> {
         match isatty(&end) {
             Ok(true) => Ok(Self(end)),
@@ -79,25 +79,25 @@ impl Terminal {
         }
     }
 
-    /// Changes the size, of which the processes in the foreground are told by SIGWINCH.
+    /// Changes the size. The kernel sends SIGWINCH to the foreground processes.
     ///
     /// # Errors
-    /// Passes on the error of the system.
+    /// Returns the error of the system call.
     pub fn resize(&self, size: TerminalSize) -> nix::Result<()> {
         syscalls::set_terminal_size(self.as_fd(), (size.rows, size.columns))
     }
 
-    /// True while somebody who reads the terminal would find something typed there.
+    /// True while the terminal has typed input that no process has read.
     ///
     /// # Errors
-    /// Passes on the error of the system.
+    /// Returns the error of the system call.
     pub fn has_unread_input(&self) -> nix::Result<bool> {
         let terminal = syscalls::terminal_of(self.as_fd())?;
         let mut wanted = [PollFd::new(terminal.as_fd(), PollFlags::POLLIN)];
         Ok(poll(&mut wanted, PollTimeout::ZERO)? > 0)
     }
 
-    /// The character that ends the input when it is typed at the beginning of a line; `None` while there is none.
+    /// The character that ends the input at the start of a line; `None` if there is none.
     pub fn end_of_input(&self) -> Option<u8> {
         let attributes = tcgetattr(self).ok()?;
         let character = attributes.control_chars[SpecialCharacterIndices::VEOF as usize];

@@ -1,5 +1,5 @@
-//! Every word of a binding over machines that are made up, against what defines it: a model that gives out places by sorting them, and
-//! checks of what each rank has got, in place of the pools of `plan`.
+//! Tests all options of a binding on generated machines against a specification. In place of the pools of `plan`, it has a model that
+//! sorts places, and checks of each rank's CPUs.
 
 mod faked;
 
@@ -15,14 +15,14 @@ use self::faked::{Cpu, Machine, machines};
 
 type Mask = BTreeSet<u16>;
 
-/// The words of a binding to objects, as a user types them.
+/// Options of a binding to objects, as in its text.
 #[derive(Clone, Debug)]
 struct Words {
     object: Object,
     share: Option<(&'static str, usize)>,
-    /// Objects that ranks are dealt out over, and how many at a time.
+    /// Objects that ranks are dealt out over, and the number of ranks at a time.
     over: Vec<(Object, usize)>,
-    /// The CPUs of a rank are dealt out, rather than ranks.
+    /// True to deal out the CPUs of each rank instead of ranks.
     each: bool,
     threads: Option<usize>,
     cores: Option<usize>,
@@ -48,7 +48,7 @@ impl Words {
         text
     }
 
-    /// The CPUs that may be used, as far as these words leave them.
+    /// Usable CPUs after these options have been applied.
     fn part(&self, machine: &Machine) -> Vec<Cpu> {
         let (mut cores, mut threads) = (BTreeMap::<u16, Vec<u16>>::new(), BTreeMap::<u16, usize>::new());
         let mut cpus = machine.usable();
@@ -69,7 +69,7 @@ fn objects() -> impl Strategy<Value = Object> {
     select(vec![Object::Thread, Object::Core, Object::L3Cache, Object::Numa, Object::Socket])
 }
 
-/// What ranks are dealt out over: no, one or two kinds of objects, the larger ones first.
+/// Objects that ranks are dealt out over: none, one or two kinds, the larger ones first.
 fn over() -> impl Strategy<Value = Vec<(Object, usize)>> {
     let one = (objects().prop_filter("threads are no larger objects", |over| *over != Object::Thread), 1..3_usize);
     proptest::collection::vec(one, 0..3).prop_map(|mut over| {
@@ -97,7 +97,7 @@ fn masks(usable: &UsableCores, bind: &str, ranks: u32) -> Result<Vec<Mask>, Bind
     Ok(planned.into_iter().map(|cpus| cpus.expect("each rank is bound").iter().collect()).collect())
 }
 
-/// The CPUs of each object of a kind, in the order of the machine.
+/// CPUs of each object of a kind, in the order of the machine.
 fn groups(cpus: &[Cpu], object: Object) -> Vec<Vec<Cpu>> {
     let mut groups: Vec<Vec<Cpu>> = Vec::new();
     for cpu in cpus {
@@ -132,13 +132,13 @@ fn mask(cpus: &[Cpu]) -> Mask {
     cpus.iter().map(|cpu| cpu.number).collect()
 }
 
-/// The CPUs of all objects that some CPU of a mask is in.
+/// CPUs of all objects that have a CPU of the mask.
 fn widened(cpus: &[Cpu], narrow: &Mask, object: Object) -> Mask {
     let is_touched = |group: &Vec<Cpu>| group.iter().any(|cpu| narrow.contains(&cpu.number));
     groups(cpus, object).into_iter().filter(is_touched).flat_map(|group| mask(&group)).collect()
 }
 
-/// The masks of one round of ranks without shares.
+/// Masks of one round of ranks without shares.
 fn one_round(cpus: &[Cpu], words: &Words, ranks: usize) -> Vec<Mask> {
     if let [(over, at_once @ 2..), ..] = words.over[..]
         && over <= words.object
@@ -151,10 +151,10 @@ fn one_round(cpus: &[Cpu], words: &Words, ranks: usize) -> Vec<Mask> {
     in_turn(groups(cpus, words.object), &words.over).iter().map(|place| mask(place)).collect()
 }
 
-/// What each rank takes of a node, rank after rank.
+/// Free and taken units of a node, rank after rank.
 struct Shares<'a> {
     words: &'a Words,
-    /// Threads, or cores where these are given out whole.
+    /// Threads, or cores if shares are whole cores.
     units: Vec<Vec<Cpu>>,
     free: Vec<bool>,
 }
@@ -170,7 +170,7 @@ impl<'a> Shares<'a> {
         if self.words.share.is_some_and(|(unit, _)| unit == "cpus") { unit.len() } else { 1 }
     }
 
-    /// Worth of what is free, in an object or everywhere.
+    /// Worth of the free units in an object, or in the node.
     fn free_in(&self, object: Option<(Object, u16)>) -> usize {
         let is_in = |unit: &[Cpu]| object.is_none_or(|(object, number)| unit[0].of(object) == number);
         let free = self.units.iter().zip(&self.free).filter(|(unit, free)| **free && is_in(unit));
@@ -181,7 +181,7 @@ impl<'a> Shares<'a> {
         self.units.iter().map(|unit| unit[0].of(over)).collect()
     }
 
-    /// Takes the CPUs of a rank; `before` are those of the one before it.
+    /// Takes the CPUs of a rank; `before` has the CPUs of the previous rank.
     fn take(&mut self, taken: &Mask, before: Option<&Mask>) -> Result<(), TestCaseError> {
         let (_, wanted) = self.words.share.expect("each rank has a share");
         let room: BTreeMap<u16, usize> = match self.words.over.first() {
@@ -264,7 +264,7 @@ proptest! {
     fn a_share_is_of_one_rank_and_lies_together(machine in machines(), words in words(), ranks in 1..20_u32) {
         let (words, usable) = (Words { share: words.share.or(Some(("cpus", 3))), ..words }, machine.usable_cores());
         let (cpus, text) = (words.part(&machine), words.text());
-        // Larger objects are those that the cores of the rank are in.
+        // With a larger object, the rank gets all objects that contain its cores.
         let narrow = Words { object: words.object.min(Object::Core), ..words.clone() };
         let mut shares = Shares::of(&cpus, &narrow);
         let (planned, room) = match masks(&usable, &narrow.text(), ranks) {
@@ -302,12 +302,12 @@ proptest! {
         let Ok(mut dealt) = masks(&usable, &words.text(), ranks) else { return Ok(()) };
         let (cpus, text) = (words.part(&machine), words.text());
         let place = |mask: &Mask| cpus.iter().position(|cpu| Some(&cpu.number) == mask.first()).unwrap();
-        // The lowest CPU of a place is not the first of it where threads are numbered behind all cores.
+        // The lowest CPU of a place is not its first one if the second threads are numbered after all cores.
         let core = |mask: &Mask| (groups(&cpus, Object::Core).iter().position(|core| core.contains(&cpus[place(mask)])), mask.first().copied());
         let in_order = masks(&usable, &format!("{text}:in-order"), ranks).unwrap();
         let in_turn = masks(&usable, &format!("{text}:numbered-over={over}"), ranks).unwrap();
         prop_assert!(in_order.is_sorted_by_key(core), "{text}: {in_order:?}");
-        // Those of threads are their cores.
+        // Threads are numbered over their cores.
         let over = over.max(Object::Core);
         let object = |mask: &Mask| cpus[place(mask)].of(over);
         let turns: Vec<usize> = in_turn.iter().enumerate()

@@ -1,5 +1,5 @@
-//! A process may have children when it becomes a launcher: those of a shell that has ended with `exec`. They are no launch's. One test, as
-//! the children of a process are the same for all tests in it.
+//! A process may have children when it becomes a launcher, such as those of a shell that has ended with `exec`. They belong to no launch.
+//! The file has one test, because all tests of a process share its children.
 
 mod world;
 

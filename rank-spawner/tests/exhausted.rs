@@ -1,5 +1,5 @@
-//! Results of calls that find no process, or no descriptor, left. The program plays both parts: with the name of a call it lowers its own limits
-//! and makes it; without, it is the test.
+//! Results of calls when no process or descriptor is left. The program has two roles: with the name of a call as argument it lowers its own
+//! limits and makes the call; without, it is the test.
 
 mod world;
 
@@ -11,7 +11,7 @@ use nix::unistd::{Gid, Uid, setresgid, setresuid};
 use rank_spawner::{Account, Keeper};
 use world::Tests;
 
-/// A user of whom nothing else runs: root may have more processes than its limit.
+/// User without other processes: root is exempt from its limit on processes.
 const USER: u32 = 54_341;
 
 fn main() {

@@ -1,7 +1,7 @@
-//! What a fork server makes: processes with nothing of the daemon's, which become users, and of which nothing is left.
+//! Children of a fork server: they have nothing of the daemon's, become users, and leave nothing.
 //!
-//! The program plays all parts: with the word `daemon` it starts a child and waits to be killed; without, it is the test.
-//! The children do what they are told by the first line of a stream that comes through their door.
+//! The program has several roles: with the word `daemon` it starts a child and waits until it is killed; without, it is the test. The
+//! children receive a stream through their door, and run the order in its first line.
 
 mod world;
 
@@ -58,17 +58,17 @@ fn main() {
     }
 }
 
-/// A processes that lose their parent at once, the second one without environment and in a session of its own.
+/// Two processes that lose their parent at once, the second one without environment and in its own session.
 const LEAVE: &str = "(sleep 1000 > /dev/null 2>&1 & echo $!); (env -i setsid sleep 1000 > /dev/null 2>&1 & echo $!)";
 
-/// Forks and ends, in a session of its own each time, so fast that no table of processes shows it. It holds its standard output, says so,
-/// and ends by itself if nobody can end it.
+/// Forks and exits, in its own session each time, so fast that no process table shows it. It keeps its standard output open, prints a
+/// line, and ends by itself if it is not killed.
 const CHAIN: &str = r#"use POSIX; $| = 1; print "begun\n"; $end = time + 120;
     while (time < $end) { $child = fork; POSIX::_exit(0) if $child; POSIX::setsid(); }"#;
 
-/// What a child does: one line says what, on a stream that comes through its door.
+/// Main function of a child. It receives a stream through its door and runs the order in the first line.
 fn child(door: DescriptorSocket, _: Option<OwnCgroup>) {
-    // The fork server's spare children are never told anything.
+    // Spare children of the fork server never receive an order.
     let Some((gate, asked)) = ordered(&door) else { return };
     let Some(Passed { descriptor, .. }) = door.receive_blocking().unwrap() else { return };
     let mut socket = UnixStream::from(descriptor);
@@ -88,13 +88,13 @@ fn child(door: DescriptorSocket, _: Option<OwnCgroup>) {
             let left = Command::new("sh").args(["-c", LEAVE]).stdin(Stdio::null()).output().unwrap();
             socket.write_all(String::from_utf8(left.stdout).unwrap().replace('\n', " ").as_bytes()).unwrap();
             socket.write_all(b"\n").unwrap();
-            // Until the daemon lets go.
+            // Runs until the daemon closes the door.
             while door.receive_blocking().unwrap().is_some() {}
         }
         ["chain"] => {
             let mut chain = Command::new("perl").args(["-e", CHAIN]).stdout(OwnedFd::from(socket)).spawn().unwrap();
             chain.wait().unwrap();
-            // Until the daemon lets go, with the chain below this process, or kills it.
+            // Runs until the daemon closes the door or kills it, with the chain below this process.
             while door.receive_blocking().unwrap().is_some() {}
         }
         ["as", uid, script] => {
@@ -128,7 +128,7 @@ fn ended(server: &ForkServer, expected: Pid) -> RankExit {
     }
 }
 
-/// Tells a child what to do; returns the stream on which it answers.
+/// Sends an order to a child; returns the stream for its answer.
 fn tell(process: &ForkedProcess, order: &str) -> UnixStream {
     let (mut socket, theirs) = UnixStream::pair().unwrap();
     process.door.send(b"order", theirs.as_fd()).unwrap();
@@ -136,7 +136,7 @@ fn tell(process: &ForkedProcess, order: &str) -> UnixStream {
     socket
 }
 
-/// Everything that a child says to one order, until it ends.
+/// Full answer of a child to one order, until the child ends.
 fn answer(server: &ForkServer, order: &str) -> String {
     let process = started(server);
     let mut said = String::new();
@@ -151,7 +151,7 @@ fn line_of(socket: &UnixStream) -> Vec<Pid> {
     pids(&line)
 }
 
-/// The value of one field of `/proc/PID/status`.
+/// Value of one field of `/proc/PID/status`.
 fn field<'a>(status: &'a str, name: &str) -> &'a str {
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.unwrap_or_else(|| panic!("no {name} in {status}")).trim()
@@ -162,7 +162,7 @@ fn a_child_has_nothing_of_the_daemons(server: &ForkServer) {
     let (first, status) = said.split_once('\n').unwrap();
     assert_eq!(first, files_of_a_child(server));
     assert_eq!(field(status, "SigBlk"), "0000000000000000");
-    // SIGPIPE alone is ignored; two more belong to the C library, which lets nobody change them.
+    // Only SIGPIPE is ignored; two more belong to the C library, which allows no change.
     let ignored = u64::from_str_radix(field(status, "SigIgn"), 16).unwrap();
     assert_eq!(ignored & !(0b11 << 31), 1 << (Signal::SIGPIPE as u32 - 1));
     assert_eq!(field(status, "Threads"), "1");
@@ -186,7 +186,7 @@ fn orders_pass_the_gate_or_start_nothing(server: &ForkServer) {
         String::from_utf8(why.read().unwrap()).unwrap()
     };
     assert_eq!(refused(&Label::new(b"no").unwrap()), "that is no order");
-    // What could still be changed is not read, nor what would have the server wait.
+    // The server reads neither memory that can still change, nor a file that could block it.
     let open = tempfile::tempfile().unwrap();
     assert!(refused(&Label::from(OwnedFd::from(open))).starts_with("the order for a session cannot be read: "));
     let (reader, _writer) = UnixStream::pair().unwrap();
@@ -194,7 +194,7 @@ fn orders_pass_the_gate_or_start_nothing(server: &ForkServer) {
     assert_eq!(told(b"another"), before + 2, "the gate heard of none of them");
 }
 
-/// A daemon without privileges could not signal them.
+/// A daemon without privileges cannot signal its children.
 fn a_daemon_has_its_children_killed_and_nobody_elses(server: &ForkServer) {
     let mut stranger = Command::new("sleep").arg("1000").spawn().unwrap();
     let process = started(server);
@@ -208,13 +208,13 @@ fn a_daemon_has_its_children_killed_and_nobody_elses(server: &ForkServer) {
     stranger.wait().unwrap();
 }
 
-/// Name, number of descriptors and working directory of a child: two of the descriptors are its control group's.
+/// Name, number of descriptors and working directory of a child; two of the descriptors belong to its control group.
 fn files_of_a_child(server: &ForkServer) -> &'static str {
     if server.ungrouped().is_none() { "lattice-forks 7 /" } else { "lattice-forks 5 /" }
 }
 
 fn a_child_is_ready_before_it_is_asked_for(server: &ForkServer) {
-    // It was made in idle time: when it is asked for it is there already, and the server need not fork.
+    // The spare was made in idle time, so the server need not fork for a request.
     let spare = || {
         let mine = children_of(nix::unistd::getpid());
         mine.into_iter().flat_map(children_of).collect::<Vec<_>>()
@@ -231,7 +231,7 @@ fn children_of(parent: Pid) -> Vec<Pid> {
     unreaped_children_of(parent).into_iter().filter(|&pid| runs(pid)).collect()
 }
 
-/// Those included that have ended.
+/// Children of a process, zombies included.
 fn unreaped_children_of(parent: Pid) -> Vec<Pid> {
     let all = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
     let parent_of = |pid: i32| {
@@ -273,7 +273,7 @@ fn nothing_outruns_the_end_of_a_control_group(server: &ForkServer) {
             RankExit::Signal { signal: 9, core_dumped: false }
         };
         assert_eq!(ended(server, pid), expected);
-        // By now, not some time later: nobody holds the other end.
+        // The other end must be closed by now, not some time later.
         chain.get_ref().set_nonblocking(true).unwrap();
         assert_eq!(chain.read_to_string(&mut line).map_err(|error| error.kind()), Ok(0), "the chain goes on");
     }
@@ -288,7 +288,7 @@ fn another_childs_processes_are_not_touched(server: &ForkServer) {
     assert!(of_two.iter().all(|&pid| runs(pid)));
     let pid = two.pid;
     drop(two);
-    // It ends in order, and says that it leaves something.
+    // The child exits normally, and reports leftovers.
     assert_eq!(ended(server, pid), RankExit::Code(2));
     eventually("the other's too", || !of_two.iter().any(|&pid| runs(pid)));
 }
@@ -308,17 +308,17 @@ fn many_are_asked_for_at_once(server: &ForkServer) {
     }
 }
 
-/// A server that runs out of descriptors between the fork and what it needs to see the child's end.
+/// The server runs out of descriptors after the fork and before it can watch the child.
 fn a_child_that_cannot_be_watched_is_no_child(server: &ForkServer) {
     let forks = children_of(nix::unistd::getpid())[0];
     eventually("there is a spare child", || children_of(forks).len() == 1);
     let before = limit_of_files(forks);
-    // When the spare is handed out its socket is closed: then two descriptors are left, and the next child needs three.
+    // The server closes the spare's socket when it hands the spare out. Two descriptors are then left, and the next child needs three.
     set_limit_of_files(forks, &first_beyond_one_free(forks).to_string());
     let process = started(server);
     ask(server);
     assert!(matches!(next(server), ForkEvent::NotStarted(Errno::EMFILE)));
-    // Now and then it tries again.
+    // The server retries from time to time.
     eventually("none is left of those that failed", || unreaped_children_of(forks) == [process.pid]);
     set_limit_of_files(forks, &before);
     let another = started(server);
@@ -328,14 +328,14 @@ fn a_child_that_cannot_be_watched_is_no_child(server: &ForkServer) {
     }
 }
 
-/// The limit that leaves a process one descriptor more than it has.
+/// Limit that leaves a process one descriptor more than it has.
 fn first_beyond_one_free(pid: Pid) -> usize {
     let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     let open: Vec<usize> = open.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
     (0..).filter(|number| !open.contains(number)).nth(1).unwrap()
 }
 
-/// The soft limit of open files.
+/// Soft limit on open files.
 fn limit_of_files(pid: Pid) -> String {
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
     let files = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
@@ -347,7 +347,7 @@ fn set_limit_of_files(pid: Pid, soft: &str) {
     assert!(Command::new("prlimit").args(args).status().unwrap().success());
 }
 
-/// A daemon that can take in none, or one, of the two descriptors of a child that it asked for.
+/// The daemon can receive none, or one, of the two descriptors of the requested child.
 fn a_daemon_without_descriptors_is_told_so_and_goes_on(server: &ForkServer) {
     let order = Label::new(b"work").unwrap();
     for free in 0..2 {
@@ -360,7 +360,7 @@ fn a_daemon_without_descriptors_is_told_so_and_goes_on(server: &ForkServer) {
         setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
         assert!(matches!(refused, ForkEvent::NotStarted(Errno::EMFILE)), "{free} free: {refused:?}");
         assert_eq!(open_descriptors(), open, "what arrived of the child's is closed");
-        // The child whose descriptors were lost sees that its door is closed.
+        // The lost descriptors close the child's door.
         assert!(matches!(next(server), ForkEvent::Ended { exit: RankExit::Code(0), .. }));
         assert!(answer(server, "files").starts_with(files_of_a_child(server)), "the next one is served");
     }
@@ -371,7 +371,7 @@ fn open_descriptors() -> Vec<u64> {
     (0..1024).filter(|number| fs::symlink_metadata(format!("/proc/self/fd/{number}")).is_ok()).collect()
 }
 
-/// Starts a child that leaves something behind, prints everybody's number, and waits to be killed.
+/// Starts a child that leaves processes, prints all process numbers, and waits until it is killed.
 fn daemon(server: &ForkServer) {
     let process = started(server);
     let left = line_of(&tell(&process, "leave"));
@@ -399,9 +399,9 @@ fn a_child_can_stay_who_it_is(server: &ForkServer) {
     assert_eq!(field(&said, "Uid").split_whitespace().next(), Some(me.to_string().as_str()));
 }
 
-/// Number of the user `nobody`.
+/// User number of `nobody`.
 const NOBODY: u32 = 65534;
-/// Another one that every Debian has.
+/// Another user that every Debian system has.
 const GAMES: u32 = 5;
 
 fn a_child_becomes_a_user_for_good(server: &ForkServer) {
@@ -418,8 +418,7 @@ fn a_child_becomes_a_user_for_good(server: &ForkServer) {
     assert_eq!(files.split_whitespace().collect::<Vec<_>>(), ["100", "200", "files"]);
 }
 
-/// What this program prints as another daemon, which was started through a shell with this command before and has its children carry
-/// out these orders.
+/// Output of this program as another daemon. A shell starts it after this command, and its children run these orders.
 fn asked(before: &str, orders: &[String]) -> String {
     let script = format!(r#"{before} "$0" asks "$@""#);
     let program = std::env::current_exe().unwrap();
@@ -428,7 +427,7 @@ fn asked(before: &str, orders: &[String]) -> String {
     String::from_utf8(asked.stdout).unwrap()
 }
 
-/// A daemon with a session keyring, as services of systemd have one. One user leaves a key in what is his session's, another looks for it.
+/// A daemon with a session keyring, like a systemd service. One user stores a key in its session keyring, another user searches for it.
 fn a_user_finds_no_key_of_the_user_before() {
     let perl = |call: i64, arguments: &str| format!("perl -e '@a=({arguments});print(0<syscall({call},@a)?1:0)'");
     // KEYCTL_JOIN_SESSION_KEYRING and KEYCTL_SEARCH, in the session keyring.
@@ -441,7 +440,7 @@ fn a_user_finds_no_key_of_the_user_before() {
     assert_eq!(asked(&joined, &orders), "1100");
 }
 
-/// A daemon whose unit protects it from the kernel's search for memory.
+/// A daemon that its unit protects from the OOM killer.
 fn children_are_no_better_protected_than_others() {
     let protect = "echo -500 2>/dev/null >/proc/self/oom_score_adj";
     if !Command::new("sh").args(["-c", protect]).stderr(Stdio::null()).status().unwrap().success() {

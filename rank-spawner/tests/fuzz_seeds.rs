@@ -1,4 +1,4 @@
-//! The fuzz targets as ordinary tests: seeds, and changes to them, go through the very functions that the targets in `fuzz/` call.
+//! The fuzz targets as ordinary tests: seeds and mutations of them go through the same functions that the targets in `fuzz/` call.
 //!
 //! `cargo test -p rank-spawner --test fuzz_seeds -- --ignored` writes the seeds to `fuzz/corpus/`.
 
@@ -7,20 +7,20 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use rank_spawner::fuzzing;
 
-/// A packet as a fork server sends it, with this many descriptors.
+/// Packet in the format of a fork server, with this many descriptors.
 fn packet(descriptors: u8, numbers: [i32; 3]) -> Vec<u8> {
     [vec![descriptors], numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()].concat()
 }
 
-/// What a fork server says: started, not started, ended by a status, ended by a signal; to a later daemon: welcome, kept and runs, kept
-/// and ended, no more; and what daemons say: start, keep, forget, end, listen, take up.
+/// Messages of a fork server: started, not started, exited, killed; to a later daemon: welcome, kept and running, kept and exited, kept
+/// and killed, end of list. Messages of daemons: start, keep, forget, end, listen, take up.
 fn packets() -> Vec<Vec<u8>> {
     let said = [(2, 1, 0), (0, 2, 0), (0, 3, 2), (0, 4, 9), (0, 16, 0), (3, 17, 0), (1, 18, 2), (1, 19, 9), (0, 20, 0)];
     let asked = [(0, 32, 0), (2, 33, 0), (0, 34, 0), (0, 35, 0), (1, 36, 0), (0, 37, 0)];
     said.into_iter().chain(asked).map(|(descriptors, kind, detail)| packet(descriptors, [kind, 4711, detail])).collect()
 }
 
-/// Texts that stand in launch requests and under `/sys`.
+/// Texts as in launch requests and under `/sys`.
 fn texts() -> Vec<Vec<u8>> {
     let texts = ["0-3,8", "none", "cores", "threads", "map:0,2,4-5", "nofile=1024:4096", "memlock=unlimited"];
     texts.map(|text| text.as_bytes().to_vec()).to_vec()

@@ -1,5 +1,5 @@
-//! Session keyrings of users who have as many keys as they may have. The program plays both parts: with the word `become` it becomes the user
-//! and runs a script; without, it is the test.
+//! Session keyrings of users without a key to spare. The program has two roles: with the word `become` it becomes the user and runs a script;
+//! without, it is the test.
 
 mod world;
 
@@ -11,7 +11,7 @@ use nix::unistd::Uid;
 use rank_spawner::{Account, Privileges, become_user};
 use world::Tests;
 
-/// A user of whom nothing else runs.
+/// User without other processes.
 const USER: u32 = 54_331;
 
 fn main() {
@@ -31,25 +31,25 @@ fn main() {
     }
 }
 
-/// A command that prints 1 if a system call succeeds, and otherwise 0.
+/// Command that prints 1 if a system call succeeds, otherwise 0.
 fn call(number: i64, arguments: &str) -> String {
     format!("perl -e '@a=({arguments});print(0<syscall({number},@a)?1:0)'")
 }
 
-/// What the user's shell prints.
+/// Output of the user's shell.
 fn as_user(script: &str) -> String {
     let output = Command::new("sh").args(["-c", script]).uid(USER).gid(USER).current_dir("/").output().unwrap();
     String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
 }
 
-/// An agent with a session keyring, as services of systemd have one; without one the kernel counts no session keyring that is joined.
+/// An agent with a session keyring, like a systemd service. Without one the kernel does not count a joined session keyring.
 fn a_user_without_a_key_to_spare_gets_a_session() {
     let add = |name: &str, keyring: &str| {
         format!(r#"@a=("user","{name}","x",1,{keyring});0<syscall({},@a)"#, libc::SYS_add_key)
     };
     let fill = format!(r#"perl -e 'for($i=0;$i<100000;$i++){{{} or last}}print $!'"#, add("lattice$i", "-4"));
     let full = as_user(&fill);
-    // KEYCTL_JOIN_SESSION_KEYRING, KEYCTL_SEARCH in the session keyring, KEYCTL_CLEAR of the user's.
+    // KEYCTL_JOIN_SESSION_KEYRING, KEYCTL_SEARCH in the session keyring, KEYCTL_CLEAR of the user's keyring.
     let keyctl = libc::SYS_keyctl;
     let join = format!(r#"@a=(1,0);0<syscall({keyctl},@a) or die;{} or die;exec @ARGV"#, add("agents", "-3"));
     let search = |name: &str| call(keyctl, &format!(r#"10,-3,"user","{name}",0"#));

@@ -1,7 +1,7 @@
-//! What is left when a launcher is killed: nothing.
+//! A killed launcher leaves nothing.
 //!
-//! The program plays both parts. Called with the name of a part it is a launcher, which forks its keeper while it has one
-//! thread; without, it is the test, which kills launchers and looks for what they left.
+//! The program has two roles. With the name of a part it is a launcher, which forks its keeper while it has one thread.
+//! Without, it is the test, which kills launchers and searches for leftovers.
 
 mod world;
 
@@ -32,7 +32,7 @@ fn main() {
     }
 }
 
-/// Prints the pid of each rank and of what it left behind, on one line each, then waits to be killed.
+/// Prints the process numbers of each rank and its leftovers, one line per rank, then waits until it is killed.
 fn launcher(with_keeper: bool) {
     let keeper = with_keeper.then(|| Keeper::fork().unwrap());
     let tag = launch_tag();
@@ -55,7 +55,7 @@ fn launcher(with_keeper: bool) {
     std::thread::park();
 }
 
-/// Has a directory with something in it, prints where, and waits to be killed.
+/// Makes a directory with content, prints its path, and waits until it is killed.
 fn launcher_with_directory() {
     let keeper = Keeper::fork().unwrap();
     let path = std::env::temp_dir().join(format!("keeper-{}", std::process::id()));
@@ -64,7 +64,7 @@ fn launcher_with_directory() {
     keeper.guard_directory(&made).unwrap();
     fs::create_dir(path.join("deeper")).unwrap();
     fs::write(path.join("deeper/file"), "content").unwrap();
-    // A user's own directory, in the place of one that was announced.
+    // A directory of the user at the path of an announced one.
     let taken = path.with_extension("taken");
     keeper.announce_directory(&taken).unwrap();
     fs::create_dir_all(taken.join("results")).unwrap();
@@ -77,7 +77,7 @@ fn launcher_with_directory() {
     std::thread::park();
 }
 
-/// Ends as a launcher should, and prints the pid of its keeper.
+/// Ends normally, and prints the process number of its keeper.
 fn orderly_launcher() {
     let keeper = Keeper::fork().unwrap();
     let tag = launch_tag();
@@ -100,7 +100,7 @@ fn launch_tag() -> LaunchTag {
     LaunchTag::new(JobId::new(&format!("launch-{}", std::process::id())).unwrap())
 }
 
-/// A launcher, killed at the latest when the test is over, however it ends.
+/// A launcher that is killed at the end of the test in any case.
 struct Launcher {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -114,12 +114,12 @@ impl Launcher {
         Self { child, lines }
     }
 
-    /// The processes in the next line that it prints.
+    /// Processes in the next line of its output.
     fn next_pids(&mut self) -> Vec<Pid> {
         pids(&self.lines.next().expect("the launcher prints another line").unwrap())
     }
 
-    /// The processes of its three ranks, each followed by what it left behind.
+    /// Processes of its three ranks, each followed by its leftovers.
     fn families(&mut self) -> [Vec<Pid>; 3] {
         [self.next_pids(), self.next_pids(), self.next_pids()]
     }
@@ -139,7 +139,7 @@ fn a_killed_launcher_takes_its_ranks_with_it() {
     drop(launcher);
     for family in families {
         eventually("a rank dies with its launcher", || !runs(family[0]));
-        // Without a keeper the others live on, or the next test would show nothing.
+        // Without a keeper the leftovers survive; otherwise the next test would prove nothing.
         for &left in &family[1..] {
             assert!(runs(left));
             kill(left, Signal::SIGKILL).unwrap();

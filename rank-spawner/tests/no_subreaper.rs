@@ -1,4 +1,5 @@
-//! A process that is no subreaper, as most that embed this crate: orphans of its ranks fall to another one, and are found by their mark.
+//! A process that is not a subreaper, like most programs that embed this crate. Orphans of its ranks become children of another process,
+//! and are found by their mark.
 
 mod world;
 
@@ -7,7 +8,7 @@ use pmi_core::ids::JobId;
 use rank_spawner::{LaunchTag, Orphans, Spawner, SweepScope, sweep};
 use world::{PATIENCE, line, pids, runs, tagged, wait};
 
-/// A rank that ends, and leaves a process in its group and one in a session of its own.
+/// A rank that ends and leaves two processes, one in its group and one in its own session.
 const LEAVE_TWO: &str =
     "(sleep 1000 </dev/null >/dev/null & echo $!); (setsid sleep 1000 </dev/null >/dev/null & echo $!)";
 

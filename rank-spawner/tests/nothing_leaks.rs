@@ -1,5 +1,5 @@
-//! Five hundred starts in a row leave no descriptor, no thread and no zombie. Alone in its file: it counts what the whole
-//! process holds.
+//! Five hundred consecutive starts leave no descriptor, thread or zombie. The test is alone in its file because it counts
+//! the descriptors, threads and children of the whole process.
 
 mod world;
 
@@ -20,7 +20,7 @@ fn five_hundred_starts_leave_nothing() {
     #[expect(unsafe_code, reason = "a test of an inherited disposition")]
     // SAFETY: ignoring a signal installs no handler.
     unsafe {
-        // As a parent may have left it: the kernel would throw away how the ranks ended.
+        // As inherited from some parents: the kernel would discard the exit status of ranks.
         signal(Signal::SIGCHLD, SigHandler::SigIgn).unwrap();
     }
     let before = (descriptors(), threads());

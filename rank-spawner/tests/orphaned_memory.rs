@@ -1,5 +1,5 @@
-//! Shared memory whose user may not be looked at: a program that its own user may execute and not read. Root looks at all, so that a root's
-//! test runs itself as a plain user.
+//! Shared memory of a process that may not be inspected: its program is executable but not readable for its own user. Root can inspect all
+//! processes, so as root the test runs itself as a plain user.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use nix::unistd::Uid;
 use rank_spawner::remove_orphaned_memory;
 
-/// A user of whom nothing else runs.
+/// User without other processes.
 const USER: u32 = 54_321;
 
 #[test]
@@ -41,7 +41,7 @@ fn keeps_what_may_be_used() {
     let mut user =
         Command::new(&program).arg("1000").stdin(held).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let files = format!("/proc/{}/fd", user.id());
-    // The kernel lets its parent go on before it closes the process to its user.
+    // The kernel continues the parent before it denies the user access to the process.
     let can_be_read = (0..1000).all(|_| {
         thread::sleep(Duration::from_millis(1));
         fs::read_dir(&files).is_ok()

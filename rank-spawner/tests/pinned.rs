@@ -1,4 +1,4 @@
-//! Random programs that register resources and end: what is removed is theirs, and nobody else's ever is.
+//! Random programs that register resources and end: only their own resources are removed.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,7 +12,8 @@ use pmi_core::resources::{Resource, ResourceStep};
 use proptest::prelude::*;
 use rank_spawner::{Claimant, LaunchTag, Pinned};
 
-/// A rank that is this process, of a launch that began a while ago; without its mark, whoever bears that belongs to it.
+/// This process as a rank of a launch that began earlier. It lacks the launch's mark; any process with the mark belongs to the
+/// launch.
 fn claimant(since: SystemTime) -> Claimant {
     let tag = LaunchTag::new(JobId::new(&format!("pinned-{}", getpid())).unwrap());
     Claimant { tag, rank: getpid(), ranks: vec![getpid()], since }
@@ -22,20 +23,20 @@ fn resource(kind: &str, path: &Path) -> Resource {
     Resource::parse(format!("{kind}:{}", path.display()).as_bytes()).unwrap()
 }
 
-/// One thing that happens to one of the names.
+/// Random event for one of the names.
 #[derive(Clone, Copy, Debug)]
 enum Operation {
-    /// The rank registers a file, or a directory.
+    /// The rank registers a file (false) or a directory (true).
     Intend(bool),
     Hold(bool),
-    /// The rank makes one.
+    /// The rank makes a file or directory.
     MakeFile,
     MakeDirectory,
-    /// Somebody else takes the name for a file, a directory or a link of theirs.
+    /// Another owner replaces the name by its own file, directory or link.
     ReplaceByFile,
     ReplaceByDirectory,
     ReplaceByLink,
-    /// The directory above is taken away, and a link to somebody else's is put there.
+    /// The parent directory is replaced by a link to another owner's directory.
     ReplaceParent,
     /// The rank ends.
     End,
@@ -55,11 +56,11 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Names below one directory, and what belongs to whom.
+/// Names below one directory, and their owners.
 struct World {
     root: tempfile::TempDir,
     pinned: Vec<(usize, Pinned)>,
-    /// Whether a name is somebody else's now; unknown where they took it while the rank was about to make it.
+    /// True if another owner has the name now; false also if it took the name while the rank was about to make a file.
     foreign: [bool; NAMES],
     intended: [bool; NAMES],
 }
@@ -82,7 +83,7 @@ impl World {
         self.root.path().join("above").join(name.to_string())
     }
 
-    /// Makes a name free. What had it stays: an inode that is used again at once has the same birth as well, at the pace of a test.
+    /// Frees a name. The old file stays: at the pace of a test, an inode that is reused at once would have the same birth time.
     fn clear(&self, name: usize) {
         let kept = self.root.path().join(format!("kept-{}", fs::read_dir(self.root.path()).unwrap().count()));
         let _ = fs::rename(self.path(name), kept);
@@ -90,7 +91,7 @@ impl World {
 
     fn take(&mut self, name: usize) {
         self.clear(name);
-        // A file that comes while the rank is about to make one of its name cannot be told from the rank's.
+        // A file that appears while the rank is about to make one of this name cannot be distinguished from the rank's.
         self.foreign[name] = !self.intended[name];
     }
 
@@ -105,7 +106,7 @@ impl World {
                 self.intended[name] |= !there;
                 self.pinned.push((name, pinned));
             }
-            // What is somebody else's a rank does not register as its own.
+            // A rank does not register another owner's file as its own.
             Operation::Hold(_) if self.foreign[name] => {}
             Operation::Hold(is_directory) => {
                 if let Ok(pinned) = Pinned::new(&kind(is_directory), ResourceStep::Hold, &claimant) {
@@ -150,7 +151,7 @@ impl World {
         }
     }
 
-    /// All that is registered is removed; what is somebody else's is still there.
+    /// Removes all registered resources; files of other owners must still exist.
     fn end(&mut self) {
         for (_, pinned) in self.pinned.drain(..) {
             pinned.remove();
@@ -212,7 +213,7 @@ fn a_process_is_ended_if_it_bears_the_mark_and_is_no_rank() {
     let mut marked = sleeper(LaunchTag::VARIABLE, now.tag.value());
     let mut rank = sleeper(LaunchTag::VARIABLE, now.tag.value());
     let mut stranger = sleeper("X", "y");
-    // Whoever is below a rank belongs to it, mark or no mark: here nobody is.
+    // Descendants of a rank belong to it with or without the mark; here the rank has none.
     now.rank = Pid::from_raw(marked.id().cast_signed());
     now.ranks = vec![Pid::from_raw(rank.id().cast_signed())];
     let pin = |child: &Child, now: &Claimant| {
@@ -231,7 +232,7 @@ fn a_process_is_ended_if_it_bears_the_mark_and_is_no_rank() {
     }
 }
 
-/// Numbers of the segments of shared memory that there are.
+/// Numbers of the existing segments of shared memory.
 fn segments() -> Vec<String> {
     let list = fs::read_to_string("/proc/sysvipc/shm").unwrap();
     list.lines().skip(1).map(|line| line.split_ascii_whitespace().nth(1).unwrap().to_owned()).collect()

@@ -1,4 +1,4 @@
-//! Properties of usable cores and bindings, over machines that are made up.
+//! Properties of usable cores and bindings on generated machines.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,7 +23,7 @@ impl Machine {
         self.packages * self.cores * self.threads
     }
 
-    /// The hardware threads of a core: numbered as Intel does, the second threads after all first ones.
+    /// Hardware threads of a core, numbered as by Intel: the second threads after all first ones.
     fn siblings(&self, core: u16) -> CpuSet {
         (0..self.threads).map(|thread| core + thread * self.packages * self.cores).collect()
     }
@@ -40,7 +40,7 @@ impl Machine {
         self.with_gpus(&[])
     }
 
-    /// Writes the machine as a kernel shows it, with GPUs next to these CPUs, and reads it.
+    /// Writes the machine in the kernel's format, with GPUs next to these CPUs, and reads it.
     fn with_gpus(&self, gpus: &[CpuSet]) -> UsableCores {
         let root = tempfile::tempdir().unwrap();
         let write_in = |directory: &str, path: String, text: String| {

@@ -1,4 +1,4 @@
-//! How ranks end, by themselves, by signals and with the spawner; and many of them at once.
+//! Ends of ranks: by themselves, by signals and with the spawner; also of many ranks at once.
 
 mod world;
 
@@ -27,7 +27,7 @@ fn status_and_signal_are_told_and_told_again() {
     check("exit 0", RankExit::Code(0));
     check("exit 255", RankExit::Code(255));
     check("kill -TERM $$", killed_by(15));
-    // A real-time signal, which has no name.
+    // Real-time signal, which has no name.
     check("kill -40 $$", killed_by(40));
 }
 
@@ -53,7 +53,7 @@ fn a_signal_to_the_group_reaches_the_children_of_the_rank() {
     world::eventually("the child of the rank ends", || !runs(child));
 }
 
-/// The filter holds the line until its input ends.
+/// The filter holds back the line until its input ends.
 #[test]
 fn a_signal_that_ends_the_rank_spares_the_filter_of_its_output() {
     let filter = "read -r line; echo seen; cat; echo \"filtered $line\"";
@@ -70,8 +70,8 @@ fn a_signal_that_ends_the_rank_spares_the_filter_of_its_output() {
     }
 }
 
-/// A shell forks all commands of a pipeline, and each takes its input after that. The first filter of this one may be at work long before the
-/// second has its input.
+/// A shell forks all commands of a pipeline first, and each command then takes its input. The first filter of this pipeline may run long
+/// before the second has its input.
 #[test]
 fn a_signal_that_ends_the_rank_spares_the_filter_that_has_no_input_yet() {
     let late = "exec 3<&0 0</dev/null; read -r line <&3; echo seen; sleep 0.2; exec cat <&3";
@@ -87,7 +87,7 @@ fn a_signal_that_ends_the_rank_spares_the_filter_that_has_no_input_yet() {
     }
 }
 
-/// It reads the output of a filter, as a filter does, and goes on with its script if it is spared.
+/// The script reads the output of a filter, as a filter does; if it is spared, it continues.
 #[test]
 fn a_signal_that_ends_the_rank_ends_a_script_that_takes_output_of_a_filter() {
     let inner = "echo $$ >&5; result=$(sleep 1000 | { echo there >&5; cat; }); echo went on >&5; sleep 1000";
@@ -106,7 +106,7 @@ fn ranks_die_with_the_spawner_and_not_before() {
     for threads in [1, 3] {
         let spawner = Spawner::with_threads(NonZeroUsize::new(threads).unwrap()).unwrap();
         let mut ranks: Vec<_> = (0..6).map(|rank| spawner.start(shell(rank, "exec sleep 1000")).unwrap()).collect();
-        // The thread that asked for a start may end; the one that made it must not.
+        // The thread that requested a start may end; the thread that made the rank must not.
         let asker =
             thread::scope(|scope| scope.spawn(|| spawner.start(shell(6, "exec sleep 1000")).unwrap()).join().unwrap());
         ranks.push(asker);

@@ -1,4 +1,4 @@
-//! What a rank finds around itself when its program begins.
+//! State that a rank's program starts with.
 
 mod world;
 
@@ -26,7 +26,7 @@ fn spawner() -> Spawner {
     Spawner::new().unwrap()
 }
 
-/// What `script` prints as a rank changed by `change`.
+/// Output of `script` as a rank that `change` has modified.
 fn printed(script: &str, change: impl FnOnce(&mut RankCommand)) -> String {
     let spawner = spawner();
     let mut command = shell(0, script);
@@ -39,9 +39,9 @@ fn printed(script: &str, change: impl FnOnce(&mut RankCommand)) -> String {
 
 #[test]
 fn descriptors_are_the_standard_ones_the_pmi_socket_and_the_jobs_memory() {
-    // A descriptor that is not close-on-exec, as a library may have left one open.
+    // A descriptor that is not close-on-exec, such as one that a library left open.
     let (leaky, _writer) = pipe2(OFlag::empty()).unwrap();
-    // The shell's own list: `true` keeps it from becoming the `ls`.
+    // Descriptors of the shell: `true` prevents the shell from becoming the `ls`.
     let list = "ls /proc/$$/fd; true";
     assert_eq!(printed(list, |_| {}), "0\n1\n2\n30");
     assert_eq!(printed(list, |command| command.pmi = false), "0\n1\n2");
@@ -65,7 +65,7 @@ fn the_pmi_socket_connects_the_rank_with_the_server() {
     server.set_nonblocking(false).unwrap();
     server.write_all(b"init\n").unwrap();
     let mut answer = String::new();
-    // The end of the stream comes only if nobody but the rank held its end.
+    // The stream ends only if the rank alone held its end.
     server.read_to_string(&mut answer).unwrap();
     assert_eq!(answer, "got init\n");
     assert_eq!(wait(&rank), RankExit::Code(0));
@@ -106,7 +106,7 @@ fn our_ends_are_closed_by_an_exec() {
 fn signals_are_as_in_a_fresh_process() {
     let spawner = spawner();
     let check = |when: &str| {
-        // `cat` installs no handler of its own, and the shell hands on what it was given.
+        // `cat` installs no handlers, and the shell passes on its signal actions.
         let mut rank = spawner.start(shell(0, "exec cat /proc/self/status")).unwrap();
         let lines = String::from_utf8(output(&mut rank)).unwrap();
         let lines: Vec<&str> =
@@ -117,8 +117,8 @@ fn signals_are_as_in_a_fresh_process() {
     };
     check("with the actions of this program");
     #[expect(unsafe_code, reason = "a test of inherited dispositions")]
-    // SAFETY: ignoring a signal installs no handler. The kernel's `sigaction` has four words, of which the first is the handler; the C library
-    // keeps signal 33 for itself, and does not use it in this program.
+    // SAFETY: ignoring a signal installs no handler. The kernel's `sigaction` has four words; the first is the handler. The C library reserves
+    // signal 33, and does not use it in this program.
     unsafe {
         signal(Signal::SIGUSR1, SigHandler::SigIgn).unwrap();
         let ignore = [libc::SIG_IGN as libc::c_ulong, 0, 0, 0];
@@ -129,8 +129,8 @@ fn signals_are_as_in_a_fresh_process() {
     check("with others that came after the first start");
 }
 
-/// The kernel shares the CPUs among sessions; and a background process of ours would be stopped as soon as it asked the terminal for something.
-/// `lattice launch` is tested on a terminal.
+/// The kernel shares the CPUs among sessions. In the launcher's session, a rank that reads from the terminal would also be stopped as a
+/// background process. `lattice launch` is tested on a terminal.
 #[test]
 fn a_rank_leads_a_session_of_its_own() {
     let spawner = spawner();
@@ -149,7 +149,7 @@ fn directory_umask_limits_and_cpus_are_set() {
     assert_eq!(printed("umask", |command| command.umask = Some(0o027)), "0027");
     let nofile = Limit { resource: LimitedResource::Nofile, soft: 16, hard: 64 };
     let core = Limit { resource: LimitedResource::Core, soft: 0, hard: Limit::UNLIMITED };
-    // A limit below the number of the PMI socket does not take it away.
+    // The PMI socket remains with a limit below its number.
     let limits = "ulimit -Sn; ulimit -Hn; ulimit -Sc; echo hi >&30";
     assert_eq!(printed(limits, |command| command.limits = Arc::new([nofile, core])), "16\n64\n0");
     let cpus = plan_here(&ThisNode::default(), &CpuBind::to(Object::Core), 64)
@@ -175,13 +175,13 @@ fn the_cpus_that_a_rank_was_given_are_not_those_that_its_program_chose() {
     assert_eq!(wait(&rank), RankExit::Code(0), "{text}");
     assert_eq!(text.split_whitespace().last(), Some(last.to_string().as_str()));
     assert_eq!(rank.given_cpus, Some(usable));
-    // Nothing is asked for a rank that is not bound.
+    // For an unbound rank the kernel is not queried.
     let rank = spawner.start(shell(0, "true")).unwrap();
     wait(&rank);
     assert_eq!(rank.given_cpus, None);
 }
 
-/// The kernel tells the policy of a process beside each of its mappings, where it has NUMA.
+/// The kernel shows the policy of a process with each of its mappings, if it has NUMA.
 #[test]
 fn memory_comes_from_the_nodes_that_were_asked_for() {
     let check = |policy: Option<MemoryPolicy>, expected: &str| {

@@ -1,4 +1,4 @@
-//! Ranks that a command of the standard library starts.
+//! Ranks started by a command of the standard library.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -17,7 +17,7 @@ fn exit_of(process: &RankProcess) -> RankExit {
     process.try_wait().expect("nobody else reaps it").expect("it has ended")
 }
 
-/// All that comes through a pipe, which does not block. A process that another test is about to make may still have its other end.
+/// All output of a nonblocking pipe. A process that another test is starting may still hold the other end.
 fn all_of(pipe: OwnedFd) -> String {
     let (mut pipe, mut text) = (File::from(pipe), String::new());
     loop {

@@ -1,4 +1,4 @@
-//! Starts that fail name the rank, the step, what it concerns and the reason, and leave nothing behind.
+//! A failed start reports the rank, the step, its object and the reason, and leaves nothing.
 
 mod world;
 
@@ -16,7 +16,7 @@ use rank_spawner::{
 };
 use world::{shell, wait};
 
-/// The error of a rank 3 whose program is as it was when resolved, but for what `spoil` does to the file afterwards.
+/// Error of rank 3, with a program that `spoil` changes after it was resolved.
 fn spoiled(spoil: impl FnOnce(&Path)) -> (StartError, String) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("program");
@@ -37,7 +37,7 @@ fn a_program_that_cannot_be_executed_is_named() {
     assert!(matches!(error, StartError::Step { rank: Rank(3), step: Step::Exec, errno: Errno::ENOENT, .. }));
     let (_, text) = spoiled(|path| fs::set_permissions(path, fs::Permissions::from_mode(0o644)).unwrap());
     assert_eq!(text, "rank 3: cannot execute /program: Permission denied");
-    // No shell is tried on a file of unknown format.
+    // A file of unknown format is not passed to a shell.
     let (_, text) = spoiled(|path| fs::write(path, "echo hello").unwrap());
     assert_eq!(text, "rank 3: cannot execute /program: Exec format error");
 }
@@ -71,7 +71,7 @@ fn arguments_beyond_the_kernels_limit_are_the_kernels_to_refuse() {
 
 #[test]
 fn after_a_failure_the_rest_is_given_up_and_everything_is_reported_once() {
-    // Of several threads one may fail while another has not begun the rank before.
+    // With several threads, one may fail before another has begun an earlier rank.
     let spawner = Spawner::with_threads(NonZeroUsize::MIN).unwrap();
     let commands = (0..40).map(|rank| {
         let mut command = shell(rank, "exec sleep 1000");
@@ -95,6 +95,6 @@ fn after_a_failure_the_rest_is_given_up_and_everything_is_reported_once() {
         rank.signal(Signal::SIGKILL).unwrap();
         assert_eq!(wait(rank), RankExit::Signal { signal: 9, core_dumped: false });
     }
-    // The spawner itself goes on.
+    // The spawner continues to work.
     assert_eq!(wait(&spawner.start(shell(0, "exit 4")).unwrap()), RankExit::Code(4));
 }

@@ -1,7 +1,7 @@
-//! Fork servers that outlive their daemons: what is kept is handed to the next daemon, as it is, and nothing of it is left in the end.
+//! Fork servers that outlive their daemons: the next daemon receives kept children unchanged, and in the end nothing of them is left.
 //!
-//! The program plays all parts: with the words `daemon DIRECTORY LEASE` it is a daemon that starts four children and waits to be killed;
-//! without, it is the test, and the next daemon.
+//! The program has several roles. With the words `daemon DIRECTORY LEASE` it is a daemon that starts four children and waits until it is
+//! killed. Without, it is the test, and the next daemon.
 
 mod world;
 
@@ -22,7 +22,7 @@ use rank_spawner::{
 };
 use world::{Counting, Tests, ask, eventually, next, ordered, pids, runs, started};
 
-/// Longer than any test takes.
+/// Lease in seconds, longer than any test.
 const LONG: &str = "1000";
 
 fn main() {
@@ -44,7 +44,7 @@ fn main() {
     );
 }
 
-/// Answers with a line over each stream that comes through its door, until that is closed; `exit` ends it with leftovers.
+/// Answers with a line on each stream that arrives through its door, until the door closes; `exit` ends it with leftovers.
 fn child(door: DescriptorSocket, _: Option<OwnCgroup>) {
     let _ = ordered(&door);
     while let Some(Passed { bytes, descriptor }) = door.receive_blocking().unwrap() {
@@ -56,7 +56,7 @@ fn child(door: DescriptorSocket, _: Option<OwnCgroup>) {
     }
 }
 
-/// Starts three children that are kept, of which one ends when it is told to, and one that is not, and waits to be killed.
+/// Starts three kept children, of which one ends on request, and one child that is not kept. Then waits until it is killed.
 fn daemon(directory: &Path, lease: u64) {
     let survival = Survival { directory: directory.to_owned(), lease: Duration::from_secs(lease) };
     let server =
@@ -79,7 +79,7 @@ fn daemon(directory: &Path, lease: u64) {
     std::thread::park();
 }
 
-/// A daemon with its children, of which the first three are kept.
+/// A daemon with its children; the first three are kept.
 struct Before {
     daemon: Child,
     output: BufReader<ChildStdout>,
@@ -104,7 +104,7 @@ impl Before {
         Self { daemon, output, children: pids(&line), directory }
     }
 
-    /// Directory of the fork servers, which only their user can reach.
+    /// Directory of the fork servers; only their user can access it.
     fn path(&self) -> PathBuf {
         self.directory.path().join("forks")
     }
@@ -140,7 +140,7 @@ impl Before {
     }
 }
 
-/// How a child ends. Those that are not kept may end before it.
+/// Exit of a child. Children that are not kept may end before it.
 fn ended(server: &ForkServer, expected: Pid) -> RankExit {
     loop {
         match next(server) {
@@ -158,7 +158,7 @@ fn running(child: &KeptProcess) -> &ForkedProcess {
     }
 }
 
-/// What a child says when it is told `word` through its door.
+/// Answer of a child to `word` through its door.
 fn told(process: &ForkedProcess, word: &str) -> String {
     let (mut ours, theirs) = UnixStream::pair().unwrap();
     process.door.send(word.as_bytes(), theirs.as_fd()).unwrap();
@@ -194,7 +194,7 @@ fn the_next_daemon_has_what_was_kept() {
             }
         }
     }
-    // One more ends while the next daemon is there, and leaves something behind.
+    // One more child ends while the next daemon is connected, and leaves a process.
     let ends = taken_up.children.iter().find(|child| child.pid == before.children[2]).unwrap();
     assert_eq!(told(running(ends), "exit"), "");
     assert_eq!(ended(&taken_up.server, before.children[2]), RankExit::Code(2));
@@ -219,7 +219,7 @@ fn a_daemon_that_is_killed_in_turn_has_a_successor() {
     for turn in 0..3 {
         let taken_up = before.take_up().unwrap();
         assert_eq!(taken_up.children.len(), 3, "turn {turn}");
-        // The end that this daemon did not forget is told to the next one.
+        // The next daemon also receives an end that this daemon did not forget.
         if turn == 1 {
             running(&taken_up.children[0]).kill().unwrap();
             assert_eq!(ended(&taken_up.server, taken_up.children[0].pid).shell_code(), 128 + 9);
@@ -243,7 +243,7 @@ fn nothing_is_left_when_the_lease_is_over() {
 fn a_daemon_that_orders_the_end_leaves_nothing() {
     let mut before = Before::new(LONG);
     before.order("end");
-    // The doors are closed when the daemon has closed its ends as well.
+    // The doors close only after the daemon has closed its ends as well.
     before.kill();
     before.leaves_nothing();
 }
@@ -257,17 +257,17 @@ fn a_server_that_was_taken_up_makes_no_children() {
         std::iter::repeat_with(|| next(&taken_up.server)).find(|news| !matches!(news, ForkEvent::Ended { .. }));
     assert!(matches!(answer, Some(ForkEvent::NotStarted(Errno::ESHUTDOWN))), "{answer:?}");
     drop(taken_up);
-    // Daemons that come at the same time wait for each other.
+    // Daemons that connect at the same time wait for each other.
     let taken_up = before.take_up().unwrap();
     taken_up.server.end().unwrap();
     drop(taken_up);
     before.leaves_nothing();
 }
 
-/// The words by which a daemon of a version before the first one would take a server up.
+/// Request of a daemon, of a version before the first, that adopts a server.
 const TAKE_UP_TOO_OLD: [u8; 12] = [37, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// A connection to the fork server that is there.
+/// Connection to the running fork server.
 fn connected(before: &Before) -> OwnedFd {
     let path = std::fs::read_dir(before.path()).unwrap().next().unwrap().unwrap().path();
     let stranger = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).unwrap();

@@ -1,4 +1,5 @@
-//! At the end of a launch nothing of it is left, and nothing of another launch in the same process is touched.
+//! At the end of a launch none of its processes is left, and processes of another launch in the same process are
+//! untouched.
 
 mod world;
 
@@ -14,7 +15,7 @@ fn tag(name: &str) -> LaunchTag {
     LaunchTag::new(JobId::new(&format!("{name}-{}", std::process::id())).unwrap())
 }
 
-/// A rank of `tag` that has left a daemon behind: its child has a session of its own and has lost its parent.
+/// Rank that leaves a daemon: its child has its own session and has lost its parent.
 const LEAVE_A_DAEMON: &str = "(setsid sleep 1000 < /dev/null > /dev/null & echo $!); exec sleep 1000";
 
 fn exists(pid: Pid) -> bool {
@@ -38,7 +39,7 @@ fn a_daemon_of_a_rank_is_killed_and_reaped() {
     let swept = sweep(&launch, PATIENCE).unwrap();
     assert_eq!((swept.killed, swept.survivors), (2, vec![]));
     assert!(!exists(daemon), "the daemon is a zombie");
-    // The rank was killed, and is still there to be reaped by its owner.
+    // The rank was killed, and its owner can still reap it.
     assert_eq!(wait(&rank), RankExit::Signal { signal: 9, core_dumped: false });
 }
 
@@ -57,7 +58,7 @@ fn two_launches_in_one_process_do_not_touch_each_other() {
     assert_eq!(of_two.try_wait(), Ok(None));
     assert!(runs(daemon_of_two));
     assert_eq!(stranger.try_wait().unwrap(), None);
-    // Even a stale number does not deliver another launch's rank.
+    // A stale number does not expose another launch's rank.
     let stale = SweepScope { ranks: &[of_one.pid(), of_two.pid()], ..launch };
     assert_eq!(sweep(&stale, PATIENCE).unwrap().killed, 0);
     assert_eq!(of_two.try_wait(), Ok(None));
@@ -74,7 +75,7 @@ fn a_process_without_tag_is_known_by_its_group_and_by_its_parents() {
     become_subreaper().unwrap();
     let spawner = Spawner::new().unwrap();
     let tag = tag("bare");
-    // One child stays in the group, one leaves it but not its parent; neither has an environment.
+    // One child stays in the group, one leaves the group but not its parent; neither has an environment.
     let script = "env -i sleep 1000 & echo $!; env -i setsid sleep 1000 & echo $!; wait";
     let rank = spawner.start(tagged(0, &tag, &format!("{{ {script}; }}"))).unwrap();
     let children = pids(&format!("{} {}", line(&rank), line(&rank)));
@@ -98,7 +99,7 @@ fn ended_orphans_of_a_ranks_group_are_reaped_while_the_rank_runs() {
         !exists(orphan)
     });
     assert_eq!(rank.try_wait(), Ok(None));
-    // An ended rank is not taken for an orphan.
+    // An ended rank is not treated as an orphan.
     assert_eq!(wait(&other), RankExit::Code(5));
     sweep(&launch, PATIENCE).unwrap();
     wait(&rank);

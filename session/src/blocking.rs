@@ -1,4 +1,4 @@
-//! Work that blocks, and that is done whatever the system has left.
+//! Blocking work that completes even if the process cannot start another thread.
 
 use std::sync::Arc;
 use std::thread;
@@ -8,11 +8,12 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-/// Does work on a thread of its own, or at once on the calling one if there can be no further thread: a launch whose user has reached the limit of
-/// processes ends in good order all the same. (tokio's `spawn_blocking` panics there.) The result does not come if the work panics.
+/// Does work on a separate thread. If the process cannot start another thread, the calling thread does the work at once. So a launch still ends
+/// in good order when its user has reached the limit of processes. (tokio's `spawn_blocking` panics there.) If the work panics, the receiver
+/// returns an error.
 ///
 /// # Panics
-/// Outside of a runtime, whose sockets and timers the work may make.
+/// Panics outside of a tokio runtime. The work may use the runtime's sockets and timers.
 pub(crate) fn begin<T, W>(work: W) -> oneshot::Receiver<T>
 where
     T: Send + 'static,
@@ -31,7 +32,7 @@ where
     done
 }
 
-/// The same as a task of a set.
+/// Does the work as a task of a set.
 pub(crate) fn begin_in<T, W>(tasks: &mut JoinSet<T>, work: W)
 where
     T: Send + 'static,
@@ -44,7 +45,7 @@ where
 fn carry_out<T, W: FnOnce() -> T>(once: &Mutex<Option<(W, oneshot::Sender<T>)>>) {
     let taken = once.lock().take();
     if let Some((work, tell)) = taken {
-        // Nobody may wait for it any more.
+        // The caller may have dropped the receiver.
         let _ = tell.send(work());
     }
 }

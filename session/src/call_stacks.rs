@@ -1,31 +1,32 @@
-//! Call stacks of ranks, each text once with the ranks that it is of: in the report of a node, and in that of a launch.
+//! Call stacks of ranks, for the report of a node or of a launch. Each distinct text is stored once, with the ranks
+//! that have it.
 
 use pmi_core::ids::Rank;
 
-/// Ranks that were seen in the same functions.
+/// Ranks with the same call stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankStack {
     /// The ranks, in order.
     pub ranks: Vec<Rank>,
-    /// Threads of one of them, and the functions that these are in; lines with their ends.
+    /// Threads of one of these ranks, with the functions of each thread. Every line has its line end.
     pub text: String,
 }
 
-/// Call stacks that were seen, in the order in which they came.
+/// Call stacks, in the order in which they were added.
 #[derive(Clone, Debug, Default)]
 pub struct CallStacks {
     stacks: Vec<RankStack>,
     bytes: usize,
 }
 
-/// Text in the place of stacks that have no room.
+/// Text that replaces stacks beyond [`CallStacks::BYTES_MAX`].
 const LEFT_OUT: &str = "left out, as so many stacks differ\n";
 
 impl CallStacks {
-    /// Most bytes of all texts together.
+    /// Maximum number of bytes of all texts together.
     pub const BYTES_MAX: usize = 256 * 1024;
 
-    /// Adds what was seen of some ranks.
+    /// Adds the call stack of some ranks.
     pub fn add(&mut self, ranks: impl IntoIterator<Item = Rank>, text: String) {
         if let Some(stack) = self.stacks.iter_mut().find(|stack| stack.text == text) {
             return stack.ranks.extend(ranks);
@@ -46,7 +47,7 @@ impl CallStacks {
         self.stacks.is_empty()
     }
 
-    /// Returns all stacks, those of the lowest ranks first.
+    /// Returns all stacks, ordered by their lowest rank.
     pub fn into_stacks(self) -> Vec<RankStack> {
         let mut stacks = self.stacks;
         for stack in &mut stacks {

@@ -1,4 +1,5 @@
-//! The first cause: the one reason why a launch ended early or failed; its words, and the causes that can follow from others.
+//! The first cause: the one reason why a launch ended early or failed. The module also has its text, and
+//! the order of causes that can follow from other causes.
 
 mod failed_ranks;
 mod first;
@@ -18,10 +19,10 @@ pub use self::first::{FirstCause, HOLD, HOLD_GIVEN_UP, Reported, Subject};
 pub use self::origin::Origin;
 pub use self::two_protocols::in_two_protocols;
 
-/// Reason why a launch failed or ended early. The first one counts; failures that follow from it are never reported as causes.
+/// Reason why a launch failed or ended early. Only the first cause counts. Failures that follow from it are never reported as causes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cause {
-    /// Name of the node on which it happened; of several, for ranks that failed in a launch that bears it, a list such as `node[0-1]`.
+    /// Name of the node of the event. If ranks failed in a launch that tolerates failures, it can be a list such as `node[0-1]`.
     pub host: String,
     /// Kind of the cause, with its details.
     pub kind: CauseKind,
@@ -38,41 +39,41 @@ pub enum CauseKind {
         /// Exit status or signal of its process.
         exit: RankExit,
     },
-    /// A rank left with status 0, but without `MPI_Finalize`.
+    /// A rank exited with status 0, but without `MPI_Finalize`.
     LeftWithoutFinalize {
         /// The rank.
         rank: Rank,
     },
-    /// A rank left before `MPI_Init` while others are in it and wait for it.
+    /// A rank exited before `MPI_Init` while other ranks wait for it there.
     LeftBeforeInit {
         /// The rank.
         rank: Rank,
         /// Exit status or signal of its process.
         exit: RankExit,
-        /// The ranks that spoke to their server already.
+        /// The ranks that have already contacted their server.
         others: Vec<Rank>,
     },
-    /// A rank finalized while others wait for it in a fence.
+    /// A rank finalized while other ranks wait for it in a fence.
     LeftFence {
         /// The rank.
         rank: Rank,
-        /// The ranks that wait.
+        /// The waiting ranks.
         waiting: Vec<Rank>,
     },
     /// A rank called `MPI_Abort`.
     Aborted {
         /// The rank.
         rank: Rank,
-        /// The code it gave, whole.
+        /// The code that the rank passed, unabridged.
         code: i32,
-        /// The text it gave, if any.
+        /// The text that the rank passed; may be empty.
         message: String,
     },
-    /// A rank sent its server something that is not PMI.
+    /// A rank sent bytes to its server that are not PMI.
     Offence {
         /// The rank.
         rank: Rank,
-        /// Description of the bytes that it sent.
+        /// Description of the bytes.
         offence: String,
     },
     /// A rank speaks a protocol that this launch does not serve.
@@ -82,18 +83,18 @@ pub enum CauseKind {
         /// Protocol that it speaks, such as `PMI-1`.
         protocol: String,
     },
-    /// Ranks cannot exchange their keys: the exchange between nodes failed, or they speak different protocols.
+    /// Ranks cannot exchange their keys: the exchange between nodes failed, or the ranks speak different protocols.
     Fence {
         /// Description of the failure.
         reason: String,
     },
-    /// A fence was not complete within the time that the launch gives it.
+    /// A fence did not complete within the time limit of the launch.
     FenceTimeout {
         /// The limit.
         limit: Duration,
-        /// Number of ranks that waited.
+        /// Number of waiting ranks.
         waiting: usize,
-        /// The ranks that they waited for, each with the last PMI command it sent, if it sent any.
+        /// The missing ranks, each with the last PMI command that it sent, if any.
         missing: Vec<(Rank, Option<String>)>,
     },
     /// The node itself was lost.
@@ -105,7 +106,7 @@ pub enum CauseKind {
     NotStarted {
         /// Description of the failure; names rank and path.
         reason: String,
-        /// Class of the failure, as a shell has them.
+        /// Class of the failure, by the rules of a shell.
         class: StartClass,
     },
     /// The user ended the launch with a signal.
@@ -113,7 +114,7 @@ pub enum CauseKind {
         /// The signal's number.
         signal: i32,
     },
-    /// Somebody had the launch ended, other than by a signal of the client that follows it.
+    /// A caller ended the launch by other means than a signal of the client that follows it.
     Ended {
         /// Caller that ended it, such as `user 1000`.
         who: String,
@@ -125,19 +126,19 @@ pub enum CauseKind {
         /// The limit.
         limit: Duration,
     },
-    /// Others still ran so long after the first rank had ended.
+    /// Other ranks still ran at this time after the end of the first rank.
     FirstExit {
         /// The rank that ended first.
         rank: Rank,
-        /// Time that the others were given.
+        /// Time limit of the other ranks.
         wait: Duration,
     },
-    /// Ranks failed in a launch that bears it (`settings::FailedRanks`), and every rank has ended.
+    /// Ranks failed in a launch that tolerates failures (`settings::FailedRanks`), and every rank has ended.
     FailedRanks {
         /// The ranks in order, each with its exit status or signal.
         failed: Vec<(Rank, RankExit)>,
     },
-    /// Nodes were lost to a launch that bears it (`settings::LostNodes`), and every rank has ended.
+    /// Nodes were lost in a launch that tolerates lost nodes (`settings::LostNodes`), and every rank has ended.
     LostNodes {
         /// The nodes, each with a description of the observation.
         nodes: Vec<(String, String)>,
@@ -146,14 +147,14 @@ pub enum CauseKind {
     },
 }
 
-/// Class of a failed start, as a shell has them.
+/// Class of a failed start, by the rules of a shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartClass {
-    /// There is no such program.
+    /// The program does not exist.
     NotFound,
-    /// There is one, but it cannot be executed.
+    /// The program exists, but cannot be executed.
     CannotExecute,
-    /// The machine could not start it: out of processes, memory or descriptors, or a directory is missing.
+    /// The machine could not start the program: it has no processes, memory or descriptors left, or a directory is missing.
     System,
 }
 
@@ -178,7 +179,7 @@ impl fmt::Display for Cause {
             }
             CauseKind::Aborted { rank, code, message } => {
                 write!(f, "rank {rank} on {host} called MPI_Abort with code {code}")?;
-                // MPICH 4.3 and later send the word `abort` for a text.
+                // MPICH 4.3 and later send the word `abort` as the text.
                 if message.is_empty() || message == "abort" { Ok(()) } else { write!(f, ": {message}") }
             }
             CauseKind::Offence { rank, offence } => {
@@ -226,7 +227,7 @@ impl fmt::Display for Cause {
     }
 }
 
-/// A list of ranks in words: `rank 3`, `ranks 0-2,5`.
+/// Formats a list of ranks as `rank 3` or `ranks 0-2,5`.
 pub struct RankList<'a>(pub &'a [Rank]);
 
 impl RankList<'_> {
@@ -243,7 +244,7 @@ impl fmt::Display for RankList<'_> {
     }
 }
 
-/// Numbers of ranks, sorted, as ranges: `0-62,64`.
+/// Formats sorted rank numbers as ranges: `0-62,64`.
 pub struct RankNumbers<'a>(pub &'a [Rank]);
 
 impl fmt::Display for RankNumbers<'_> {

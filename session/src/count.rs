@@ -2,13 +2,13 @@
 
 use std::fmt::Display;
 
-/// `1 node`, `2 nodes`: a number with its noun, which takes an `s` for all but one.
+/// `1 node`, `2 nodes`: a number with its noun, which gets an `s` unless the number is 1.
 pub fn counted<N: Display + PartialEq + From<u8>>(number: N, noun: &str) -> String {
     let ending = if number == N::from(1) { "" } else { "s" };
     format!("{number} {noun}{ending}")
 }
 
-/// `1 is`, `2 are`: a number of what was named before, with the verb.
+/// `1 is`, `2 are`: a number with its verb, for a noun that the text has named.
 pub fn count_is<N: Display + PartialEq + From<u8>>(number: N) -> String {
     let verb = if number == N::from(1) { "is" } else { "are" };
     format!("{number} {verb}")

@@ -1,5 +1,4 @@
-//! The NICs of one node and the CXI services on them, as agent, API server and operator see them; and the findings that all of them
-//! draw from it.
+//! The NICs of one node and their CXI services, as agent, API server and operator see them, and the findings about them.
 
 use cxi_fabric::Vni;
 use cxi_fabric::node::{self, CxiBackend, CxiError, FoundService, Nic, NicService, NodeBackend};
@@ -8,7 +7,7 @@ use serde::Serialize;
 /// NICs of one node, with the CXI services on them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CxiSurvey {
-    /// Back end that makes services on the node, as the agent's configuration spells it.
+    /// Back end that makes services on the node, as spelled in the agent's configuration.
     pub backend: String,
     /// NICs, in the order of their names.
     pub nics: Vec<SurveyedNic>,
@@ -21,7 +20,7 @@ pub struct CxiSurvey {
 pub struct SurveyedNic {
     /// Name, such as `cxi0`.
     pub name: String,
-    /// True if it has a link.
+    /// True if the NIC has a link.
     pub is_up: bool,
     /// CXI services on it.
     pub services: Vec<SurveyedService>,
@@ -32,15 +31,15 @@ pub struct SurveyedNic {
 pub struct SurveyedService {
     /// Id of the service on its NIC.
     pub svc_id: u32,
-    /// VNIs that its users may use; all if it names none.
+    /// VNIs that its users may use; empty for all VNIs.
     pub vnis: Vec<u32>,
-    /// Users that it lets in; everybody if it names none.
+    /// Users that may use the service; empty for all users.
     pub uids: Vec<u32>,
-    /// Launch or process that it belongs to, if it is known to belong to any.
+    /// Launch or process that owns the service, if known.
     pub owner: Option<String>,
 }
 
-/// Lists every NIC of this node. `owner` names the launch or process that a service belongs to, if that is known.
+/// Lists every NIC of this node. `owner` returns the launch or process that owns a service, if known.
 pub fn survey(
     kind: NodeBackend,
     backend: &dyn CxiBackend,
@@ -57,7 +56,7 @@ pub fn survey(
         })
     };
     let nics = match backend.nics() {
-        // One NIC that cannot be looked at hides none of the others.
+        // A NIC that cannot be read hides no other NIC.
         Ok(nics) => nics.into_iter().map(|nic| (listed(backend.list(&nic.name)), nic)).collect(),
         Err(error) => {
             troubles.push(error.to_string());
@@ -85,12 +84,12 @@ fn surveyed(
 }
 
 impl CxiSurvey {
-    /// Survey of a node whose NICs cannot be listed, for the reason `trouble`; or that makes no services.
+    /// Survey of a node that makes no services, or cannot list its NICs because of `trouble`.
     pub fn without_services(kind: NodeBackend, trouble: Option<String>) -> Self {
         Self { backend: kind.name().to_owned(), nics: Vec::new(), trouble }
     }
 
-    /// Problems of the node, without services that belong to nobody: an API server and a node know different ones.
+    /// Problems of the node, except services without an owner: an API server and a node have different lists of owners.
     pub fn findings(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
         if let Some(trouble) = &self.trouble {

@@ -1,8 +1,8 @@
-//! Waiting for a deadline that may not be set, as an arm of `tokio::select!`.
+//! Waits for an optional deadline, as an arm of `tokio::select!`.
 
 use tokio::time::{Instant, sleep_until};
 
-/// Returns at `deadline`; never, if there is none. Cancel-safe.
+/// Returns at `deadline`; without a deadline, never returns. Cancel-safe.
 pub async fn until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,

@@ -1,30 +1,30 @@
-//! Ends of ranks of jobs that are over, for the report of a launch: neighbours that ended alike take one entry.
+//! Exits of ranks of finished jobs, for the report of a launch. Neighbours with the same exit share one entry.
 
 use std::collections::BTreeMap;
 
 use pmi_core::ids::Rank;
 use rank_spawner::RankExit;
 
-/// Meaning of a rank's end for its launch.
+/// Effect of a rank's failure on its launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndMeaning {
-    /// A failure is one of the launch.
+    /// A failure is a failure of the launch.
     Counts,
-    /// The job was disowned.
+    /// The job was disowned: a failure has no effect.
     Nothing,
 }
 
-/// Ends of ranks.
+/// Exits of ranks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EndedRanks {
-    /// Number of neighbours and their exit, by the first of them.
+    /// Number of neighbours and their exit, by the first rank.
     runs: BTreeMap<u32, (u32, RankExit)>,
-    /// Failures that count, in order.
+    /// Failures that count, in rank order.
     failures: BTreeMap<Rank, RankExit>,
 }
 
 impl EndedRanks {
-    /// Adds the end of a rank, which is not there.
+    /// Adds the exit of a rank that has no entry yet.
     pub fn add(&mut self, rank: Rank, exit: RankExit, meaning: EndMeaning) {
         let (mut first, mut count) = (rank.0, 1);
         let before = self.runs.range(..first).next_back().map(|(&start, &run)| (start, run));
@@ -44,12 +44,12 @@ impl EndedRanks {
         }
     }
 
-    /// Runs of neighbours that ended alike: the first rank, their number and their exit.
+    /// Returns the runs of neighbours with the same exit: the first rank, their number and their exit.
     pub fn runs(&self) -> impl Iterator<Item = (Rank, u32, RankExit)> {
         self.runs.iter().map(|(&first, &(count, exit))| (Rank(first), count, exit))
     }
 
-    /// All ends, in the order of ranks.
+    /// Returns all exits, in rank order.
     pub fn iter(&self) -> impl Iterator<Item = (Rank, RankExit)> {
         let ranks = |(&first, &(count, exit)): (&u32, &(u32, RankExit))| {
             (first..first.saturating_add(count)).map(move |rank| (Rank(rank), exit))
@@ -57,12 +57,12 @@ impl EndedRanks {
         self.runs.iter().flat_map(ranks)
     }
 
-    /// Failures that count for the launch, in the order of ranks.
+    /// Returns the failures that count for the launch, in rank order.
     pub fn failures(&self) -> impl Iterator<Item = (Rank, RankExit)> {
         self.failures.iter().map(|(&rank, &exit)| (rank, exit))
     }
 
-    /// True if each rank returned status 0.
+    /// Returns true if each rank returned status 0.
     pub fn are_all_successes(&self) -> bool {
         self.runs.values().all(|(_, exit)| exit.is_success())
     }

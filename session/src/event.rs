@@ -14,11 +14,11 @@ use crate::call_stacks::RankStack;
 use crate::cause::Cause;
 use crate::map_hash::MapHash;
 
-/// Event of a session. Events of one rank arrive in order; all output of a rank comes before its exit.
+/// Event of a session. Events of one rank arrive in order; all output of a rank arrives before its exit.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// Hash of the launch's map as this node has it. Reported once, before the first start, where there are several nodes.
+    /// Hash of the launch's map on this node. Reported once, before the first start, if the launch has several nodes.
     Mapped(MapHash),
     /// The rank's process runs.
     Started {
@@ -26,12 +26,12 @@ pub enum Event {
         rank: Rank,
         /// Its process id on this node.
         pid: u32,
-        /// Time of its start since 1970, by the clock of this node as the session began and a monotonic clock from then on.
+        /// Time of its start since 1970: the clock of this node at the start of the session, plus a monotonic clock.
         at: Duration,
     },
     /// Output of a rank.
     Output(Output),
-    /// Warning for the user; the launch goes on.
+    /// Warning for the user; the launch continues.
     Notice(Notice),
     /// The rank's process ended.
     Exited {
@@ -39,16 +39,16 @@ pub enum Event {
         rank: Rank,
         /// Exit status or signal of its process.
         exit: RankExit,
-        /// Point that its PMI conversation had reached; `None` without PMI.
+        /// Point that its PMI conversation reached; `None` without PMI.
         reached: Option<DialoguePoint>,
         /// Time from its start to the end of its process, by a monotonic clock.
         ran: Duration,
     },
-    /// A spawned job's part on this node was started, or was not.
+    /// The ranks of a spawned job on this node were started, or failed to start.
     Spawned {
         /// The job.
         job: JobId,
-        /// Reason why not all of its ranks run; `None` if all do.
+        /// Reason why not all of its ranks run; `None` if all run.
         failure: Option<String>,
     },
     /// Progress of each rank; the answer to `Control::AskProgress`, `Control::AskUsage` and `Control::AskStacks`.
@@ -57,23 +57,23 @@ pub enum Event {
         question: u64,
         /// Every rank of this node.
         ranks: Vec<RankProgress>,
-        /// Call stacks of the ranks that run, if they were asked for and are not about to be told under a later number.
+        /// Call stacks of the running ranks, if they were requested and no answer with a later number will contain them.
         stacks: Option<Vec<RankStack>>,
     },
-    /// Ranks of this node have waited in a fence of all ranks for a while, and none of this node is missing; told once for each fence.
-    /// The fence may have ended since: ask with `Control::AskProgress` before you conclude anything.
+    /// Ranks of this node have waited in a fence of all ranks for a while, and no rank of this node is missing. Reported once for each fence.
+    /// The fence may have ended since: ask with `Control::AskProgress` before any conclusion.
     Waiting {
-        /// The ranks that wait.
+        /// The waiting ranks.
         ranks: Vec<Rank>,
     },
-    /// Ranks of this node have waited for so long, or longer, in a fence of all ranks after their start-up. Reported at doubling times, and only
-    /// where there are other nodes.
+    /// Ranks of this node have waited at least this long in a fence of all ranks after their start-up. Reported at doubling times, and only if
+    /// the launch has several nodes.
     LongWait {
         /// Shortest time that they have waited.
         since: Duration,
     },
-    /// A rank of this node has died, and the others of its job go on without it: those of other nodes are to be told by
-    /// `Control::Deaths`. Reported only where there are other nodes.
+    /// A rank of this node has died, and the other ranks of its job continue. Ranks of other nodes must be notified by `Control::Deaths`.
+    /// Reported only if the launch has several nodes.
     Died(Death),
     /// First cause of this session: the launch ends before all ranks ended by themselves. Reported once.
     Ending(Cause),
@@ -88,28 +88,28 @@ pub struct RankProgress {
     pub pid: Option<u32>,
     /// Phase of its PMI conversation; `None` without PMI.
     pub phase: Option<Phase>,
-    /// Number of fences of all ranks of its job that are over; `None` if it is not known.
+    /// Number of completed fences of all ranks of its job; `None` if unknown.
     pub fences: Option<u64>,
-    /// The last PMI command that it sent, if it sent any.
+    /// The last PMI command that it sent, if any.
     pub last_command: Option<String>,
-    /// True if it waits in a fence for others.
+    /// True if it waits in a fence for other ranks.
     pub waiting: bool,
-    /// Protocol that it has spoken; `None` for none, for both, and of a session of an older version.
+    /// Protocol that it has spoken. `None` if it has spoken none or both, or if its session has an older version.
     pub protocol: Option<SpokenProtocol>,
-    /// True if it has spoken to its PMI server and left no fence with all others yet: in MPI it is in `MPI_Init`.
+    /// True if it has contacted its PMI server and has not yet left a fence of all ranks. An MPI rank is then in `MPI_Init`.
     pub in_init: bool,
     /// Exit status or signal of its process, if it has ended.
     pub exit: Option<RankExit>,
-    /// True if it was lost with its node or its session: how it ended is not known.
+    /// True if it was lost with its node or its session: its exit is unknown.
     pub lost: bool,
-    /// Resources that its processes use, if they were asked for and it runs.
+    /// Resources that its processes use, if requested and if it runs.
     pub usage: Option<RankUsage>,
-    /// Its CPUs, if resources were asked for and it runs.
+    /// Its CPUs, if resources were requested and if it runs.
     pub affinity: Option<RankAffinity>,
 }
 
 impl RankProgress {
-    /// A rank of which nothing is known.
+    /// Returns the progress of a rank about which nothing is known.
     pub fn unknown(rank: Rank) -> Self {
         Self {
             rank,
@@ -128,12 +128,12 @@ impl RankProgress {
     }
 }
 
-/// Resources that a rank and all processes that descend from it use.
+/// Resources that a rank and all of its descendant processes use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RankUsage {
-    /// Processor time, that of processes which they waited for included.
+    /// Processor time, including that of child processes that they waited for.
     pub cpu: Duration,
-    /// Resident memory, in bytes; what several of them share is counted several times.
+    /// Resident memory, in bytes. Memory that several processes share is counted for each of them.
     pub memory: u64,
     /// Bytes that they read by system calls, from files, pipes and sockets alike.
     pub read: u64,
@@ -141,10 +141,10 @@ pub struct RankUsage {
     pub written: u64,
 }
 
-/// CPUs of a rank: those that the plan gave it, and those that the kernel lets it run on.
+/// CPUs of a rank, as planned and as allowed by the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankAffinity {
-    /// CPUs to which it was bound; `None` if it was not.
+    /// CPUs that it was bound to; `None` if it was not bound.
     pub bound_to: Option<CpuSet>,
     /// CPUs on which its first thread may run at present.
     pub allowed: CpuSet,
@@ -152,24 +152,24 @@ pub struct RankAffinity {
 
 /// A piece of a rank's output.
 ///
-/// Pieces are cut at line ends, but for those of a terminal, which are passed on as they come. A piece ends without a line end where a line is
-/// longer than a piece may be, and, with `settings::Timeouts::prompt`, behind a carriage return and where the line took longer than that; the
-/// next piece of that rank and stream continues the line.
+/// Pieces end at line ends. Output of a terminal is passed on as it arrives. A piece ends without a line end if a line is longer than the
+/// maximum size of a piece. With `settings::Timeouts::prompt`, a piece also ends after a carriage return, and if the line takes longer than that
+/// time. The next piece of the same rank and stream continues the line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
     /// Rank that wrote it.
     pub rank: Rank,
     /// Stream that it was written to.
     pub stream: Stream,
-    /// Whole lines, with their line ends; or a piece of one.
+    /// Whole lines with their line ends, or a part of one line.
     pub bytes: Bytes,
 }
 
 impl Output {
-    /// Largest number of bytes of a piece. A line that is longer is passed on in several.
+    /// Maximum number of bytes of a piece. A longer line is sent in several pieces.
     pub const PIECE_MAX: usize = 64 * 1024;
 
-    /// Cuts what a rank wrote into pieces of at most [`Output::PIECE_MAX`] bytes, at line ends where there are any. They share its memory.
+    /// Cuts output of a rank into pieces of at most [`Output::PIECE_MAX`] bytes, at line ends if possible. The pieces share its memory.
     pub(crate) fn pieces(rank: Rank, stream: Stream, mut bytes: Bytes) -> impl Iterator<Item = Self> {
         std::iter::from_fn(move || {
             let first = &bytes[..bytes.len().min(Self::PIECE_MAX)];
@@ -192,43 +192,43 @@ pub enum Stream {
     Stderr,
 }
 
-/// A warning about a launch that goes on.
+/// A warning about a launch that continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {
-    /// Ranks of a job of several ranks ran or ended without a word to their server: most likely N jobs of size 1.
+    /// Ranks of a job of several ranks ran or ended without contact to their server. Most likely the job runs as N jobs of size 1.
     Silent {
         /// The ranks.
         ranks: Vec<Rank>,
         /// Number of ranks of the job.
         size: u32,
-        /// True if they ended; else they still run.
+        /// True if they ended; false if they still run.
         ended: bool,
         /// Time that they ran.
         after: Duration,
-        /// The MPI library found in one of them, if one was.
+        /// The MPI library of one of the ranks, if one was found.
         library: Option<MpiLibrary>,
     },
-    /// The start-up is not complete: some ranks wait in a fence for others.
+    /// The start-up is not complete: some ranks wait in a fence for other ranks.
     Stuck {
         /// Time that the launch has run.
         after: Duration,
-        /// Number of ranks that wait.
+        /// Number of waiting ranks.
         waiting: usize,
-        /// The ranks that they wait for, each with the last PMI command it sent, if it sent any.
+        /// The missing ranks, each with the last PMI command that it sent, if any.
         missing: Vec<(Rank, Option<String>)>,
     },
-    /// Call stacks of ranks that others wait for in a start that takes long, or of all ranks when the time limit is reached.
+    /// Call stacks of the missing ranks in a start that takes long, or of all ranks at the time limit.
     Stacks {
-        /// The stacks, those of the lowest ranks first.
+        /// The stacks, ordered by their lowest rank.
         stacks: Vec<RankStack>,
     },
-    /// A rank has not read its standard input for so long that it held up the other readers: its input was closed.
+    /// A rank did not read its standard input for so long that it delayed the other readers. Its input was closed.
     StdinClosed {
         /// The rank.
         rank: Rank,
     },
-    /// A limit of the user's shell is above the hard one of a node: ranks have the hard one there.
+    /// A limit of the user's shell exceeds the hard limit of a node. Ranks on that node have the hard limit.
     LimitTooHigh {
         /// Name of the node.
         node: String,
@@ -239,7 +239,7 @@ pub enum Notice {
         /// Hard limit of the node.
         hard: u64,
     },
-    /// A rank does not have the CPUs that were planned for it, right after its start; only the first one of a node is told.
+    /// Right after its start, a rank does not have its planned CPUs. Only the first such rank of a node is reported.
     BoundElsewhere {
         /// The rank.
         rank: Rank,
@@ -247,73 +247,73 @@ pub enum Notice {
         node: String,
         /// CPUs of the plan.
         planned: CpuSet,
-        /// CPUs that the kernel lets it use.
+        /// CPUs that the kernel allows.
         seen: CpuSet,
     },
-    /// A rank asked for new processes (`MPI_Comm_spawn`), and got none.
+    /// A rank's request for new processes (`MPI_Comm_spawn`) failed.
     NotSpawned {
         /// The rank.
         rank: Rank,
-        /// Why, in words.
+        /// Reason of the failure.
         reason: String,
     },
-    /// A name of a rank was not published, found or withdrawn.
+    /// A request of a rank to publish, look up or withdraw a name failed.
     NameRefused {
         /// The rank.
         rank: Rank,
-        /// The name and the reason, in words.
+        /// The name and the reason.
         reason: String,
     },
-    /// A rank has begun to release a resource that it has registered, and has not ended that in time.
+    /// A rank has begun to release a registered resource, and has not finished in time.
     ReleaseOverdue {
         /// The rank.
         rank: Rank,
         /// Name of the resource.
         resource: String,
-        /// Time that the rank gave itself.
+        /// Time limit that the rank set.
         within: Duration,
-        /// True if the rank was killed for it (`settings::OverdueRelease`).
+        /// True if the rank was killed because of this (`settings::OverdueRelease`).
         killed: bool,
     },
-    /// A process that a rank left behind still held the rank's output when its time was over (`settings::Timeouts::output_end`), and was
-    /// killed. What it had not written yet is lost.
+    /// A process that a rank left running still held the rank's output after `settings::Timeouts::output_end`. The process was killed. Output
+    /// that it had not written yet is lost.
     OutputHeld {
         /// The rank.
         rank: Rank,
-        /// Process id of the holder.
+        /// Process id of this process.
         pid: u32,
-        /// Name of its program, of at most 15 bytes; empty if it is not known.
+        /// Name of its program, at most 15 bytes; empty if unknown.
         program: String,
         /// Time from the end of the last rank.
         after: Duration,
     },
-    /// A use of a PMI server that can end in an endless wait: a process begins MPI in the place of a rank, or tries to; or a rank is in
-    /// `MPI_Finalize` while another one, which may wait for it, is in MPI.
+    /// A use of a PMI server that can end in an endless wait. A process begins MPI in the place of a rank, or tries to. Or a rank is in
+    /// `MPI_Finalize` while another rank, which may wait for it, is in MPI.
     PmiMisuse {
         /// The rank.
         rank: Rank,
-        /// Observation, in words.
+        /// Description of the observation.
         observed: String,
     },
-    /// Processes of the launch that could not be ended.
+    /// Processes of the launch could not be ended.
     Leftover {
         /// Their process ids.
         pids: Vec<u32>,
     },
 }
 
-/// An MPI library as seen in a rank's memory map, or in the list of libraries that its program needs.
+/// An MPI library, found in a rank's memory map or in the list of libraries that its program needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MpiLibrary {
     /// Name of the library, such as `MPICH` or `Open MPI`.
     pub name: String,
     /// The file, as mapped or as named by the program.
     pub file: String,
-    /// Protocol that it speaks to its launcher, which decides whether this launch can serve it.
+    /// Protocol between the library and its launcher. It decides whether this launch can serve the library.
     pub family: MpiFamily,
 }
 
-/// Protocol that ranks speak to their PMI server. Fences of one are never complete by ranks that wait in the other.
+/// Protocol between ranks and their PMI server. Ranks that wait in a fence of one protocol never complete a fence of the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpokenProtocol {
     /// PMI-1 or PMI-2.
@@ -323,7 +323,7 @@ pub enum SpokenProtocol {
 }
 
 impl SpokenProtocol {
-    /// The other one.
+    /// Returns the other protocol.
     pub(crate) fn other(self) -> Self {
         match self {
             Self::Pmi => Self::Pmix,
@@ -341,7 +341,7 @@ impl fmt::Display for SpokenProtocol {
     }
 }
 
-/// Protocol that an MPI library speaks to its launcher.
+/// Protocol between an MPI library and its launcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MpiFamily {
@@ -353,32 +353,32 @@ pub enum MpiFamily {
     Vendor,
 }
 
-/// End of a session; the default is that of one without ranks.
+/// End of a session. The default is the end of a session without ranks.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Exit status or signal of each rank of this node, in rank order; ranks that never started are missing.
+    /// Exit status or signal of each rank of this node, in rank order. Ranks that never started are omitted.
     pub exits: Vec<(Rank, RankExit)>,
-    /// First cause of this session; `None` when every rank ended well.
+    /// First cause of this session; `None` if every rank succeeded.
     pub cause: Option<Cause>,
-    /// From the first start to the end of the last rank.
+    /// Time from the first start to the end of the last rank.
     pub duration: Duration,
-    /// Resources that its ranks used; `None` where that is not known.
+    /// Resources that its ranks used; `None` if unknown.
     pub usage: Option<Usage>,
-    /// The nodes whose ranks used the least and the most, of a launch on several that have told.
+    /// The nodes with the least and the most usage, for a launch on several nodes that have reported it.
     pub by_node: Option<Box<UsageRange>>,
 }
 
-/// Nodes whose ranks used the least and the most processor time, the first ones of equal ones.
+/// Nodes with the least and the most processor time of their ranks. Among equal nodes the first one counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UsageRange {
-    /// The node whose ranks used the least.
+    /// The node with the least use.
     pub least: (NodeIndex, Usage),
-    /// The node whose ranks used the most.
+    /// The node with the most use.
     pub most: (NodeIndex, Usage),
 }
 
 impl UsageRange {
-    /// The range with one more node.
+    /// Returns the range with one more node.
     #[must_use]
     pub fn with(known: Option<Self>, node: NodeIndex, usage: Usage) -> Self {
         let new = (node, usage);
@@ -390,7 +390,7 @@ impl UsageRange {
     }
 }
 
-/// Resources that the ranks of a session used, with all processes that they or the session waited for.
+/// Resources that the ranks of a session used, including all processes that the ranks or the session waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Processor time outside of the kernel.
@@ -402,12 +402,12 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Processor time, in the kernel and outside.
+    /// Returns the processor time, in the kernel and outside.
     pub fn time(&self) -> Duration {
         self.user.saturating_add(self.system)
     }
 
-    /// Resources of both together.
+    /// Returns the resources of both together.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {

@@ -1,8 +1,8 @@
-//! The fabric as the ranks of one node see it: variables, in place of those that an outer launcher left.
+//! Fabric variables for the ranks of one node. They replace the variables of an outer launcher.
 //!
-//! The variables themselves are listed in [`cxi_fabric::environment`]; their precedence beside variables of users and programs is
-//! decided here. A launch on one machine has no [`NodeFabric`]: its ranks inherit what the resource manager around it gave, as
-//! they run where that gave it. On the nodes of a cluster the same variables would name another node's services.
+//! [`cxi_fabric::environment`] lists the variables. This module decides their precedence relative to variables of users and
+//! programs. A launch on one machine has no [`NodeFabric`]. Its ranks run in the allocation of the surrounding resource manager
+//! and inherit its variables. On the nodes of a cluster the same variables would name another node's services.
 
 use std::ffi::{OsStr, OsString};
 
@@ -10,12 +10,12 @@ use cxi_fabric::Credentials;
 use cxi_fabric::environment::{Provider, RankFabric, Variables, is_stale};
 use cxi_fabric::node::{NicService, TrafficClasses};
 
-/// Fabric that the ranks of a node of a cluster may use; by default none.
+/// Fabric that the ranks of a cluster node may use; none by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFabric {
-    /// Provider that libfabric is to use, unless the user sets another; `None` where it finds out by itself.
+    /// Provider for libfabric, unless the user sets another one. `None` leaves the selection to libfabric.
     pub provider: Option<Provider>,
-    /// The launch's credentials and services; none on a fabric that needs none.
+    /// Credentials and services of the launch; `None` on a fabric that needs none.
     pub claims: Option<Claims>,
 }
 
@@ -24,19 +24,20 @@ pub struct NodeFabric {
 pub struct Claims {
     /// The VNIs and the key.
     pub credentials: Credentials,
-    /// The services; none while they are not made.
+    /// The services; empty until they are made.
     pub services: Vec<NicService>,
     /// Traffic classes that the services allow.
     pub traffic_classes: TrafficClasses,
 }
 
 impl NodeFabric {
-    /// True if the inherited variable `name` must not reach a rank: an outer launcher's credentials are those of another job.
+    /// Returns true if the inherited variable `name` must not reach a rank: an outer launcher's credentials belong to another
+    /// job.
     pub(crate) fn replaces(&self, name: &str) -> bool {
         is_stale(name)
     }
 
-    /// The variables of every rank of a program; `is_set` tells what the user has set for it.
+    /// Returns the variables of every rank of a program. `is_set` returns true for a variable that the user has set for it.
     pub(crate) fn variables(&self, is_set: impl Fn(&str) -> bool) -> Vec<(OsString, OsString)> {
         let Some(provider) = self.provider else { return Vec::new() };
         let claims = self.claims.as_ref();

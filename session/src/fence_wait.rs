@@ -1,5 +1,5 @@
-//! A long wait of ranks in a fence of a whole job, after their start-up or in `MPI_Finalize`, judged by the call stacks of the ranks that
-//! they wait for.
+//! A long wait of ranks in a fence of a whole job, after their start-up or in `MPI_Finalize`. The call stacks of the missing ranks show the
+//! reason.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use crate::event::Notice;
 /// Ranks that wait in a fence of a whole job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FenceWait {
-    /// Ranks that wait, by their numbers in the launch.
+    /// Waiting ranks, by their numbers in the launch.
     pub waiting: Vec<Rank>,
     /// Shortest time that they have waited.
     pub since: Duration,
-    /// True if no fence of the job was over before: MPICH has none in `MPI_Init` on one node.
+    /// True if the job has completed no fence before. MPICH has no fence in `MPI_Init` on one node.
     pub at_start: bool,
 }
 
 impl FenceWait {
-    /// The notice of a rank that waits in `MPI_Finalize`, if one of the missing ranks is in another MPI function, or may be, as no call stack
-    /// shows a function. `seen` has the call stacks of missing ranks.
+    /// Returns the notice about a rank that waits in `MPI_Finalize` while a missing rank is in another MPI function. It also returns a notice
+    /// after the start if no call stack shows a function, as a missing rank may be in one. `seen` has the call stacks of missing ranks.
     pub fn misuse(&self, seen: &[(Rank, &str)]) -> Option<Notice> {
         let in_mpi = seen.iter().find_map(|(rank, text)| Some((*rank, Some(mpi_function(text)?))));
         let are_unknown = !self.at_start && seen.iter().all(|(_, text)| frames(text).next().is_none());
@@ -39,13 +39,13 @@ impl FenceWait {
     }
 }
 
-/// Names of the functions of a call stack, from its top.
+/// Returns the function names of a call stack, from its top.
 fn frames(stack: &str) -> impl Iterator<Item = &str> {
     stack.lines().filter_map(|line| line.trim_start().strip_prefix('#')?.split_whitespace().nth(1))
 }
 
-/// Returns the MPI function that a program called: the last one from the top of its stack, unless that begins MPI. Names begin with `MPI_`,
-/// those of the profiling interface with `PMPI_`; Fortran's are of small letters and end with `_`.
+/// Returns the MPI function that a program called: the last one from the top of its stack, unless that begins MPI. C names begin with `MPI_`,
+/// or with `PMPI_` for the profiling interface. Fortran names have small letters and end with `_`.
 fn mpi_function(stack: &str) -> Option<&str> {
     let of_mpi = |name: &'_ str| {
         let of_c =

@@ -1,5 +1,5 @@
-//! The time that ranks are given after the first one of the launched job has ended. A session keeps it for its own ranks, also while
-//! there is no API server; the API server keeps it for those of all nodes.
+//! Time limit of the other ranks after the first rank of the launched job has ended. A session applies it to its own ranks, also
+//! without an API server. The API server applies it to the ranks of all nodes.
 //!
 //! ```text
 //! Unlimited      Ahead ──a rank has ended──> Running ──its time is over──> Unlimited
@@ -11,7 +11,7 @@ use pmi_core::ids::Rank;
 
 use crate::cause::CauseKind;
 
-/// State of that time.
+/// State of the time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstExit(State);
 
@@ -21,29 +21,29 @@ enum State {
     Unlimited,
     /// No rank is known to have ended.
     Ahead { wait: Duration },
-    /// This one has.
+    /// `rank` was the first to end.
     Running { until: Instant, rank: Rank, wait: Duration },
 }
 
 impl FirstExit {
-    /// No rank has ended; `None` sets no limit.
+    /// Creates the state before the end of any rank; `None` sets no limit.
     pub fn new(wait: Option<Duration>) -> Self {
         Self(wait.map_or(State::Unlimited, |wait| State::Ahead { wait }))
     }
 
-    /// Returns true while an end would begin the time.
+    /// Returns true while the end of a rank would start the time limit.
     pub fn is_ahead(&self) -> bool {
         matches!(self.0, State::Ahead { .. })
     }
 
-    /// A rank of the launched job has ended. Only the first end counts.
+    /// Records the end of a rank of the launched job. Only the first end counts.
     pub fn on_exit(&mut self, rank: Rank, now: Instant) {
         if let State::Ahead { wait } = self.0 {
             self.0 = State::Running { until: now + wait, rank, wait };
         }
     }
 
-    /// The end of the time; `None` if it has not begun.
+    /// Returns the end of the time limit; `None` if it has not started.
     pub fn next(&self) -> Option<Instant> {
         match self.0 {
             State::Running { until, .. } => Some(until),
@@ -51,7 +51,7 @@ impl FirstExit {
         }
     }
 
-    /// Returns the rank that ended first, and the cause, once the time is over.
+    /// Returns the rank that ended first and the cause, once the time limit is reached.
     pub fn due(&mut self, now: Instant) -> Option<(Rank, CauseKind)> {
         match self.0 {
             State::Running { until, rank, wait } if until <= now => {

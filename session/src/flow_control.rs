@@ -1,8 +1,8 @@
 //! Credit-based flow control: a receiver grants bytes, a sender spends them.
 //!
-//! [`Credit`] is the sender's half and [`Window`] the receiver's. Both are plain values without I/O, clock or lock; whoever owns
-//! the connection carries grants and data between them. Standard input from the client to the API server and ranks' output from
-//! the nodes to the API server are controlled by them.
+//! [`Credit`] is the sender's half and [`Window`] the receiver's half. Both are plain values without I/O, clock or lock. The owner
+//! of the connection carries grants and data between them. They control standard input from the client to the API server, and
+//! ranks' output from the nodes to the API server.
 //!
 //! ```text
 //! Credit (sender)                            Window (receiver)
@@ -10,20 +10,20 @@
 //!   grant          <────── grants ─────────── grant     free = size - held - outstanding
 //! ```
 
-/// Sender's half: the bytes that may be sent before the receiver grants more.
+/// Sender's half: the bytes that the sender may send before the receiver grants more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Credit {
-    /// Negative after a piece that was sent whole and cost more than was left.
+    /// Negative after a piece that was sent whole and cost more than the remaining credit.
     balance: i64,
     /// Bytes sent and not granted again since the connection was made.
     unconfirmed: u64,
 }
 
-/// Half of what fits, so that the sum of two balances does.
+/// Half of the range, so that the sum of two balances does not overflow.
 const BALANCE_MAX: i64 = i64::MAX / 2;
 
 impl Credit {
-    /// Credit of a sender that may begin with `window` bytes.
+    /// Credit of a sender that may first send `window` bytes.
     pub fn new(window: u64) -> Self {
         Self { balance: amount(window), unconfirmed: 0 }
     }
@@ -34,37 +34,36 @@ impl Credit {
         self.unconfirmed = self.unconfirmed.saturating_sub(bytes);
     }
 
-    /// True if anything may be sent.
+    /// Returns true if the sender may send.
     pub fn is_available(&self) -> bool {
         self.balance > 0
     }
 
-    /// Spends at most `wanted` bytes for data that can be cut anywhere; returns how many may be sent.
+    /// Spends at most `wanted` bytes for data that can be cut anywhere. Returns the number of bytes that may be sent.
     pub fn take(&mut self, wanted: u64) -> u64 {
         let taken = wanted.min(u64::try_from(self.balance).unwrap_or(0));
         self.overdraw(taken);
         taken
     }
 
-    /// Spends `bytes` for a piece that is sent whole. Allowed while [`Credit::is_available`]: the balance can go below zero by one
-    /// piece, so that a window smaller than a piece is no deadlock.
+    /// Spends `bytes` for a piece that is sent whole. Allowed while [`Credit::is_available`]. The balance can fall below zero by
+    /// one piece, so that a window smaller than a piece causes no deadlock.
     pub fn overdraw(&mut self, bytes: u64) {
         self.balance = self.balance.saturating_sub(amount(bytes)).max(-BALANCE_MAX);
         self.unconfirmed = self.unconfirmed.saturating_add(bytes);
     }
 
-    /// Forgets what was overdrawn: the receiver is another one, which does not know of it and grants a window as to one that owes
-    /// nothing.
+    /// Cancels the overdraft. A new receiver has no record of it, and grants a window as if there were none.
     pub fn forgive(&mut self) {
         self.balance = self.balance.max(0);
     }
 
-    /// Removes the limit for good: the receiver is gone, and nothing that is sent can reach it.
+    /// Removes the limit permanently: the receiver is gone, and no data can reach it.
     pub fn lift(&mut self) {
         self.balance = BALANCE_MAX;
     }
 
-    /// Drops credit and history with the connection that they belonged to; returns the bytes that may not have arrived.
+    /// Drops credit and history together with their connection. Returns the number of bytes that may not have arrived.
     pub fn reset(&mut self) -> u64 {
         std::mem::take(self).unconfirmed
     }
@@ -74,11 +73,11 @@ fn amount(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(BALANCE_MAX).min(BALANCE_MAX)
 }
 
-/// Receiver's half for one sender: what it may send, what of it is held here, and when a grant is due.
+/// Receiver's half for one sender: the sender's credit, the bytes that are held here, and when a grant is due.
 ///
-/// `size = outstanding + held + free`: `outstanding` is granted and not received, `held` is received and not released, and `free`
-/// is granted again once it is at least a quarter of the size, so that grants do not outnumber data. `outstanding` follows the
-/// sender's balance below zero: what a piece overdrew is granted too, or a window smaller than a piece would never open again.
+/// `size = outstanding + held + free`. `outstanding` is granted and not received. `held` is received and not released. `free` is
+/// granted again once it is at least a quarter of the size, so that grants do not outnumber data. `outstanding` follows the
+/// sender's balance below zero: overdrawn bytes are granted too. Otherwise a window smaller than a piece would never open again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     size: u64,
@@ -97,17 +96,17 @@ pub struct Overrun {
 }
 
 impl Window {
-    /// Window of a sender that may begin with `size` bytes.
+    /// Window of a sender that may first send `size` bytes.
     pub fn new(size: u64) -> Self {
         Self { size, outstanding: amount(size), held: 0 }
     }
 
-    /// Takes in `bytes` that are held until [`Window::release`]. `piece_max` is the most that one piece costs: by so much a sender
-    /// may overdraw its credit.
+    /// Accepts `bytes`, which are held until [`Window::release`]. `piece_max` is the maximum cost of one piece: a sender may
+    /// overdraw its credit by this amount.
     ///
     /// # Errors
-    /// Fails when more than twice the window is held: once what was granted, and once grants that were lost with a connection and
-    /// made good by [`Window::renew`]; each time one piece more. The bytes are held all the same.
+    /// Fails if more than twice the window is held. One window covers the grants. The other one covers grants that were lost with
+    /// a connection and repeated by [`Window::renew`]. Each has room for one more piece. The bytes are held in any case.
     pub fn receive(&mut self, bytes: u64, piece_max: u64) -> Result<(), Overrun> {
         self.pass(bytes);
         self.held = self.held.saturating_add(bytes);
@@ -115,7 +114,7 @@ impl Window {
         if self.held > most { Err(Overrun { sent: self.held, window: self.size }) } else { Ok(()) }
     }
 
-    /// Takes in `bytes` that are dealt with at once, so that they are never held.
+    /// Accepts `bytes` that are processed at once and never held.
     pub fn pass(&mut self, bytes: u64) {
         self.outstanding = self.outstanding.saturating_sub(amount(bytes)).max(-BALANCE_MAX);
     }
@@ -125,12 +124,12 @@ impl Window {
         self.held = self.held.saturating_sub(bytes);
     }
 
-    /// Releases all that is held.
+    /// Releases all held bytes.
     pub fn release_all(&mut self) {
         self.held = 0;
     }
 
-    /// Bytes to grant the sender now; `None` while less than a quarter of the window is free.
+    /// Returns the bytes to grant to the sender now; `None` while less than a quarter of the window is free.
     pub fn grant(&mut self) -> Option<u64> {
         let free =
             amount(self.size).saturating_sub(amount(self.held)).saturating_sub(self.outstanding).min(BALANCE_MAX);
@@ -141,14 +140,14 @@ impl Window {
         })
     }
 
-    /// Assumes that all outstanding grants were lost with a connection; returns what to grant the sender on the new one. What was
-    /// overdrawn is known from data that arrived, and is not lost.
+    /// Assumes that all outstanding grants were lost with a connection. Returns the grant for the new connection. Overdrafts are
+    /// known from data that arrived, and are not lost.
     pub fn renew(&mut self) -> Option<u64> {
         self.outstanding = self.outstanding.min(0);
         self.grant()
     }
 
-    /// True if more than half of the window is held: the sender is slow because this side is.
+    /// Returns true if more than half of the window is held: this side slows the sender down.
     pub fn is_congested(&self) -> bool {
         self.held > self.size / 2
     }
@@ -250,7 +249,7 @@ mod tests {
     }
 
     proptest! {
-        /// A sender that keeps to its credit never overruns the window, and is never left without credit for good.
+        /// A sender that respects its credit never overruns the window, and always gets credit again.
         #[test]
         fn an_honest_sender_neither_overruns_nor_starves(size in 1_u64..200, steps in proptest::collection::vec(step(), 0..200)) {
             const PIECE_MAX: u64 = 300;

@@ -1,7 +1,9 @@
-//! Entry points of the fuzz targets in `fuzz/`, as plain functions: they take any bytes, and panic when a promise is broken.
+//! Entry points of the fuzz targets in `fuzz/`, as plain functions. They accept any bytes, and panic if an invariant is broken.
 //!
-//! [`agent_request`] is what an agent reads before it starts a process, [`launch_spec`] what a session reads before it starts a rank,
-//! [`session_frame`] what agent and session tell each other while ranks run, [`start_order`] what an agent tells its fork server.
+//! - [`agent_request`]: input of an agent before it starts a process.
+//! - [`launch_spec`]: input of a session before it starts a rank.
+//! - [`session_frame`]: messages between agent and session while ranks run.
+//! - [`start_order`]: messages of an agent to its fork server.
 
 use std::collections::BTreeSet;
 
@@ -20,10 +22,10 @@ use crate::wire;
 /// Name and address of the agent under test.
 const NODE: &str = "node1";
 const ADDRESS: &str = "10.0.0.3:50052";
-/// Nodes of the launch whose session reads commands.
+/// Number of nodes of the launch. Its session reads commands.
 const NODES: usize = 3;
 
-/// A request to start a launch is refused, or says which of its nodes the receiver is; credentials are refused or bounded.
+/// A request to start a launch is refused, or contains the receiver's index among the nodes. Credentials are refused or bounded.
 pub fn agent_request(data: &[u8]) {
     let Ok(request) = proto::LaunchProcessesRequest::decode(data) else { return };
     if let Some(credentials) = &request.cxi_credentials
@@ -46,9 +48,9 @@ pub fn agent_request(data: &[u8]) {
     }
 }
 
-/// A launch's spec is refused, or fits together: its parts are as many as they say, and the session can send it on as it is.
+/// A launch's spec is refused or consistent: it has as many parts as it declares, and the session can forward it unchanged.
 ///
-/// The first byte is the node that reads it.
+/// The first byte is the index of the receiving node.
 pub fn launch_spec(data: &[u8]) {
     if let Some((&node, spec)) = data.split_first() {
         check_spec(spec, node.into());
@@ -82,7 +84,7 @@ fn check_spec(spec: &[u8], node: u32) {
     };
     let again = proto::LaunchSpec { addresses, ..wire::placed::encode(&placed, &terms) };
     let again = wire::spec::decode(again, node).expect("what was taken is taken again");
-    // Its types have no equality of their own.
+    // Its types do not implement equality.
     assert_eq!(format!("{again:?}"), format!("{session:?}"));
 }
 
@@ -90,8 +92,8 @@ fn decoded(spec: &[u8]) -> proto::LaunchSpec {
     proto::LaunchSpec::decode(spec).expect("it was encoded here")
 }
 
-/// A word of an agent to its fork server is an order or an answer to a challenge, or refused; and what the fork server reads of a launch is
-/// what its session will read.
+/// A message of an agent to its fork server is refused, or it is an order or an answer to a challenge. The fork server and the session read
+/// the same data from a launch.
 pub fn start_order(data: &[u8]) {
     drop(wire::order::decode_last_serial(data.to_vec()));
     let Ok(order) = wire::order::StartOrder::decode(data.to_vec()) else { return };
@@ -102,9 +104,9 @@ pub fn start_order(data: &[u8]) {
     assert_eq!((head.launch_id, head.uid, head.nodes), (session.launch_id, spec.uid, session.hosts));
 }
 
-/// Every frame between agent and session, and every message between sessions, is understood or refused.
+/// Every frame between agent and session, and every message between sessions, is decoded or refused.
 ///
-/// The first byte says which way the rest goes: from session to session if it is the greatest, to the session if it is even.
+/// The first byte is the direction of the rest: 255 is from session to session, an even value is to the session.
 pub fn session_frame(data: &[u8]) {
     match data.split_first() {
         Some((&u8::MAX, message)) => between_sessions(message),
@@ -166,7 +168,7 @@ fn from_session(message: &[u8]) {
     }
 }
 
-/// Nodes are named once, in order.
+/// Checks that nodes are named once, in order.
 fn check_nodes(gaps: &[u32]) {
     let Ok(nodes) = wire::fence::decode_nodes(gaps) else { return };
     assert!(nodes.is_sorted());

@@ -1,4 +1,4 @@
-//! Question to the sessions of several nodes about their ranks, and what they have told together.
+//! A question to the sessions of several nodes about their ranks, and the combined answers.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -10,28 +10,28 @@ use crate::call_stacks::RankStack;
 use crate::event::RankProgress;
 use crate::timeouts;
 
-/// Question to some nodes, for the first of them. Who gets it asks the others.
+/// Question to a set of nodes, sent to the first of them. The receiver asks the other nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GatherOrder {
     /// The nodes.
     pub nodes: NodeSelection,
     /// Extent of their answers.
     pub detail: GatherDetail,
-    /// Time for the answer of all.
+    /// Time limit for all answers.
     pub time: Duration,
 }
 
 /// Extent of an answer about ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GatherDetail {
-    /// What they do, and what their processes use.
+    /// Progress of the ranks, and the resources that their processes use.
     Usage,
-    /// The functions that they are in, beside what they do.
+    /// Call stacks of the ranks, in addition to their progress.
     Stacks,
 }
 
 impl GatherDetail {
-    /// Time that a node may take to look at its ranks.
+    /// Time that a node may take to inspect its ranks.
     pub fn look(self) -> Duration {
         match self {
             Self::Usage => Duration::ZERO,
@@ -44,7 +44,7 @@ impl GatherDetail {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeSelection(Vec<RangeInclusive<u32>>);
 
-/// Reason why nodes are no selection.
+/// Refusal of nodes as a selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("nodes must be named in ascending order and each once, below {limit}; at least one must be named")]
 pub struct SelectionError {
@@ -53,7 +53,7 @@ pub struct SelectionError {
 }
 
 impl NodeSelection {
-    /// Selection of these nodes, which are ascending; `None` without any.
+    /// Selection of these nodes, which must be ascending; `None` without any.
     pub fn of(nodes: impl IntoIterator<Item = u32>) -> Option<Self> {
         let mut ranges: Vec<RangeInclusive<u32>> = Vec::new();
         for node in nodes {
@@ -68,7 +68,7 @@ impl NodeSelection {
     /// Selection of these ranges, of a launch on `limit` nodes.
     ///
     /// # Errors
-    /// Refuses ranges that are empty or not in order, a node that the launch does not have, and a selection of none.
+    /// Fails if a range is empty or out of order, if the launch does not have a node, or if no node is selected.
     pub fn new(ranges: Vec<RangeInclusive<u32>>, limit: u32) -> Result<Self, SelectionError> {
         let each = ranges.iter().all(|range| range.start() <= range.end() && *range.end() < limit);
         let in_order = ranges.is_sorted_by(|one, next| one.end() < next.start());
@@ -78,12 +78,12 @@ impl NodeSelection {
         Ok(Self(ranges))
     }
 
-    /// The ranges of neighbours.
+    /// The ranges of consecutive nodes.
     pub fn ranges(&self) -> &[RangeInclusive<u32>] {
         &self.0
     }
 
-    /// True if the node is one of them.
+    /// Returns true if the selection contains the node.
     pub fn contains(&self, node: u32) -> bool {
         self.0.iter().any(|range| range.contains(&node))
     }
@@ -94,14 +94,14 @@ impl NodeSelection {
     }
 }
 
-/// What several nodes have told. Of one that is missing nothing is known.
+/// Answers of several nodes. Nothing is known about a missing node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gathered {
-    /// Each node once.
+    /// The answers, one for each node.
     pub nodes: Vec<NodeAnswer>,
-    /// Call stacks, if they were asked for.
+    /// Call stacks, if requested.
     pub stacks: Option<GatheredStacks>,
-    /// Reasons why nodes are missing; of some of them, where they are many.
+    /// Reasons why nodes are missing. If many are missing, only some are listed.
     pub unheard: Vec<Unheard>,
 }
 
@@ -112,7 +112,7 @@ pub struct NodeAnswer {
     pub node: NodeIndex,
     /// Its ranks.
     pub ranks: Vec<RankAnswer>,
-    /// Number of its ranks that were left out for lack of room.
+    /// Number of its ranks that were omitted for lack of room.
     pub left_out: u32,
 }
 
@@ -121,16 +121,16 @@ pub struct NodeAnswer {
 pub struct RankAnswer {
     /// Its progress.
     pub progress: RankProgress,
-    /// Path of the program that it runs; empty if that is not known.
+    /// Path of the rank's program; empty if unknown.
     pub program: Bytes,
 }
 
 /// Call stacks of ranks of several nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GatheredStacks {
-    /// Those that differ, those of the lowest ranks first.
+    /// Distinct call stacks, ordered by their lowest rank.
     pub stacks: Vec<RankStack>,
-    /// Number of ranks that were left out for lack of room.
+    /// Number of ranks that were omitted for lack of room.
     pub left_out: u32,
 }
 

@@ -1,14 +1,14 @@
-//! GPUs of each rank: which of its node's a rank may use, by the variables that the makers' runtimes heed. Pure.
+//! GPUs of each rank: the GPUs of its node that a rank may use. They are set by the variables that the makers' runtimes read. Pure.
 //!
 //! ```text
-//! per-task:N   the next N for each rank, which nobody else on the node has
+//! per-task:N   the next N GPUs for each rank, shared with no other rank on the node
 //! single:K     one GPU for K neighbouring ranks
-//! closest      those next to the CPUs that the rank is bound to
-//! map:0,2-3    the entry of the rank's local number, from the beginning again behind the last; `+` joins GPUs
+//! closest      the GPUs next to the CPUs that the rank is bound to
+//! map:0,2-3    the entry of the rank's local number; the list restarts after its last entry; `+` joins GPUs
 //! ```
 //!
-//! The words are srun's (`--gpu-bind`, srun(1)). GPUs are numbered in the order of their PCI addresses, among those that an outer launcher
-//! allows by the same variables: inside a job that has GPUs 2 and 3 of four, GPU 0 is 2.
+//! The words are srun's (`--gpu-bind`, srun(1)). GPUs are numbered in the order of their PCI addresses, among the GPUs that an outer launcher
+//! allows by the same variables. Inside a job that has GPUs 2 and 3 of four, GPU 0 is 2.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -21,14 +21,14 @@ use crate::count::counted;
 /// GPUs that each rank may use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum GpuBind {
-    /// All, as far as the environment says nothing else.
+    /// All GPUs, unless the environment restricts them.
     #[default]
     None,
-    /// So many for each rank, none of which another one has.
+    /// This many GPUs for each rank, shared with no other rank.
     PerTask(NonZeroU32),
-    /// One for so many neighbouring ranks.
+    /// One GPU for this many neighbouring ranks.
     Single(NonZeroU32),
-    /// Those next to the rank's CPUs.
+    /// The GPUs next to the rank's CPUs.
     Closest,
     /// By local rank.
     Map(Vec<CpuSet>),
@@ -42,14 +42,14 @@ pub struct GpuBindParseError {
     pub text: String,
 }
 
-/// Reason why ranks cannot have the GPUs that they are to have.
+/// Reason why ranks cannot have the requested GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GpuError {
-    /// The node has none of a maker whose runtime is known.
+    /// The node has no GPU of a maker with a known runtime.
     #[error("ranks are to be bound to GPUs, and this node knows of none")]
     None,
-    /// An outer launcher allows none.
+    /// An outer launcher allows no GPU.
     #[error("ranks are to be bound to GPUs, and {variable}={value} of the surroundings allows none of this node")]
     Hidden {
         /// The variable.
@@ -57,7 +57,7 @@ pub enum GpuError {
         /// Its value.
         value: String,
     },
-    /// The node has too few, or an outer launcher allows too few.
+    /// The node has too few GPUs, or an outer launcher allows too few.
     #[error("{} needed for {}, and this node has {there}", counted(*needed, "GPU"), counted(*ranks, "rank"))]
     TooFew {
         /// Number of ranks on the node.
@@ -77,16 +77,16 @@ pub enum GpuError {
     },
 }
 
-/// A maker of GPUs, and the variables by which its runtime is told which ones there are.
+/// A maker of GPUs, and the variables that select the GPUs of its runtime.
 struct Maker {
     vendor: u16,
     variable: &'static str,
-    /// A variable that makes its runtime count as we do.
+    /// A variable that makes its runtime number GPUs like this module.
     order: Option<(&'static str, &'static str)>,
 }
 
 const MAKERS: [Maker; 3] = [
-    // CUDA C++ Programming Guide, "CUDA Environment Variables": the fastest first without the second one.
+    // CUDA C++ Programming Guide, "CUDA Environment Variables": without the second variable, the fastest GPU is first.
     Maker { vendor: 0x10de, variable: "CUDA_VISIBLE_DEVICES", order: Some(("CUDA_DEVICE_ORDER", "PCI_BUS_ID")) },
     // ROCm, "GPU isolation techniques".
     Maker { vendor: 0x1002, variable: "ROCR_VISIBLE_DEVICES", order: None },
@@ -96,9 +96,9 @@ const MAKERS: [Maker; 3] = [
 
 /// A GPU that ranks may use.
 struct Gpu<'node> {
-    /// Its name in the variable: a number, or the identifier that an outer launcher has for it.
+    /// Its name in the variable: a number, or the identifier that an outer launcher uses.
     name: String,
-    /// `None` if the name does not tell.
+    /// `None` if the name does not identify the device.
     device: Option<&'node PciDevice>,
 }
 
@@ -108,15 +108,15 @@ impl Gpu<'_> {
     }
 }
 
-/// The GPUs of `devices` that the value of a maker's variable leaves, in its order. Like the runtimes it ends at the first name that is none:
-/// `NoDevFiles`, -1 and the number of a GPU that is not there hide what follows.
+/// Returns the GPUs of `devices` that the value of a maker's variable allows, in its order. Like the runtimes, it stops at the first invalid
+/// name: `NoDevFiles`, -1 and the number of a missing GPU hide all names after them.
 fn allowed<'node>(devices: &[&'node PciDevice], value: Option<&str>) -> Vec<Gpu<'node>> {
     let Some(value) = value else {
         let all = devices.iter().enumerate();
         return all.map(|(number, device)| Gpu { name: number.to_string(), device: Some(*device) }).collect();
     };
     let gpu = |name: &str| {
-        // A part of a GPU is GPU.PART to Intel.
+        // Intel writes a part of a GPU as GPU.PART.
         let number = name.split('.').next().and_then(|number| number.parse::<usize>().ok());
         let device = number.map(|number| devices.get(number).copied());
         let is_identifier = ["GPU-", "MIG-"].iter().any(|prefix| name.starts_with(prefix));
@@ -130,8 +130,8 @@ fn allowed<'node>(devices: &[&'node PciDevice], value: Option<&str>) -> Vec<Gpu<
 }
 
 impl GpuBind {
-    /// Variables of each rank of a node, by local rank; `cpus` has the CPUs of those that are bound, and `outer` the values of variables that
-    /// the ranks would have without these.
+    /// Returns the variables of each rank of a node, by local rank. `cpus` has the CPUs of the bound ranks. `outer` returns the value that a
+    /// variable has for the ranks without this binding.
     ///
     /// # Errors
     /// Fails if the node does not have the GPUs, or an outer launcher does not allow them.
@@ -162,7 +162,7 @@ impl GpuBind {
         Ok(chosen.into_iter().map(variables).collect())
     }
 
-    /// Places in `gpus` of those of each rank.
+    /// Returns the indices in `gpus` of each rank's GPUs.
     fn chosen(&self, gpus: &[Gpu<'_>], cpus: &[Option<CpuSet>]) -> Result<Vec<Vec<usize>>, GpuError> {
         let (ranks, there) = (cpus.len(), gpus.len());
         let all = || (0..there).collect::<Vec<_>>();
@@ -182,7 +182,7 @@ impl GpuBind {
             Self::Closest => {
                 let near = |cpus: &CpuSet| (0..there).filter(|&gpu| gpus[gpu].is_near(cpus)).collect::<Vec<_>>();
                 let of_rank = |cpus: &Option<CpuSet>| {
-                    // Of a rank that is not bound all are as close, and so they are where none is next to its CPUs.
+                    // For an unbound rank all GPUs are equally close. The same holds if no GPU is next to the rank's CPUs.
                     cpus.as_ref().map(near).filter(|near| !near.is_empty()).unwrap_or_else(all)
                 };
                 Ok(cpus.iter().map(of_rank).collect())
@@ -256,7 +256,7 @@ mod tests {
             model: String::new(),
             names: Vec::new(),
         };
-        // That of the board's own screen is none for programs.
+        // The board's own screen is not a GPU for programs.
         let screen = device(15, PciKind::Gpu, 0x1a03);
         let pci = (0..gpus).map(|number| device(number, PciKind::Gpu, vendor)).chain([screen]).collect();
         Template { pci, ..Template::default() }
@@ -266,7 +266,7 @@ mod tests {
         seen_inside(None, bind, vendor, gpus, cpus)
     }
 
-    /// The same where an outer launcher has set the maker's variable.
+    /// The same if an outer launcher has set the maker's variable.
     fn seen_inside(
         outer: Option<&str>,
         bind: &str,
@@ -311,7 +311,7 @@ mod tests {
         check("2,3", "per-task:1", &["", ""], &["2", "3"]);
         check("2, 3", "single:1", &["", "", ""], &["2", "3", "2"]);
         check("3,1", "map:0,1", &["", ""], &["3", "1"]);
-        // CPU 5 is next to GPU 1, which another job has.
+        // CPU 5 is next to GPU 1, which belongs to another job.
         check("2,3", "closest", &["13", "5"], &["3", "2,3"]);
         check("1,9,2", "closest", &[""], &["1"]);
         check("GPU-ab,GPU-cd", "per-task:1", &["", ""], &["GPU-ab", "GPU-cd"]);

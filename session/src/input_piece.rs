@@ -1,24 +1,25 @@
-//! Input for the ranks of several nodes, on its way from node to node.
+//! Standard input for the ranks of several nodes, relayed from node to node.
 
 use bytes::Bytes;
 
 use crate::gathered::NodeSelection;
 
-/// Capability of a node whose sessions pass input on to each other, as its agent tells it.
+/// Capability of a node to relay input between sessions, as reported by its agent.
 pub const CAPABILITY: &str = "input-relay";
 
-/// Most nodes that an end of the input's way passes a piece on to itself, each with its share of the others.
+/// Maximum number of nodes to which one sender passes a piece directly. Each of them relays it to a share of
+/// the other nodes.
 pub const BRANCHES: u32 = 8;
 
-/// A piece of a launch's input, for the first of its nodes. Who gets it passes it on to the others.
+/// A piece of a launch's input, sent to the first of its nodes. The receiver relays it to the other nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputPiece {
-    /// Place of its first byte in the launch's input.
+    /// Offset of its first byte in the launch's input.
     pub offset: u64,
     /// The bytes.
     pub bytes: Bytes,
-    /// True if nothing follows.
+    /// True if no input follows.
     pub is_last: bool,
-    /// The nodes.
+    /// The nodes that need the piece.
     pub nodes: NodeSelection,
 }

@@ -1,7 +1,30 @@
-//! One node's part of one launch.
+//! The part of a launch on one node: starts the ranks, serves them PMI-1, PMI-2 and PMIx, carries their output, ends them, and
+//! reports the first cause of a failure. When [`run`] returns, no process of the launch is left.
 //!
-//! A [`spec::SessionSpec`] goes in, [`event::Event`]s come out while it runs, a [`event::Report`] comes back. The same code runs
-//! inside `lattice launch` (one machine, no daemon), inside a test, and under the node agent.
+//! # Design
+//!
+//! The input is plain data ([`spec::SessionSpec`]) and connections to the host ([`session_io::SessionIo`]). Events come out while
+//! it runs, a report at the end. A pure state machine takes all decisions; a runner on tokio carries them out.
+//!
+//! ```text
+//! SessionSpec ──────────┐         ┌──> Event: Started, Output, Exited, Notice, ...
+//! SessionIo, Control ───┴─> run ──┴──> Report
+//!                            ├──> RankSpawner   processes
+//!                            ├──> Services      names, new jobs
+//!                            └──> Nodes         fences and questions between nodes
+//! ```
+//!
+//! # Most used
+//!
+//! * [`run`], [`spec::SessionSpec::on_one_node`], [`session_io::SessionIo::on_one_node`]
+//! * [`event::Event`], [`event::Output`], [`event::Report`], [`cause::Cause`]
+//! * [`settings::LaunchSettings`], [`session_io::Control`]
+//! * traits of a host: [`session_io::Nodes`], [`spawner::RankSpawner`], `pmi_core::services::Services`
+//! * [`session_process`]: a session in a process of its user
+//!
+//! # Examples
+//!
+//! `examples/embed_session.rs`, `examples/own_spawner.rs`.
 #![forbid(unsafe_code)]
 
 mod blocking;

@@ -1,4 +1,5 @@
-//! Finds the MPI library of a rank: in the memory map of its process, or in the list of libraries that its program needs.
+//! Finds the MPI library of a rank in the memory map of its process, or in the list of libraries that its program
+//! needs.
 
 use std::fs;
 use std::path::Path;
@@ -7,9 +8,10 @@ use object::read::elf::{Dyn, FileHeader};
 
 use crate::event::{MpiFamily, MpiLibrary};
 
-/// File names that tell an MPI library: how the name begins, whose it is, what it speaks.
+/// File names that identify an MPI library: prefix of the name, library, protocol.
 ///
-/// `mpirun` of Open MPI has `libopen-rte`, `libopen-pal` and `libpmix` without `libmpi`, and is no MPI program. The order matters: `libmpi.so.12` is the common name of MPICH and of what is compatible with it, `libmpi.so.40` is Open MPI's.
+/// `mpirun` of Open MPI has `libopen-rte`, `libopen-pal` and `libpmix` without `libmpi`, and is no MPI program. The
+/// order matters: `libmpi.so.12` is the common name of MPICH and compatible libraries, `libmpi.so.40` is Open MPI's.
 const KNOWN: &[(&str, &str, MpiFamily)] = &[
     ("libmpi_cray", "Cray MPICH", MpiFamily::Vendor),
     ("libmpi_gnu", "Cray MPICH", MpiFamily::Vendor),
@@ -22,17 +24,18 @@ const KNOWN: &[(&str, &str, MpiFamily)] = &[
     ("libpmi.so", "a PMI-1 program", MpiFamily::Pmi),
 ];
 
-/// The MPI library that the process has mapped, if it has one and lets itself be looked at.
+/// Returns the MPI library that the process has mapped, if any and if the process can be inspected.
 pub fn in_process(pid: u32) -> Option<MpiLibrary> {
-    // Paths of what is mapped need not be UTF-8.
+    // Paths of mapped files need not be UTF-8.
     let map = fs::read(format!("/proc/{pid}/maps")).ok()?;
     let map = String::from_utf8_lossy(&map);
     best(map.lines().filter_map(|line| line.split_whitespace().nth(5)))
 }
 
-/// True if the process still has what its library needs to call its PMI server: one that is silent then may only be slow.
+/// Returns true if the library of the process can still contact its PMI server: a silent process may then only be slow.
 ///
-/// The environment is the one that the program was started with. A descriptor counts only while it is open, and a port at any time.
+/// The function reads the environment with which the program was started. A descriptor counts only while it is open, a
+/// port always.
 pub fn may_still_call(pid: u32, family: Option<MpiFamily>) -> bool {
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let value = |name: &str| {
@@ -50,9 +53,10 @@ pub fn may_still_call(pid: u32, family: Option<MpiFamily>) -> bool {
     }
 }
 
-/// The MPI library that the program names as one it needs. Says nothing of a script, nor of a library that is loaded later.
+/// Returns the MPI library that the program lists as needed. A script has no such list. The list omits libraries that
+/// are loaded later.
 pub fn needed_by(program: &Path) -> Option<MpiLibrary> {
-    // Read piece by piece: a program may be larger than its list of libraries is worth.
+    // The file is read in pieces: a program may be much larger than its list of libraries.
     let cache = object::ReadCache::new(fs::File::open(program).ok()?);
     let header = object::elf::FileHeader64::<object::Endianness>::parse(&cache).ok()?;
     let endian = header.endian().ok()?;
@@ -67,7 +71,7 @@ pub fn needed_by(program: &Path) -> Option<MpiLibrary> {
     best(needed.iter().map(String::as_str))
 }
 
-/// The first known library in the order of the table.
+/// Returns the first known library, in the order of the table.
 fn best<'a>(files: impl Iterator<Item = &'a str> + Clone) -> Option<MpiLibrary> {
     let base_name = |file: &'a str| file.rsplit('/').next().unwrap_or(file);
     KNOWN.iter().find_map(|&(prefix, name, family)| {
@@ -101,7 +105,7 @@ mod tests {
             let mut command = Command::new("/bin/cat");
             command.arg("/proc/self/environ").arg("-").env_clear().env("OTHER", "1").envs(variables.iter().copied());
             let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-            // It shows its environment once it has it.
+            // The first byte of output shows that the process has its environment.
             process.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
             let may = may_still_call(process.id(), family);
             process.kill().unwrap();

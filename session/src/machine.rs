@@ -1,5 +1,5 @@
-//! The state machine of a session: one launch on one node. Pure: events and the time go in, [`Effect`]s come out; no process, no
-//! socket, no channel and no clock is inside. [`crate::runner`] carries the effects out.
+//! State machine of a session: one launch on one node. Pure: its input is events and the time, its output is [`Effect`]s. It has
+//! no process, socket, channel or clock. [`crate::runner`] carries out the effects.
 //!
 //! ```text
 //!            all were started        last rank ended          nothing is left
@@ -9,12 +9,23 @@
 //!                v                                       │
 //!             Ending: signal ─grace─> SIGTERM ─grace─> SIGKILL, until the last rank ended
 //! ```
-//! A node of a launch that holds no rank is Running too: it waits for spawned jobs, until it is released.
+//! A node without ranks of the launch is Running too. It waits for spawned jobs until it is released.
 //!
-//! Parts: [`ranks`] has a slot for each process, [`jobs`] the launched and the spawned jobs, [`verdict`] the rules about the first
-//! cause, [`ending`] the deadlines of an end, [`limits`] the time limits of the launch, [`watch`] silent ranks and stuck starts,
-//! [`desertion`] long waits in fences, `late_ranks` call stacks of ranks that do not get on, `mortality` the news of dead ranks, `orders` what the launch asks, `spawn` the admission of new jobs, `starts` the starts of ranks, `reports` what is said to the launch,
-//! `resources` releases that take too long.
+//! Parts:
+//! - [`ranks`]: a slot for each process.
+//! - [`jobs`]: the launched job and the spawned jobs.
+//! - [`verdict`]: the rules about the first cause.
+//! - [`ending`]: the deadlines of an end.
+//! - [`limits`]: the time limits of the launch.
+//! - [`watch`]: silent ranks and stuck starts.
+//! - [`desertion`]: long waits in fences.
+//! - `late_ranks`: call stacks of ranks that make no progress.
+//! - `mortality`: notifications of dead ranks.
+//! - `orders`: requests of the launch.
+//! - `spawn`: admission of new jobs.
+//! - `starts`: starts of ranks.
+//! - `reports`: messages to the launch.
+//! - `resources`: releases that take too long.
 
 pub(crate) mod desertion;
 pub(crate) mod effect;
@@ -62,7 +73,7 @@ use crate::event::{Event, Notice, Report};
 use crate::settings::FailedRanks;
 use crate::spec::SessionSpec;
 
-/// Most spawned jobs that are over and stay known, because ranks of theirs have ended in silence and that is to be reported.
+/// Maximum number of finished spawned jobs that stay known because a report about their silent ranks is still due.
 const SILENT_JOBS_MAX: usize = 4;
 
 /// Phase of a session.
@@ -70,16 +81,16 @@ const SILENT_JOBS_MAX: usize = 4;
 pub(crate) enum Phase {
     /// Ranks of the launched job are being started.
     Starting,
-    /// All of them were started; nothing has ended the launch.
+    /// All of them were started; no event has ended the launch.
     Running,
     /// Ranks are being ended.
     Ending(Ending),
-    /// The last rank has ended; leftovers are swept and outputs read empty.
+    /// The last rank has ended. The runner kills leftover processes and reads outputs to their end.
     Draining {
         /// Time from the start of the session to the end of the last rank.
         duration: Duration,
     },
-    /// Nothing is left.
+    /// No process and no output is left.
     Done {
         /// As in `Draining`.
         duration: Duration,
@@ -91,15 +102,15 @@ pub(crate) enum Phase {
 pub(crate) enum StartFailure {
     /// The start itself failed.
     Failed { class: StartClass, reason: String },
-    /// The start was given up because another rank's failed, which is reported by itself.
+    /// The start was abandoned because another rank failed to start. That failure is reported separately.
     GivenUp,
 }
 
-/// Begin of a session.
+/// Start of a session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Began {
     pub(crate) now: Instant,
-    /// The same since 1970, by the clock of the node.
+    /// `now` as the time since 1970, by the clock of the node.
     pub(crate) unix: Duration,
 }
 
@@ -109,8 +120,8 @@ impl Began {
     }
 }
 
-/// The machine. After every call of an `on_*` method the runner takes the effects with [`SessionMachine::poll_effect`] until there is
-/// none, and calls [`SessionMachine::on_time`] at [`SessionMachine::next_wake`].
+/// The machine. After every call of an `on_*` method the runner takes effects with [`SessionMachine::poll_effect`] until none is
+/// left. It calls [`SessionMachine::on_time`] at [`SessionMachine::next_wake`].
 #[derive(Debug)]
 pub(crate) struct SessionMachine {
     spec: Arc<SessionSpec>,
@@ -124,17 +135,17 @@ pub(crate) struct SessionMachine {
     waits: FenceWaits,
     stack_looks: StackLooks,
     finalizing: Finalizing,
-    /// Number of spawns without success that the user was told of.
+    /// Number of failed spawns that were reported to the user.
     refusals_told: u32,
-    /// Number of overdue releases that the user was told of.
+    /// Number of overdue releases that were reported to the user.
     overdue_told: u32,
-    /// How long servers of other nodes may ask this one's for what its ranks have committed.
+    /// How long servers of other nodes may ask this node's servers for committed keys of its ranks.
     pub(crate) need: Need,
     effects: VecDeque<Effect>,
 }
 
 impl SessionMachine {
-    /// Begins with the preparation of the launched job.
+    /// Creates the machine; its first effect prepares the launched job.
     pub(crate) fn new(spec: Arc<SessionSpec>, began: Began) -> Self {
         let now = began.now;
         let nodes = if spec.hosts.len() > 1 { NodeCount::Several } else { NodeCount::One };
@@ -158,12 +169,12 @@ impl SessionMachine {
         }
     }
 
-    /// Next effect to carry out.
+    /// Returns the next effect to carry out.
     pub(crate) fn poll_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
 
-    /// Time at which [`SessionMachine::on_time`] is to be called; `None` if only events can change anything.
+    /// Returns the time at which [`SessionMachine::on_time`] must be called; `None` if only events can change the state.
     pub(crate) fn next_wake(&self) -> Option<Instant> {
         let step = match &self.phase {
             Phase::Ending(ending) => ending.next(),
@@ -185,7 +196,7 @@ impl SessionMachine {
         &self.jobs
     }
 
-    /// Meaning of the end of this slot's rank at present.
+    /// Returns the present meaning of an exit of this slot's rank.
     pub(crate) fn meaning_of(&self, slot: SlotId, exit: RankExit) -> ExitMeaning {
         let disowned = self.jobs.get(self.ranks.get(slot).job).is_disowned();
         match self.spec.settings.failed_ranks {
@@ -196,7 +207,7 @@ impl SessionMachine {
         }
     }
 
-    /// Result of the session; complete once the phase is [`Phase::Done`].
+    /// Returns the result of the session. It is complete once the phase is [`Phase::Done`].
     pub(crate) fn report(&self) -> Report {
         let known = self.ranks.iter().filter_map(|(_, slot)| Some((slot.rank, slot.state.exit()?)));
         let mut exits: Vec<_> = known.chain(self.ranks.forgotten().iter()).collect();
@@ -213,7 +224,7 @@ impl SessionMachine {
         Report { exits, cause, duration, ..Report::default() }
     }
 
-    /// Failures that the launch bore, as a cause.
+    /// Returns the failures that the launch tolerated, as a cause.
     fn borne_failures(&self) -> Option<Cause> {
         if self.spec.settings.failed_ranks != FailedRanks::AreBorne {
             return None;
@@ -228,8 +239,8 @@ impl SessionMachine {
         (!failed.is_empty()).then_some(Cause { host, kind: CauseKind::FailedRanks { failed } })
     }
 
-    /// A PMI server says that its job must end. `unreported` are the ends of processes that the machine has not been told of yet; they
-    /// matter to an abort only.
+    /// Handles the reason of a PMI server to end its job. `unreported` has the exits of processes that the machine has not
+    /// received yet. They matter only to an abort.
     pub(crate) fn on_end_reason(
         &mut self,
         job: JobNumber,
@@ -242,7 +253,7 @@ impl SessionMachine {
     }
 
     fn judge(&mut self, job: JobNumber, reason: EndReason, unreported: &[UnreportedEnd], now: Instant) {
-        // An end that is under way takes the time that its cause leaves, whatever its ranks do meanwhile.
+        // An end in progress keeps the time that its cause allows, whatever its ranks do meanwhile.
         if !self.jobs.knows(job) || self.jobs.get(job).is_disowned() || self.is_over() || self.verdict != Verdict::Open
         {
             return;
@@ -253,8 +264,9 @@ impl SessionMachine {
         self.fail_on(node.unwrap_or(self.spec.node), kind, now);
     }
 
-    /// A process was reaped. `reasons` are the reasons to end that its servers gave because of its last messages and its end, which
-    /// count before the exit itself: a client may abort and exit at once. `others` are as in [`SessionMachine::on_end_reason`].
+    /// Handles a reaped process. `reasons` are the end reasons that its servers gave for its last messages and its end. They count
+    /// before the exit itself: a client may abort and exit at once. `others` is as `unreported` of
+    /// [`SessionMachine::on_end_reason`].
     pub(crate) fn on_exit(
         &mut self,
         end: UnreportedEnd,
@@ -282,7 +294,7 @@ impl SessionMachine {
         self.advance(now);
     }
 
-    /// One of a rank's output streams has ended.
+    /// Handles the end of one of a rank's output streams.
     pub(crate) fn on_output_end(&mut self, slot: SlotId) {
         let was_news = self.ranks.exit_news(slot).is_some();
         self.ranks.output_ended(slot);
@@ -294,7 +306,7 @@ impl SessionMachine {
         }
     }
 
-    /// Forgets a spawned job whose ranks have ended on all nodes, unless it is kept for a report of silent ranks.
+    /// Removes a spawned job after its ranks have ended on all nodes, unless a report of silent ranks needs it.
     fn forget_if_over(&mut self, job: JobNumber) {
         let is_over = |(number, state): (JobNumber, &JobState)| {
             number != JobNumber::LAUNCHED && state.waits_for_ranks_here_alone() && self.ranks.are_done(number)
@@ -314,8 +326,8 @@ impl SessionMachine {
         self.effects.push_back(Effect::ReleaseJob { job, spec, slots });
     }
 
-    /// Servers of other nodes may ask this node's for what its ranks have committed, so long. The session stays as long as they may,
-    /// though it has no ranks left, unless the launch has failed.
+    /// Sets how long servers of other nodes may ask this node's servers for committed keys of its ranks. The session stays for
+    /// that time even without ranks, unless the launch has failed.
     pub(crate) fn on_need(&mut self, need: Need, now: Instant) {
         self.need = need;
         self.advance(now);
@@ -326,7 +338,7 @@ impl SessionMachine {
         self.limits.left(now)
     }
 
-    /// The time of [`SessionMachine::next_wake`] has come.
+    /// Handles the time of [`SessionMachine::next_wake`].
     pub(crate) fn on_time(&mut self, now: Instant) {
         if self.is_over() {
             return;
@@ -334,7 +346,7 @@ impl SessionMachine {
         while let Some(reached) = self.limits.due(now) {
             match reached {
                 Reached::Signal(signal) if self.verdict == Verdict::Open => self.on_signal(signal, |_| true),
-                // The ranks are being ended.
+                // The ranks are already being ended.
                 Reached::Signal(_) => {}
                 Reached::TimeLimit { limit } => self.on_time_limit(CauseKind::TimedOut { limit }, now),
                 Reached::FirstExit(cause) => self.fail(cause, now),
@@ -353,7 +365,7 @@ impl SessionMachine {
         self.advance(now);
     }
 
-    /// Takes in that all processes which the ranks left behind are killed but `survivors`.
+    /// Handles the end of the sweep. Of the processes that ranks left running, only `survivors` are not killed.
     pub(crate) fn on_swept(&mut self, survivors: Vec<u32>) {
         if !survivors.is_empty() {
             self.report_event(Event::Notice(Notice::Leftover { pids: survivors }));
@@ -361,7 +373,7 @@ impl SessionMachine {
         self.effects.push_back(Effect::DrainOutputs);
     }
 
-    /// The launch has failed here: this is why, if nothing was before. Its ranks end soon.
+    /// Fails the launch here, and ends its ranks soon. `kind` is the cause unless there is an earlier one.
     fn fail(&mut self, kind: CauseKind, now: Instant) {
         self.fail_on(self.spec.node, kind, now);
     }
@@ -379,7 +391,7 @@ impl SessionMachine {
         self.end(first, grace, now);
     }
 
-    /// Decides the verdict, if it is open.
+    /// Sets the verdict, if it is open.
     fn blame(&mut self, node: NodeIndex, kind: CauseKind) {
         if self.verdict == Verdict::Open {
             let cause = Cause { host: self.spec.host(node).to_owned(), kind };
@@ -390,7 +402,7 @@ impl SessionMachine {
     }
 
     fn end(&mut self, first: Signal, grace: Duration, now: Instant) {
-        // An order to kill is not held up.
+        // An order to kill is not delayed.
         if self.is_over() || (self.ends_after_look() && first != Signal::SIGKILL) {
             return;
         }
@@ -430,12 +442,12 @@ impl SessionMachine {
         }
     }
 
-    /// True once the last rank has ended and no other will come.
+    /// Returns true once the last rank has ended and no other rank can start.
     fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Draining { .. } | Phase::Done { .. })
     }
 
-    /// Moves on to the next phase, as far as its condition holds.
+    /// Advances to the next phase as far as its condition holds.
     fn advance(&mut self, now: Instant) {
         let launched = self.jobs.get(JobNumber::LAUNCHED).phase;
         if self.phase == Phase::Starting && launched == JobPhase::Running {
@@ -455,7 +467,7 @@ impl SessionMachine {
 }
 
 impl RankState {
-    /// True if the process was started, whether or not it still runs.
+    /// Returns true if the process was started, whether it still runs or not.
     pub(crate) fn was_started(self) -> bool {
         self.pid().is_some()
     }

@@ -1,12 +1,12 @@
-//! Hash of a launch's map, by which the API server sees that every node has understood it alike.
+//! Hash of a launch's map. The API server uses it to verify that every node has decoded the same map.
 
 use pmi_core::job::{Block, Placement};
 use ring::digest::{Context, SHA256};
 
-/// 64 bits of the SHA-256 of a launch's nodes and of the ranks on each of them.
+/// 64 bits of the SHA-256 of a launch's nodes and of the ranks on each node.
 ///
-/// Nodes compute it from what they decoded, so that it differs where two versions read a request differently. It is no protection
-/// against a node that lies.
+/// Nodes compute the hash from their decoded request, so it differs if two versions decode a request differently. It does not
+/// protect against a malicious node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapHash(pub u64);
 

@@ -1,11 +1,11 @@
-//! Names of several launches: the launch whose name a lookup finds, after the launch of the process itself.
+//! Names of several launches: the source of a name for a lookup, if the process's own launch does not have the name.
 //!
 //! ```text
 //!  own launch has the name ──> that one
-//!  other launches have it ──> those whose program a nearer launch runs as well are left out: that one publishes its own
-//!                              ──> the nearest of the others, by the nearest common ancestor of both launchers
+//!  other launches have it ──> a launch is left out if a nearer one runs the program as well, and so publishes its own name
+//!                              ──> the nearest of the rest, by the nearest common ancestor of both launchers
 //! ```
-//! A program with other arguments may play another role: its name is found after a delay, unless its own launch looks for it as well.
+//! A program with other arguments may have another role. Its name is found after a delay, unless the publishing launch also looks for the name.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -21,20 +21,20 @@ use ring::digest::{Context, SHA256};
 
 use crate::spec::AppSpec;
 
-/// Most ancestors of a launcher that are compared.
+/// Maximum number of ancestors of a launcher that are compared.
 pub const ANCESTORS_MAX: usize = 32;
-/// Most programs of a launch that are compared.
+/// Maximum number of programs of a launch that are compared.
 const PROGRAMS_MAX: usize = 256;
-/// Time after which a doubtful name of another launch is found, from the first lookup that could find it.
+/// Delay before a doubtful name of another launch is found, after the first lookup that could find it.
 pub const DOUBT: Duration = Duration::from_secs(3);
-/// Most names that a launch is known to look for, and most doubts that it has.
+/// Maximum number of lookups that are stored for a launch, and of its doubts.
 const REMEMBERED_MAX: usize = 16_384;
 
-/// The program of a launch, as launches are compared.
+/// Returns the program in the form that is compared between launches.
 pub fn program(app: &AppSpec) -> Program {
     let path = Path::new(&app.program);
     let name = path.file_name().unwrap_or(&app.program);
-    // A path without a slash is searched in PATH, the same wherever the launch begins.
+    // A path without a slash is searched in PATH, independent of the launch's directory.
     let is_relative = path.is_relative() && app.program.as_bytes().contains(&b'/');
     let directory = if is_relative { app.directory.as_os_str() } else { OsStr::new("") };
     let words = [directory, &app.program].into_iter().chain(app.args.iter().map(AsRef::as_ref));
@@ -52,7 +52,7 @@ pub fn kin<'a>(apps: impl IntoIterator<Item = &'a AppSpec>, ancestors: &[u64]) -
     Kin { ancestors: ancestors.to_vec(), programs }
 }
 
-/// The program of a rank of a launched job; of a spawned one, the first program of the launch.
+/// Returns the program of a rank of a launched job. For a spawned job, returns the first program of the launch.
 pub fn program_of(job: &Job, is_launched: bool, apps: &[AppSpec], rank: Rank) -> Program {
     let index = if is_launched { job.app_index(rank).unwrap_or_default() } else { 0 };
     apps.get(index).map(program).unwrap_or_default()
@@ -82,24 +82,24 @@ pub struct Candidate<'a> {
     pub kin: &'a Kin,
     /// Program of the publisher.
     pub program: Program,
-    /// True if ranks of the launch look for the name themselves.
+    /// True if ranks of the launch look for the name too.
     pub sought: bool,
 }
 
-/// The candidate that a lookup finds, by its position.
+/// Result of a lookup, as the position of a candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// None of them.
+    /// No candidate.
     None,
-    /// This one.
+    /// This candidate.
     Found(usize),
-    /// This one, unless the launch itself publishes the name: it runs the program with other arguments.
+    /// This candidate, unless the own launch publishes the name: it runs the program with other arguments.
     Doubtful(usize),
-    /// One of several launches.
+    /// One of several launches, which is ambiguous.
     Ambiguous(Vec<String>),
 }
 
-/// Resemblance of a launch's programs to one program.
+/// Similarity of a launch's programs to one program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Likeness {
     Other,
@@ -118,7 +118,7 @@ fn likeness(kin: &Kin, program: Program) -> Likeness {
     kin.programs.iter().map(of).max().unwrap_or(Likeness::Other)
 }
 
-/// Chooses among the names that other launches have published. `others` are all other launches of the user that live.
+/// Selects one of the names that other launches have published. `others` are all other live launches of the user.
 pub fn choose(own: &Kin, others: &[(&str, &Kin)], candidates: &[Candidate<'_>]) -> Choice {
     let distance = |kin: &Kin| own.ancestors.iter().position(|process| kin.ancestors.contains(process));
     let distance = |kin: &Kin| distance(kin).unwrap_or(usize::MAX);
@@ -149,44 +149,44 @@ pub fn choose(own: &Kin, others: &[(&str, &Kin)], candidates: &[Candidate<'_>]) 
     if doubtful { Choice::Doubtful(index) } else { Choice::Found(index) }
 }
 
-/// The names of a launch, and its memory of lookups.
+/// The names of a launch, and the history of its lookups.
 #[derive(Debug, Default)]
 pub struct LaunchNames {
     /// Its names.
     pub table: Names,
-    /// Hashes of the names that its ranks have looked for.
+    /// Hashes of the names that its ranks have looked up.
     sought: HashSet<u64>,
-    /// When a doubtful name of another launch was seen first, by the hash of the name and the launch.
+    /// First time at which a doubtful name of another launch was seen, by the hash of the name and by launch.
     doubts: HashMap<(u64, String), Instant>,
-    /// Launches whose names were found.
+    /// Launches with names that were found.
     trusted: HashSet<String>,
 }
 
-/// What a lookup in other launches comes to.
+/// Result of a lookup in other launches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The candidate at this position is found.
+    /// The candidate at this position.
     Found(usize),
-    /// It is found then, unless something changes before.
+    /// The candidate is found at this time, unless the candidates change before.
     Later(Instant),
 }
 
 impl LaunchNames {
-    /// Remembers that ranks look for a name; returns true if that is new.
+    /// Records that ranks look for a name. Returns true if the name is new.
     pub fn seek(&mut self, service: &[u8]) -> bool {
         self.sought.len() < REMEMBERED_MAX && self.sought.insert(hash_of(service))
     }
 
-    /// Returns true if ranks of the launch have looked for a name.
+    /// Returns true if ranks of the launch have looked up a name.
     pub fn has_sought(&self, service: &[u8]) -> bool {
-        // A launch that looks for so many names is taken to look for all.
+        // A launch with this many lookups is assumed to look for all names.
         self.sought.len() >= REMEMBERED_MAX || self.sought.contains(&hash_of(service))
     }
 
-    /// Comes to a decision by a choice among candidates of these launches.
+    /// Evaluates a choice among candidates of these launches.
     ///
     /// # Errors
-    /// Fails with [`NameError::NotFound`] if none is to be found, and with [`NameError::Ambiguous`].
+    /// Fails with [`NameError::NotFound`] if no name is found, and with [`NameError::Ambiguous`] if several launches have it.
     pub fn decide(
         &mut self,
         service: &[u8],
@@ -230,8 +230,8 @@ mod tests {
         Kin { ancestors: ancestors.to_vec(), programs: programs.to_vec() }
     }
 
-    /// The choice of a lookup where these launches live, of which the marked ones have published the name: `p` plainly, `s` where they look for
-    /// it themselves.
+    /// Checks the choice of a lookup among these live launches. A mark means that the launch has published the name: `p` plainly, `s` if it
+    /// also looks for the name.
     fn check(case: &str, own: &Kin, others: &[(&str, Kin, char)], expected: Choice) {
         let launches: Vec<(&str, &Kin)> = others.iter().map(|(id, kin, _)| (*id, kin)).collect();
         let candidates: Vec<Candidate<'_>> = others

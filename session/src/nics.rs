@@ -1,4 +1,4 @@
-//! Work on the CXI services of a node, as an agent that is not root asks its fork server for it, and what comes of it.
+//! Work on the CXI services of a node, and its result. An agent that is not root sends this work to its fork server.
 
 use std::time::Duration;
 
@@ -11,20 +11,20 @@ use crate::wire::signed_credentials::SignedCredentials;
 /// Work on the services of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NicsTask {
-    /// Services for the launch of the order are made.
+    /// Make services for the launch of the order.
     Claim {
         /// Its credentials.
         credentials: SignedCredentials,
         /// Number of its ranks on this node.
         ranks: u32,
-        /// Services that name the VNI and stay, where all others are ended first.
+        /// If set, all services with the VNI except these are ended first.
         spared: Option<Vec<NicService>>,
     },
-    /// Services of this number are looked for, which somebody else has made.
+    /// Find the services with this id, which another program has made.
     Find(u32),
-    /// Services are ended.
+    /// End services.
     Release(Vec<NicService>),
-    /// All services that name a VNI are ended.
+    /// End all services that name a VNI.
     Sweep {
         /// The VNI.
         vni: Vni,
@@ -33,7 +33,7 @@ pub enum NicsTask {
         /// Time limit.
         within: Duration,
     },
-    /// All services are listed.
+    /// List all services.
     Survey,
 }
 
@@ -42,9 +42,9 @@ pub enum NicsTask {
 pub struct NicsAnswer {
     /// Services that were made or found.
     pub services: Vec<NicService>,
-    /// Restrictions of what was made.
+    /// Restrictions of the new services.
     pub warnings: Vec<String>,
-    /// Reason why it was not done, or what is left.
+    /// Reason of a failure, or a description of services that remain.
     pub trouble: Option<String>,
     /// List of all services.
     pub survey: CxiSurvey,

@@ -1,40 +1,40 @@
-//! Delivery exactly once, in order, over connections that break: the sender numbers its messages and keeps them until the receiver
-//! has confirmed them, the receiver takes each number once.
+//! Exactly-once, in-order delivery over connections that break. The sender numbers its messages and stores them until the receiver
+//! has confirmed them. The receiver accepts each number once.
 //!
-//! [`Unconfirmed`] is the sender's half and [`Received`] the receiver's. Both are plain values without I/O, clock or lock. A session
-//! sends events to the API server by them, and the API server commands to the session.
+//! [`Unconfirmed`] is the sender's half and [`Received`] the receiver's half. Both are plain values without I/O, clock or lock. They
+//! carry events from a session to the API server, and commands from the API server to the session.
 //!
 //! ```text
 //! Unconfirmed (sender)                              Received (receiver)
 //!   push, next_to_write ───── number, message ──────> take: new, or again
 //!   confirm             <──── confirmed through N ──  last
 //!                            the connection breaks
-//!   resume(N)           <──── I have N ─────────────  last
+//!   resume(N)           <──── received N ───────────  last
 //!   next_to_write       ───── N + 1, ... ───────────> take
 //! ```
 //!
-//! A receiver that was started anew does not know what it had. [`Unconfirmed::restart`] then gives up what was handed to the receiver
-//! before it, which may have taken it or not, and numbers the rest on, so that nothing is taken twice.
+//! A restarted receiver has no record of its messages. [`Unconfirmed::restart`] then drops messages that were handed to the
+//! previous receiver, as it may have accepted them. It renumbers the rest, so that no message is accepted twice.
 
 use std::collections::VecDeque;
 
-/// Sender's half: messages that were numbered and are not confirmed.
+/// Sender's half: messages that are numbered and not confirmed.
 #[derive(Clone, Debug)]
 pub struct Unconfirmed<T> {
-    /// In order; the first one has the number after `confirmed`.
+    /// In order; the first message has the number after `confirmed`.
     messages: VecDeque<T>,
-    /// The receiver has everything up to this number.
+    /// The receiver has all messages up to this number.
     confirmed: u64,
-    /// Everything up to this number was written to the present connection.
+    /// All messages up to this number were written to the present connection.
     written: u64,
     connection: Connection,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Connection {
-    /// The receiver is known to have, or to get, everything up to `written`.
+    /// The receiver has, or will get, all messages up to `written`.
     Open,
-    /// The connection broke, and its successor has not been told what the receiver has.
+    /// The connection broke, and the receiver has not reported its last number on a new one.
     Broken,
 }
 
@@ -45,25 +45,25 @@ impl<T> Default for Unconfirmed<T> {
 }
 
 impl<T> Unconfirmed<T> {
-    /// A sender whose next message has the number after `confirmed`, and whose first connection is there.
+    /// A sender with an open first connection. Its next message has the number after `confirmed`.
     pub fn after(confirmed: u64) -> Self {
-        // Far from where counting on would overflow, whatever a peer says.
+        // Far from an overflow of the count, whatever number a peer sends.
         let confirmed = confirmed.min(u64::MAX / 2);
         Self { messages: VecDeque::new(), confirmed, written: confirmed, connection: Connection::Open }
     }
 
-    /// Numbers a message, and keeps it. Returns its number.
+    /// Numbers and stores a message. Returns its number.
     pub fn push(&mut self, message: T) -> u64 {
         self.messages.push_back(message);
         self.last()
     }
 
-    /// The number of the latest message; 0 before the first.
+    /// Returns the number of the latest message; 0 before the first.
     pub fn last(&self) -> u64 {
         self.confirmed + self.messages.len() as u64
     }
 
-    /// The number of messages that are kept.
+    /// Returns the number of stored messages.
     pub fn count(&self) -> usize {
         self.messages.len()
     }
@@ -73,7 +73,7 @@ impl<T> Unconfirmed<T> {
         self.connection == Connection::Open && self.written < self.last()
     }
 
-    /// The next message to be written to the present connection, with its number; `None` while there is no connection.
+    /// Returns the next message for the present connection, with its number; `None` without a connection.
     pub fn next_to_write(&mut self) -> Option<(u64, &mut T)> {
         if !self.has_next() {
             return None;
@@ -83,9 +83,9 @@ impl<T> Unconfirmed<T> {
         Some((self.written, self.messages.get_mut(place)?))
     }
 
-    /// The receiver has everything up to this number. Returns what is not kept any more.
+    /// Records that the receiver has all messages up to this number. Returns the messages that are no longer stored.
     pub fn confirm(&mut self, through: u64) -> impl Iterator<Item = T> {
-        // Nobody has what was never written.
+        // A receiver cannot have messages that were never written.
         let through = through.clamp(self.confirmed, self.written);
         let count = (through - self.confirmed) as usize;
         self.confirmed = through;
@@ -97,13 +97,14 @@ impl<T> Unconfirmed<T> {
         self.connection == Connection::Broken
     }
 
-    /// The connection has broken: nothing is written before [`Self::resume`] or [`Self::restart`].
+    /// Records a broken connection: nothing is written before [`Self::resume`] or [`Self::restart`].
     pub fn break_off(&mut self) {
         self.connection = Connection::Broken;
     }
 
-    /// There is a new connection, and the receiver has everything up to `after`: what follows is written again. Returns the number
-    /// after which it goes on, which differs only if the receiver is wrong; and what is not kept any more.
+    /// Continues on a new connection. The receiver has all messages up to `after`; later messages are written again. Returns the
+    /// number after which it continues, and the messages that are no longer stored. This number differs from `after` only if the
+    /// receiver is wrong.
     pub fn resume(&mut self, after: u64) -> (u64, impl Iterator<Item = T>) {
         let after = after.clamp(self.confirmed, self.last());
         self.connection = Connection::Open;
@@ -111,9 +112,9 @@ impl<T> Unconfirmed<T> {
         (after, self.confirm(after))
     }
 
-    /// There is a new connection, to a receiver that does not know what it had. Of what was handed to the one before, up to
-    /// `handed`, only what `again` selects is sent again; without `handed`, everything that was written counts as handed. The rest
-    /// is numbered on. Returns the number after which it goes on, and what is not kept any more.
+    /// Continues on a new connection to a receiver without a record of its messages. Messages up to `handed` were handed to
+    /// the previous receiver; without `handed`, all written messages were. Of these, only the messages that `again` selects are sent
+    /// again. The rest is renumbered. Returns the number after which it continues, and the dropped messages.
     pub fn restart(&mut self, handed: Option<u64>, mut again: impl FnMut(&T) -> bool) -> (u64, Vec<T>) {
         let last = self.last();
         let handed = handed.unwrap_or(self.written).clamp(self.confirmed, last);
@@ -127,13 +128,13 @@ impl<T> Unconfirmed<T> {
         (last, lost)
     }
 
-    /// Puts a message before all others that [`Self::restart`] has left. Only right after it: then no number has been told.
+    /// Inserts a message before all messages that [`Self::restart`] has left. Allowed only right after it, before any number is sent.
     pub fn push_first(&mut self, message: T) {
         debug_assert_eq!(self.written, self.confirmed, "nothing was written since");
         self.messages.push_front(message);
     }
 
-    /// The messages that are kept, in order, each with whether the receiver may have it from the present connection.
+    /// Returns the stored messages in order, each with a flag: true if the receiver may have it from the present connection.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (&mut T, bool)> {
         let written = match self.connection {
             Connection::Open => (self.written - self.confirmed) as usize,
@@ -142,41 +143,41 @@ impl<T> Unconfirmed<T> {
         self.messages.iter_mut().enumerate().map(move |(place, message)| (message, place < written))
     }
 
-    /// The messages that are kept, in order.
+    /// Returns the stored messages in order.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.messages.iter()
     }
 }
 
-/// Receiver's half: the number up to which it has everything.
+/// Receiver's half: the number up to which it has all messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
     last: u64,
 }
 
-/// Place of a message among those that came before it.
+/// Position of a message relative to earlier arrivals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// The next one.
+    /// The next message.
     New,
-    /// One that came before, over another connection.
+    /// A message that arrived before, over another connection.
     Again,
-    /// One before it is missing, which no sender leaves out.
+    /// An earlier message is missing. A correct sender omits none.
     Gap,
 }
 
 impl Received {
-    /// A receiver that has everything up to this number.
+    /// A receiver that has all messages up to this number.
     pub fn through(last: u64) -> Self {
         Self { last }
     }
 
-    /// The number up to which everything has come.
+    /// Returns the number up to which all messages have arrived.
     pub fn last(self) -> u64 {
         self.last
     }
 
-    /// Takes in the message of this number; it counts only if it is new.
+    /// Accepts the message of this number if it is new.
     pub fn take(&mut self, number: u64) -> Arrival {
         if number <= self.last {
             Arrival::Again

@@ -1,7 +1,7 @@
-//! A launch whose every rank has its place: the second of the stages that [`crate::request`] draws.
+//! A launch with a place for every rank: the second of the stages in [`crate::request`].
 //!
-//! The same for all nodes of the launch, and for the client that shows it; it knows no secret. What the API server decides beyond
-//! the placement is in [`ClusterTerms`], which users are not told in full.
+//! All nodes of the launch have the same data, and so has the client that shows it. It contains no secret. Further decisions of
+//! the API server are in [`ClusterTerms`], which users do not see in full.
 
 use std::num::NonZeroU32;
 
@@ -13,15 +13,15 @@ use pmi_transport::session_link::LinkKey;
 use crate::settings::LaunchSettings;
 use crate::spec::{AppSpec, LaunchSecret, SessionSpec};
 
-/// Most characters of a command in a list.
+/// Maximum number of characters of a command in a list.
 const COMMAND_MAX: usize = 200;
 
-/// A launch that can be started, or that has been.
+/// A launch that can be started, or was started.
 #[derive(Clone, Debug)]
 pub struct PlacedLaunch {
-    /// Id of the launch; a job id can be made of it.
+    /// Id of the launch; a job id can be derived from it.
     pub launch_id: String,
-    /// The allocation that it runs in; `None` for a launch on this machine without one.
+    /// The allocation of the launch; `None` for a launch on this machine without one.
     pub allocation_id: Option<String>,
     /// Its ranks and their places.
     pub job: Job,
@@ -29,7 +29,7 @@ pub struct PlacedLaunch {
     pub hosts: Vec<String>,
     /// Its programs, in the order of `job.apps`.
     pub apps: Vec<AppSpec>,
-    /// Settings that hold for every rank.
+    /// Settings for every rank.
     pub settings: LaunchSettings,
 }
 
@@ -49,33 +49,33 @@ pub struct RankPlace {
 /// Decisions of the API server about a launch on a cluster, beyond its placement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterTerms {
-    /// User of the ranks.
+    /// User id of the ranks.
     pub uid: u32,
     /// gRPC addresses of the nodes, by node index.
     pub addresses: Vec<String>,
-    /// Entitles a rank of another launch to be heard by this one's servers.
+    /// Entitles a rank of another launch to call this launch's servers.
     pub secret: LaunchSecret,
-    /// Key of the links between the launch's sessions; `None` for fences by way of the agents.
+    /// Key of the links between the launch's sessions; `None` if fences go through the agents.
     pub link_key: Option<LinkKey>,
-    /// Id of the launch among the sets of its user; `None` for a launch that is none.
+    /// Id of the launch among the sets of its user; `None` if the launch is not a set.
     pub set: Option<SetId>,
     /// Fan-out of the fence tree for barriers; `None` leaves it to the agents.
     pub barrier_fan_out: Option<NonZeroU32>,
     /// Fan-out of the fence tree for data; `None` leaves it to the agents.
     pub data_fan_out: Option<NonZeroU32>,
-    /// Bytes of output that a node may send before it is granted more.
+    /// Bytes of output that a node may send before the next grant.
     pub output_window: u32,
-    /// Bytes of input that may be sent before more is granted.
+    /// Bytes of input that may be sent before the next grant.
     pub stdin_window: u32,
 }
 
 impl PlacedLaunch {
-    /// Name of a node of the launch.
+    /// Returns the name of a node of the launch.
     pub fn host(&self, node: NodeIndex) -> &str {
         self.hosts.get(node.index()).map_or("localhost", String::as_str)
     }
 
-    /// The first program with its arguments, as far as it is readable in a list.
+    /// Returns the first program with its arguments, shortened for a list.
     pub fn command(&self) -> String {
         let Some(app) = self.apps.first() else { return String::new() };
         let words = std::iter::once(&app.program).chain(&app.args).map(|word| word.to_string_lossy());
@@ -89,7 +89,7 @@ impl PlacedLaunch {
         text
     }
 
-    /// Places of all ranks, in rank order.
+    /// Returns the places of all ranks, in rank order.
     pub fn rank_places(&self) -> Vec<RankPlace> {
         let on_node = |node| {
             let ranks = self.job.placement.ranks_on(node).into_iter().zip((0..).map(LocalRank));
@@ -102,7 +102,7 @@ impl PlacedLaunch {
         places.into_iter().zip(apps).map(place).collect()
     }
 
-    /// Part of the launch on node `node`; `addresses` are those of all nodes, if there are several.
+    /// Returns the part of the launch on node `node`. `addresses` has the addresses of all nodes, if there are several.
     pub fn session(self, node: NodeIndex, addresses: Vec<String>, secret: LaunchSecret) -> SessionSpec {
         let Self { launch_id, allocation_id, job, hosts, apps, settings } = self;
         SessionSpec { launch_id, allocation_id, job, node, hosts, addresses, secret, apps, settings }

@@ -1,4 +1,4 @@
-//! From a session spec to one command per rank: program, arguments, environment, CPUs, standard input.
+//! Converts a session spec to one command per rank: program, arguments, environment, CPUs, standard input.
 
 mod absent_devices;
 mod error;
@@ -46,48 +46,48 @@ pub(crate) struct LaunchContext<'a> {
     pub(crate) cpus: Vec<Option<CpuSet>>,
     /// Memory policy of each rank, by local rank.
     pub(crate) memory: Vec<Option<MemoryPolicy>>,
-    /// Variables by which each rank is told its GPUs, by local rank.
+    /// Variables that select each rank's GPUs, by local rank.
     pub(crate) gpus: Vec<Vec<(&'static str, String)>>,
-    /// Priority of ranks, as far as it is lower than this process's own.
+    /// Priority of ranks, if it is lower than the priority of this process.
     pub(crate) priority: Priority,
-    /// Limits that the ranks get instead of this process's own.
+    /// Limits that ranks get instead of the limits of this process.
     pub(crate) limits: Arc<[Limit]>,
-    /// The fabric of this node of a cluster.
+    /// The fabric of this cluster node.
     pub(crate) fabric: Option<&'a NodeFabric>,
-    /// File with the topology of the node, for libraries that can be told by their environment alone.
+    /// File with the topology of the node, for libraries that find it only by their environment.
     pub(crate) topology: Option<&'a str>,
     /// True if ranks may find a device here for which they register memory.
     pub(crate) registers_memory: bool,
 }
 
-/// Addresses of the ranks' servers, beyond the socket that ranks inherit.
+/// Addresses of the ranks' servers, in addition to the socket that ranks inherit.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Entrances {
-    /// The port of the PMI server, when ranks come through one.
+    /// The port of the PMI server, if ranks connect through a port.
     pub(crate) port: Option<PmiPort>,
-    /// The PMIx server, where there is one.
+    /// The PMIx server, if there is one.
     pub(crate) pmix: Option<PmixEntrance>,
-    /// Memory in which ranks read what the PMI server could tell them.
+    /// Memory from which ranks read data that they could also request from the PMI server.
     pub(crate) job_memory: Option<Arc<OwnedFd>>,
     /// Memory that the ranks share.
     pub(crate) node_memory: Option<Arc<OwnedFd>>,
     /// The set of the launch.
     pub(crate) set: Option<Contact>,
-    /// Directory for segments of shared memory of Open MPI 4.1, if it is not the usual one.
+    /// Directory for shared memory segments of Open MPI 4.1, if it is not the default.
     pub(crate) segments: Option<PathBuf>,
 }
 
-/// Open MPI 4.1's variable with a directory for segments of shared memory.
+/// Variable of Open MPI 4.1 with the directory for shared memory segments.
 const SEGMENTS: &str = "OMPI_MCA_btl_vader_backing_directory";
 
-/// Variable of a rank with the path of a socket that leads to its PMI server.
+/// Variable of a rank with the path of a socket of its PMI server.
 pub const PMI_SOCKET: &str = "LATTICE_PMI_SOCKET";
 
-/// The port of a PMI server: its address, and the keys by which ranks claim themselves there.
+/// The port of a PMI server: its address, and the keys by which ranks identify themselves there.
 #[derive(Clone, Debug)]
 pub(crate) struct PmiPort {
     pub(crate) address: String,
-    /// Socket in the file system that leads to the same server; `None` where none could be made.
+    /// Socket of the same server in the file system; `None` if it could not be made.
     pub(crate) file: Option<PathBuf>,
     pub(crate) keys: ClaimKeys,
 }
@@ -99,27 +99,27 @@ pub(crate) struct PmixEntrance {
     pub(crate) server: SocketAddr,
 }
 
-/// A spec, ready to be carried out.
+/// A spec that is ready to run.
 #[derive(Default)]
 pub(crate) struct Plan {
     /// One command per rank, by local rank.
     pub(crate) commands: Vec<RankCommand>,
-    /// Files that are to be opened as standard input: one for each rank, by local rank, or none.
+    /// Files to open as standard input: one for each rank, by local rank, or none.
     pub(crate) inputs: Vec<InputFile>,
     /// The file of each program that runs here, by app index.
     pub(crate) programs: BTreeMap<usize, PathBuf>,
 }
 
-/// Variables of ours that only ranks have.
+/// Variables of Lattice that only ranks have.
 const OF_A_RANK: [&str; 6] =
     ["LATTICE_NPROCS", "LATTICE_RANK", "LATTICE_LOCAL_RANK", "LATTICE_LOCAL_SIZE", "LATTICE_NODE", "LATTICE_APPNUM"];
 
 impl LaunchContext<'_> {
-    /// The command of each rank of this node.
+    /// Returns the command of each rank of this node.
     pub(crate) fn plan(&self, stdin: &StdinSource) -> Result<Plan, PlanError> {
         let programs = self.programs()?;
         let nodes = node_list(&self.spec.hosts);
-        // Of all ranks here alike.
+        // These variables are equal for all ranks here.
         let slurm = self.spec.settings.slurm_environment.then(|| slurm_variables(self.spec, self.ranks, &nodes));
         let direct = match stdin {
             StdinSource::Direct(fd) => Some(Arc::new(fd.try_clone().map_err(PlanError::Descriptor)?)),
@@ -158,7 +158,7 @@ impl LaunchContext<'_> {
         Ok(Plan { commands, inputs: self.inputs(), programs: files })
     }
 
-    /// The programs that ranks of this node run, by app index. Others need not exist here.
+    /// Returns the programs that ranks of this node run, by app index. Other programs need not exist here.
     fn programs(&self) -> Result<BTreeMap<usize, Prepared>, PlanError> {
         let mut programs = BTreeMap::new();
         for &rank in self.ranks {
@@ -176,7 +176,7 @@ impl LaunchContext<'_> {
         index.ok_or(PlanError::NoProgram { rank, apps })
     }
 
-    /// Shared if there are more ranks than CPUs that this process may use.
+    /// Returns `Shared` if there are more ranks than CPUs that this process may use.
     fn cpus(&self) -> Cpus {
         if self.ranks.len() > usable_cpus().get() { Cpus::Shared } else { Cpus::Enough }
     }
@@ -184,7 +184,7 @@ impl LaunchContext<'_> {
     fn prepare(&self, app: &AppSpec) -> Result<Prepared, PlanError> {
         let variables = self.program_variables(app);
         let path = variables.get(OsStr::new("PATH")).map(OsString::as_os_str);
-        // Not those that something after the program's own has replaced.
+        // A value that a later source has replaced is not filled in.
         let is_filled =
             |name: &OsString, value: &OsString| rank_values::has_names(value) && variables.get(name) == Some(value);
         Ok(Prepared {
@@ -196,8 +196,8 @@ impl LaunchContext<'_> {
         })
     }
 
-    /// Variables that all ranks of a program share, by name: inherited ones, defaults of PMIx, those about absent devices, hwloc's, those of
-    /// the program, those of the fabric.
+    /// Returns variables that all ranks of a program share, by name. Their sources are, in order: inheritance, defaults of PMIx, absent
+    /// devices, hwloc, the program, the fabric.
     fn program_variables(&self, app: &AppSpec) -> BTreeMap<OsString, OsString> {
         let settings = &self.spec.settings;
         let is_nested = settings.environment.iter().any(|(name, _)| name == "LATTICE_LAUNCH_ID");
@@ -231,18 +231,18 @@ impl LaunchContext<'_> {
         }
         variables.extend(app.set.iter().cloned());
         let fabric = self.fabric.map(|fabric| fabric.variables(|name| variables.contains_key(OsStr::new(name))));
-        // They come after the user's own: ranks that do not agree on a VNI do not hear each other.
+        // These override the user's variables: ranks with different VNIs cannot communicate.
         variables.extend(fabric.into_iter().flatten());
         variables
     }
 
-    /// True if the processes here are ranks that are served a PMI, and no others' daemons.
+    /// Returns true if the processes here are ranks with a PMI server, and not daemons of another launcher.
     fn starts_mpi(&self) -> bool {
         let settings = &self.spec.settings;
         settings.rank_variables && (self.entrances.pmix.is_some() || settings.pmi.family.has_pmi())
     }
 
-    /// Variables of its program with names in their values, as a rank has them.
+    /// Returns the variables of the rank's program that have names in their values, filled in for the rank.
     fn filled<'a>(
         &self,
         prepared: &'a Prepared,
@@ -266,7 +266,7 @@ impl LaunchContext<'_> {
         prepared.to_fill.iter().map(|(name, value)| (name.as_os_str(), rank_values::fill(value, &facts))).collect()
     }
 
-    /// The variables that are a rank's own. They come last and win.
+    /// Returns the rank's own variables. They come last and override all other variables.
     fn variables(
         &self,
         rank: Rank,
@@ -280,7 +280,7 @@ impl LaunchContext<'_> {
         let host = spec.host(spec.node);
         let mut variables = vec![
             ("LATTICE_LAUNCH_ID", spec.launch_id.clone()),
-            // A launch without an allocation says so; an id would send a nested launch to a cluster.
+            // Without an allocation the value is `local`. An id would send a nested launch to a cluster.
             ("LATTICE_ALLOC_ID", spec.allocation_id.clone().unwrap_or_else(|| "local".to_owned())),
             ("LATTICE_NODELIST", nodes.to_owned()),
             ("LATTICE_NNODES", spec.hosts.len().to_string()),
@@ -298,14 +298,14 @@ impl LaunchContext<'_> {
         }
         if spec.settings.pmi.family.has_pmi() {
             let entrance = match &self.entrances.port {
-                // Keys were drawn for every rank here.
+                // Keys were generated for every rank here.
                 Some(port) => {
                     Entrance::Port { address: &port.address, id: port.keys.key_of(local).unwrap_or_default() }
                 }
                 None => Entrance::Descriptor(PMI_FD),
             };
             let spawned = spec.job.spawner.is_some();
-            // MPICH chooses its network interface by it.
+            // MPICH selects its network interface by this address.
             let host = spec.address().unwrap_or(host);
             let pmi = RankEnvironment { rank, size, local_rank: local, local_size, host, spawned, entrance };
             variables.extend(pmi.variables());
@@ -330,7 +330,7 @@ impl LaunchContext<'_> {
         variables
     }
 
-    /// Size of the terminal that takes the place of the rank's three streams.
+    /// Returns the size of the terminal that replaces the rank's three streams.
     fn terminal(&self, rank: Rank) -> Option<TerminalSize> {
         match self.spec.settings.stdin {
             StdinTarget::Terminal(size) if rank == Rank(0) => Some(size),
@@ -338,7 +338,7 @@ impl LaunchContext<'_> {
         }
     }
 
-    /// Standard input of a rank, unless it is a file.
+    /// Returns the standard input of a rank, unless it is a file.
     fn stdin(&self, rank: Rank, source: &StdinSource, direct: Option<&Arc<OwnedFd>>) -> Stdio {
         let target = &self.spec.settings.stdin;
         let reads = *target == StdinTarget::All || target.one_reader() == Some(rank);
@@ -349,7 +349,7 @@ impl LaunchContext<'_> {
         }
     }
 
-    /// Files that ranks read as their standard input.
+    /// Returns the files that ranks read as their standard input.
     fn inputs(&self) -> Vec<InputFile> {
         let StdinTarget::File(template) = &self.spec.settings.stdin else { return Vec::new() };
         let SessionSpec { node, launch_id, .. } = self.spec;
@@ -362,13 +362,13 @@ impl LaunchContext<'_> {
     }
 }
 
-/// Variables by which hwloc is told where it finds the topology of this system. Without the second one it takes the file for another machine's,
-/// and binds nothing.
+/// Returns the variables that give hwloc the topology of this system. Without the second one, hwloc takes the file for another machine's, and
+/// binds nothing.
 fn hwloc_variables(file: &str) -> [(OsString, OsString); 2] {
     [("HWLOC_XMLFILE", file), ("HWLOC_THISSYSTEM", "1")].map(|(name, value)| (name.into(), value.into()))
 }
 
-/// True if the user says by a variable of hwloc what it shall look at, or that it shall be told nothing.
+/// Returns true if the user selects the topology by a variable of hwloc, or removes such a variable.
 fn chooses_topology(inherited: &BTreeMap<OsString, OsString>, app: &AppSpec) -> bool {
     // hwloc(7), "Environment Variables".
     let sources = ["HWLOC_XMLFILE", "HWLOC_THISSYSTEM", "HWLOC_SYNTHETIC", "HWLOC_FSROOT", "HWLOC_COMPONENTS"];
@@ -376,24 +376,24 @@ fn chooses_topology(inherited: &BTreeMap<OsString, OsString>, app: &AppSpec) -> 
     sources.into_iter().any(|name| is_set(name) || app.removes(name))
 }
 
-/// The names of a launch's nodes for its ranks: a comma list, or a hostlist where that would be a burden for every process.
+/// Returns the names of a launch's nodes for its ranks: a comma list, or a hostlist if the comma list is too large for every process.
 fn node_list(hosts: &[String]) -> String {
     let plain = hosts.join(",");
     if plain.len() <= NODE_LIST_MAX { plain } else { hostlist::fold(hosts) }
 }
 
-/// Facts that the ranks of one program share.
+/// Data that the ranks of one program share.
 struct Prepared {
     program: Program,
     arguments: Arguments,
     environment: Environment,
-    /// Variables whose values each rank has for itself.
+    /// Variables with a separate value for each rank.
     to_fill: Vec<(OsString, OsString)>,
     directory: PathBuf,
 }
 
 impl AppSpec {
-    /// True if the inherited variable `name` does not reach this program's ranks.
+    /// Returns true if the inherited variable `name` does not reach this program's ranks.
     pub fn removes(&self, name: &str) -> bool {
         self.remove.iter().any(|pattern| match pattern.strip_suffix('*') {
             Some(prefix) => name.starts_with(prefix),
@@ -402,7 +402,7 @@ impl AppSpec {
     }
 }
 
-/// The environment of this process, as a session spec takes it.
+/// Returns the environment of this process in the form of a session spec.
 pub fn inherited_environment() -> Vec<(OsString, OsString)> {
     std::env::vars_os().collect()
 }

@@ -1,41 +1,41 @@
-//! Names of process sets: ranks of one launch that MPI sessions make groups of.
+//! Names of process sets: ranks of one launch from which MPI sessions make groups.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Name of a process set, as MPI sees it. Read from a text, it is a URI, `app://` unless it says otherwise.
+/// Name of a process set, as MPI sees it. A text is read as a URI, with `app://` as the default scheme.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProcessSetName(String);
 
-/// Reason why a text is no name of a process set.
+/// Refusal of a text as the name of a process set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProcessSetNameError {
-    /// It is empty or too long.
+    /// The name is empty or too long.
     #[error("a process set has a name of 1 to {} bytes, this one has {length}", ProcessSetName::MAX)]
     Length {
         /// Its length.
         length: usize,
     },
-    /// It holds a byte that lists of names are cut at, or that cannot be seen.
+    /// The name has a byte that separates names in lists, or an invisible byte.
     #[error("the name of a process set is made of visible ASCII characters other than commas, not of byte {byte:#04x}")]
     Byte {
         /// The byte.
         byte: u8,
     },
-    /// It is kept for MPI.
+    /// The name is reserved for MPI.
     #[error("names of process sets that begin with mpi:// are MPI's own; leave that away, or begin with app://")]
     Reserved,
 }
 
 impl ProcessSetName {
-    /// Most bytes of a name, below what MPI libraries take (`MPI_MAX_PSET_NAME_LEN`).
+    /// Maximum number of bytes of a name, below the limit of MPI libraries (`MPI_MAX_PSET_NAME_LEN`).
     pub const MAX: usize = 255;
 
-    /// This very name, which need not have a scheme: launchers of PMIx call sets so.
+    /// Takes the name unchanged, even without a scheme: launchers of PMIx name sets in this way.
     ///
     /// # Errors
-    /// Refuses a name that is empty, too long, kept for MPI, or has bytes that no name has.
+    /// Refuses a name that is empty, too long, reserved for MPI, or has invalid bytes.
     pub fn literal(name: &str) -> Result<Self, ProcessSetNameError> {
         if name.is_empty() || name.len() > Self::MAX {
             return Err(ProcessSetNameError::Length { length: name.len() });
@@ -50,7 +50,7 @@ impl ProcessSetName {
         Ok(Self(name.to_owned()))
     }
 
-    /// The name, with its scheme.
+    /// Returns the name, with its scheme.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -71,7 +71,8 @@ impl fmt::Display for ProcessSetName {
     }
 }
 
-/// The process sets of a job, from the number of ranks of each program and the name that they have: programs of one name are one set.
+/// Returns the process sets of a job, from the number of ranks and the name of each program. Programs with the same name form one
+/// set.
 pub(crate) fn of_programs<'a>(
     programs: impl IntoIterator<Item = (u32, Option<&'a ProcessSetName>)>,
 ) -> Vec<pmix_core::ProcessSet> {

@@ -1,22 +1,22 @@
-//! Random bytes of the kernel, for secrets and for ids.
+//! Random bytes of the kernel, for secrets and ids.
 
 use std::io;
 
-/// `N` bytes that cannot be guessed.
+/// Returns `N` unpredictable bytes.
 ///
 /// # Errors
-/// Fails if the kernel has no random numbers to give.
+/// Fails if the kernel cannot provide random numbers.
 pub fn bytes<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes)?;
     Ok(bytes)
 }
 
-/// An id for a launch or an allocation: ten random characters that cannot be mistaken for each other, 49 bits of them. The first one is a
-/// letter, for a name of digits alone is none of a node's or an allocation's.
+/// Returns an id for a launch or an allocation: ten random characters that look different from each other, with 49 random bits. The first
+/// one is a letter, because a name of digits alone is invalid for a node or an allocation.
 ///
 /// # Errors
-/// Fails if the kernel has no random numbers to give.
+/// Fails if the kernel cannot provide random numbers.
 pub fn id() -> io::Result<String> {
     const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
     let letters = &DIGITS[10..];

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use pmi_core::ids::Rank;
 
-/// Selection of ranks of a launch, by the numbers under which they are shown; at least one, in at most [`RankRanges::MAX`] ranges.
+/// Selection of ranks of a launch, by their displayed numbers: at least one rank, in at most [`RankRanges::MAX`] ranges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankRanges(Vec<RangeInclusive<u32>>);
 
@@ -16,13 +16,13 @@ pub enum RankRangesError {
     /// No rank is named.
     #[error("no rank is named; 0-3,8 names five")]
     Empty,
-    /// A part of a text that cannot be read.
+    /// A part of the text cannot be read.
     #[error("{text:?} is no rank and no range of ranks; 7 and 4-7 are")]
     Part {
         /// The part.
         text: String,
     },
-    /// A range that ends before it begins.
+    /// A range ends before it begins.
     #[error("the range of ranks from {first} to {last} is empty; the smaller number comes first")]
     Backwards {
         /// First rank of the range.
@@ -30,7 +30,7 @@ pub enum RankRangesError {
         /// Last rank of the range.
         last: u32,
     },
-    /// More ranges than [`RankRanges::MAX`].
+    /// There are more ranges than [`RankRanges::MAX`].
     #[error("there are {count} ranges of ranks; at most {} can be named at once", RankRanges::MAX)]
     Many {
         /// Number of ranges.
@@ -39,13 +39,13 @@ pub enum RankRangesError {
 }
 
 impl RankRanges {
-    /// Largest number of ranges.
+    /// Maximum number of ranges.
     pub const MAX: usize = 1024;
 
     /// Selection of the ranges with these first and last ranks.
     ///
     /// # Errors
-    /// Fails for none and for too many, and for one that ends before it begins.
+    /// Fails without ranges, with too many ranges, and if a range ends before it begins.
     pub fn new(ends: &[(u32, u32)]) -> Result<Self, RankRangesError> {
         if !(1..=Self::MAX).contains(&ends.len()) {
             let count = ends.len();
@@ -57,17 +57,17 @@ impl RankRanges {
         }
     }
 
-    /// First and last rank of each range, in no order.
+    /// Returns the first and last rank of each range, in no particular order.
     pub fn ends(&self) -> impl Iterator<Item = (u32, u32)> {
         self.0.iter().map(|range| (*range.start(), *range.end()))
     }
 
-    /// True if the selection has this rank.
+    /// Returns true if the selection contains this rank.
     pub fn contains(&self, rank: Rank) -> bool {
         self.0.iter().any(|range| range.contains(&rank.0))
     }
 
-    /// Greatest rank of the selection.
+    /// Returns the greatest rank of the selection.
     pub fn greatest(&self) -> Rank {
         Rank(self.ends().map(|(_, last)| last).max().unwrap_or_default())
     }

@@ -1,18 +1,18 @@
-//! Values of variables that differ from rank to rank: names in braces, such as `{rank}`, are filled in on the rank's node.
+//! Values of variables that differ between ranks: names in braces, such as `{rank}`, are filled in on the rank's node.
 //!
-//! Braces around anything else are text, so that JSON and shell code pass as they are.
+//! Braces around any other text stay, so that JSON and shell code pass unchanged.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 
-/// First of the ports that launches are given.
+/// First port for launches.
 const PORT_FIRST: u64 = 20_000;
-/// Number of these ports, which end below those that the kernel hands out.
+/// Number of these ports. They end below the ports that the kernel assigns.
 const PORTS: u64 = 12_000;
 
-/// Names that are filled in, and their meaning.
+/// Names that are filled in, with their meaning.
 pub const NAMES: [(&str, &str); 11] = [
     ("rank", "rank in the job"),
     ("size", "number of ranks"),
@@ -27,7 +27,7 @@ pub const NAMES: [(&str, &str); 11] = [
     ("launch_id", "id of the launch"),
 ];
 
-/// Facts about one rank that names stand for.
+/// Values of the names for one rank.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RankFacts<'a> {
     pub(crate) rank: Rank,
@@ -61,7 +61,7 @@ impl RankFacts<'_> {
     }
 }
 
-/// Port of a launch, which follows from its id: all nodes find the same one. (FNV-1a.)
+/// Returns the port of a launch, derived from its id: all nodes get the same port. (FNV-1a.)
 fn port(launch_id: &str) -> u64 {
     let hash = launch_id
         .bytes()
@@ -74,14 +74,14 @@ pub fn has_names(value: &OsStr) -> bool {
     pieces(value.as_bytes()).iter().any(|piece| matches!(piece, Piece::Name(_)))
 }
 
-/// The value of one rank.
+/// Returns the value for one rank.
 pub(crate) fn fill(value: &OsStr, facts: &RankFacts<'_>) -> OsString {
     let mut filled = Vec::new();
     let mut pieces = pieces(value.as_bytes()).into_iter().peekable();
     while let Some(piece) = pieces.next() {
         match piece {
             Piece::Text(text) => filled.extend_from_slice(text),
-            // As everywhere before a port.
+            // An IPv6 address before a port has brackets.
             Piece::Name("head") if facts.head.contains(':') && pieces.peek().is_some_and(is_before_port) => {
                 filled.extend(format!("[{}]", facts.head).into_bytes());
             }
@@ -97,7 +97,7 @@ enum Piece<'a> {
     Name(&'static str),
 }
 
-/// True for what follows an address that stands before a port.
+/// Returns true for text that begins with the port after an address.
 fn is_before_port(piece: &Piece<'_>) -> bool {
     matches!(piece, Piece::Text([b':', ..]))
 }

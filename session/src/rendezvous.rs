@@ -1,11 +1,11 @@
-//! Rendezvous of launches of one user (MPI's connect and accept): what each of their nodes brings waits here until all have come, and
-//! goes to all.
+//! Rendezvous of launches of one user (MPI's connect and accept). The contribution of each node waits here until all nodes have
+//! arrived. It is then sent to all nodes.
 //!
 //! ```text
-//!  arrive ──> Meeting (one for each user, name, round and set of launches) ──everybody is here──> all are answered
-//!                    └──one of its launches ends, or too much is brought──> all are told so
+//! arrive ──> Meeting (one for each user, name, round and set of launches) ──all nodes are here──> all nodes get the answer
+//!                   └──one of its launches ends, or there is too much data──> all nodes get an error
 //! ```
-//! The nodes of a launch that take part are those that the first of them names; the others must name the same.
+//! The first node of a launch lists the nodes of the launch that take part. Its other nodes must list the same nodes.
 
 #[cfg(test)]
 mod tests;
@@ -21,14 +21,14 @@ use tokio::sync::oneshot;
 
 use crate::unix_time;
 
-/// The most bytes that all nodes together bring to a meeting: what all bring goes to each in one message.
+/// Maximum number of bytes of all contributions to a meeting: each node gets all of them in one message.
 const BYTES_MAX: usize = MESSAGE_MAX - (4 << 10);
-/// The most bytes that wait for one user.
+/// Maximum number of bytes that wait for one user.
 const BYTES_OF_USER_MAX: usize = 16 * BYTES_MAX;
-/// The most meetings of one user that wait for somebody.
+/// Maximum number of incomplete meetings of one user.
 const MEETINGS_OF_USER_MAX: usize = 1024;
 
-/// All meetings that somebody waits in.
+/// All incomplete meetings.
 #[derive(Debug)]
 pub struct Rendezvous {
     state: Mutex<State>,
@@ -37,11 +37,11 @@ pub struct Rendezvous {
 #[derive(Debug)]
 struct State {
     meetings: HashMap<Key, Meeting>,
-    /// The last number that was given out.
+    /// The last number that was assigned.
     last: u64,
 }
 
-/// The launches that meet, and what for. Launches that do not agree about that do not meet.
+/// The launches that meet, and the purpose. Launches with different keys do not meet.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Key {
     uid: u32,
@@ -62,60 +62,60 @@ struct Meeting {
 struct Participants {
     /// The nodes that take part.
     nodes: Vec<NodeIndex>,
-    /// By node.
+    /// Arrived nodes, by index.
     here: BTreeMap<u32, Arrival>,
 }
 
-/// A node that has come.
+/// A node that has arrived.
 #[derive(Debug)]
 struct Arrival {
     call: Call,
     reply: oneshot::Sender<Answer>,
 }
 
-/// Call of a node to a meeting, with what it brings. Jobs and segments are passed on as they came.
+/// Call of a node to a meeting, with its contribution. Jobs and segments are forwarded unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// The name by which all who take part call the meeting.
+    /// Name of the meeting, the same for all participants.
     pub name: String,
-    /// The round of the meetings of this name.
+    /// Round of the meetings with this name.
     pub epoch: u64,
-    /// Namespaces of the jobs of other launches that take part.
+    /// Namespaces of participating jobs of other launches.
     pub others: Vec<String>,
-    /// The nodes of this launch that take part.
+    /// Participating nodes of this launch.
     pub nodes: Vec<NodeIndex>,
-    /// Jobs of this launch that take part; one of its nodes tells of them.
+    /// Participating jobs of this launch. One of its nodes describes them.
     pub jobs: Vec<Introduced>,
     /// Contribution of its ranks.
     pub segments: Vec<Bytes>,
-    /// The length of the call as it came, in bytes.
+    /// Length of the call as received, in bytes.
     pub length: usize,
 }
 
-/// A job that the others of a meeting get to know.
+/// A job that is introduced to the other participants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Introduced {
     /// Name of the job.
     pub namespace: String,
-    /// Everything about it, as it came.
+    /// Full description of the job, unchanged.
     pub encoded: Bytes,
 }
 
-/// A meeting that takes place.
+/// A complete meeting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Met {
-    /// Number of the meeting, which no other one of the user has.
+    /// Number of the meeting, unique for the user.
     pub number: u64,
-    /// The jobs of all who take part.
+    /// Jobs of all participants.
     pub jobs: Vec<Introduced>,
-    /// Segments that all nodes brought, in the order of launches' ids and nodes.
+    /// Segments of all nodes, in the order of launch ids and nodes.
     pub segments: Vec<Bytes>,
 }
 
-/// End of a meeting.
+/// Result of a meeting.
 pub type Answer = Result<Met, MeetError>;
 
-/// A node that comes to a meeting.
+/// A node that arrives at a meeting.
 #[derive(Clone, Copy, Debug)]
 pub struct Participant<'a> {
     /// The user of its launch.
@@ -128,17 +128,17 @@ pub struct Participant<'a> {
 
 impl Default for Rendezvous {
     fn default() -> Self {
-        // No number of a server that ran before is given out again: ranks that have one may live on.
+        // Numbers of an earlier server are not assigned again: ranks with such a number may still run.
         let now = unix_time::seconds();
         Self { state: Mutex::new(State { meetings: HashMap::new(), last: 1 << 63 | now << 20 }) }
     }
 }
 
 impl Rendezvous {
-    /// A node comes to a meeting of its launch with `others`. The receiver hears how it ends.
+    /// Adds a node to a meeting of its launch with `others`. The receiver gets the result of the meeting.
     ///
     /// # Errors
-    /// Refuses a node that does not take part, and one that waits in the meeting already.
+    /// Refuses a node that does not take part, and a node that already waits in the meeting.
     pub fn arrive(
         &self,
         participant: Participant<'_>,
@@ -167,7 +167,7 @@ impl Rendezvous {
         Ok(answer)
     }
 
-    /// A launch has ended: nobody meets it any more.
+    /// Ends the meetings of a launch that has ended.
     pub fn withdraw(&self, launch: &str) {
         let ended = |key: &Key, _: &mut Meeting| key.launches.contains(launch);
         let ended_meetings: Vec<Meeting> =
@@ -176,16 +176,16 @@ impl Rendezvous {
     }
 }
 
-/// Meetings of one user that wait for somebody.
+/// Incomplete meetings of one user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Held {
     meetings: usize,
-    /// The bytes that were brought to them.
+    /// Bytes of their contributions.
     bytes: usize,
 }
 
 impl State {
-    /// The meetings of a user that wait.
+    /// Returns the incomplete meetings of a user.
     fn held(&self, uid: u32) -> Held {
         let of_user = self.meetings.iter().filter(|(key, _)| key.uid == uid);
         of_user.fold(Held::default(), |held, (_, meeting)| Held {
@@ -196,11 +196,10 @@ impl State {
 }
 
 impl Meeting {
-    /// Takes a node in, where its user holds so much already without it. Returns why the meeting ends without taking place, if it
-    /// does.
+    /// Adds a node. Its user already has `held` here, without this node. Returns the reason if the meeting ends without success.
     ///
     /// # Errors
-    /// Refuses a node that waits here already.
+    /// Refuses a node that already waits here.
     fn admit(
         &mut self,
         participant: Participant<'_>,
@@ -241,7 +240,7 @@ impl Meeting {
             && self.launches.values().all(|participants| participants.here.len() == participants.nodes.len())
     }
 
-    /// Answers all who are here.
+    /// Answers all arrived nodes.
     fn close(self, number: u64, refusal: Option<MeetError>) {
         let arrivals: Vec<Arrival> =
             self.launches.into_values().flat_map(|participants| participants.here.into_values()).collect();
@@ -251,7 +250,7 @@ impl Meeting {
         let all_known = calls().flat_map(|call| &call.others).all(|other| introduced.contains(other.as_str()));
         let answer = match refusal {
             Some(error) => Err(error),
-            // It was named as a job of its launch, and its launch knows none like that.
+            // A call named it as a job of its launch, and that launch has no such job.
             None if !all_known => Err(MeetError::NotFound),
             None => Ok(Met {
                 number,
@@ -266,7 +265,7 @@ impl Meeting {
     }
 }
 
-/// The launch to which a namespace belongs.
+/// Returns the launch of a namespace.
 pub fn launch_of(namespace: &str) -> Option<&str> {
     namespace.strip_prefix("kvs_")?.split_once('_').map(|(launch, _)| launch)
 }

@@ -1,15 +1,15 @@
-//! A launch as it is asked for: programs, wishes for nodes, and settings. No rank has a place yet.
+//! A requested launch: programs, requirements for nodes, and settings. No rank has a place yet.
 //!
-//! First of the three stages of a launch, each a type of its own:
+//! First of the three stages of a launch. Each stage has its own type:
 //!
 //! ```text
 //! flags ──────────────┐
 //!                     ├──> LaunchRequest ──place──> PlacedLaunch ──session──> SessionSpec
-//! LaunchTasksRequest ─┘     as asked for             every rank has a node     one node's part
+//! LaunchTasksRequest ─┘     as requested             every rank has a node     one node's part
 //! ```
 //!
-//! A request is checked where it is made, from flags or from a message, and not again. Which nodes there are, and which of them a
-//! launch gets, is left to whoever places it: the launcher on this machine, the API server on a cluster.
+//! A request is checked once, when it is made from flags or from a message. The set of nodes, and the nodes of a launch, depend on its
+//! placement: by the launcher on this machine, or by the API server on a cluster.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -22,39 +22,39 @@ use crate::placed::PlacedLaunch;
 use crate::settings::{LaunchSettings, StdinTarget};
 use crate::spec::AppSpec;
 
-/// Most nodes that a request may name.
+/// Maximum number of nodes that a request may name.
 pub const NODES_MAX: usize = 1 << 16;
 
-/// A launch that makes sense, and whose ranks have no places yet.
+/// A valid launch. Its ranks have no places yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchRequest {
     /// The programs, in the order of their ranks.
     pub programs: Programs,
-    /// The nodes that are wished for.
+    /// The requested nodes.
     pub placement: PlacementRequest,
     /// `MPI_UNIVERSE_SIZE`, if it is not the number of ranks.
     pub universe_size: Option<UniverseSize>,
-    /// Settings that hold for every rank.
+    /// Settings for every rank.
     pub settings: LaunchSettings,
     /// Ownership of the launch.
     pub ownership: Ownership,
 }
 
-/// `MPI_UNIVERSE_SIZE` as it is asked for.
+/// The requested `MPI_UNIVERSE_SIZE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UniverseSize {
-    /// A number that the user knows.
+    /// A number that the user specifies.
     Number(u32),
-    /// The slots of the launch's nodes, and at least its ranks, as Open MPI's mpirun tells it.
+    /// The number of slots of the launch's nodes, but at least its number of ranks, as in Open MPI's mpirun.
     Slots,
 }
 
 /// Ownership of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ownership {
-    /// Owned by a client: its output waits for the client, and it ends when the client vanishes for good.
+    /// Owned by a client: its output waits for the client, and it ends when the client disappears permanently.
     Client,
-    /// Owned by nobody: its output is kept in the spool as far as there is room, and it ends by itself.
+    /// Owned by no client: its output is stored in the spool as far as there is room, and it ends by itself.
     Detached,
 }
 
@@ -63,31 +63,31 @@ pub enum Ownership {
 pub struct ProgramRequest {
     /// The program; its directory is absolute.
     pub app: AppSpec,
-    /// Its number of ranks; `None`, for an only program, for as many as the placement gives it.
+    /// Its number of ranks. `None` leaves the number to the placement, for a single program.
     pub ranks: Option<NonZeroU32>,
-    /// Its `MPI_APPNUM`. Several runs of ranks that have the same are one program, whatever their arguments are.
+    /// Its `MPI_APPNUM`. Several runs of ranks with the same number are one program, whatever their arguments are.
     pub number: u32,
 }
 
 impl ProgramRequest {
-    /// The program with so many ranks.
+    /// Returns the program with `ranks` ranks.
     fn of_ranks(&self, ranks: u32) -> App {
         App { ranks, appnum: i32::try_from(self.number).unwrap_or(i32::MAX) }
     }
 }
 
-/// The programs of a launch: at least one; every one of several has its number of ranks; their sum can be counted by MPI.
+/// The programs of a launch: at least one. If there are several, each one has a number of ranks. MPI can count the sum of ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Programs(Vec<ProgramRequest>);
 
-/// Reason why programs make no launch.
+/// Refusal of programs for a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProgramsError {
-    /// There is none.
+    /// There is no program.
     #[error("the launch has no program")]
     None,
-    /// There are too many.
+    /// There are too many programs.
     #[error("the launch has {given} programs; at most {} are possible", Programs::MAX)]
     TooMany {
         /// Number of programs.
@@ -102,13 +102,13 @@ pub enum ProgramsError {
 }
 
 impl Programs {
-    /// Most programs of a launch.
+    /// Maximum number of programs of a launch.
     pub const MAX: usize = 4096;
 
-    /// Checks programs; one of several that has no number of ranks gets one rank.
+    /// Checks programs. If there are several, a program without a number of ranks gets one rank.
     ///
     /// # Errors
-    /// Refuses no program, more than [`Programs::MAX`], and more ranks than MPI can count.
+    /// Refuses an empty list, more programs than [`Programs::MAX`], and more ranks than MPI can count.
     pub fn new(mut programs: Vec<ProgramRequest>) -> Result<Self, ProgramsError> {
         match programs.len() {
             0 => return Err(ProgramsError::None),
@@ -120,47 +120,47 @@ impl Programs {
         if ranks > i32::MAX as u64 { Err(ProgramsError::TooManyRanks { ranks }) } else { Ok(Self(programs)) }
     }
 
-    /// The programs in the order of their ranks.
+    /// Returns the programs in the order of their ranks.
     pub fn iter(&self) -> std::slice::Iter<'_, ProgramRequest> {
         self.0.iter()
     }
 
-    /// Number of ranks; `None` if that depends on the nodes.
+    /// Returns the number of ranks; `None` if it depends on the nodes.
     pub fn size(&self) -> Option<u32> {
         self.0.iter().map(|program| program.ranks.map(NonZeroU32::get)).sum()
     }
 
-    /// Number of ranks of each program, where an only program without one gets `only`.
+    /// Returns the number of ranks of each program. A single program without a number gets `only`.
     pub fn rank_counts(&self, only: NonZeroU32) -> Vec<u32> {
         self.0.iter().map(|program| program.ranks.unwrap_or(only).get()).collect()
     }
 }
 
-/// Nodes that a launch wishes for, and how its ranks are dealt out among them.
+/// Requested nodes of a launch, and the distribution of its ranks among them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlacementRequest {
-    /// Number of nodes that take part, with ranks or without; `None` for as many as are needed.
+    /// Number of participating nodes, with or without ranks; `None` for as many as needed.
     pub nodes: Option<NonZeroU32>,
-    /// Most ranks of a node; `None` for no bound.
+    /// Maximum number of ranks of a node; `None` for no limit.
     pub tasks_per_node: Option<NonZeroU32>,
-    /// Nodes to choose from.
+    /// Nodes to select from.
     pub candidates: Candidates,
-    /// Number of nodes that are passed over before the first one is chosen.
+    /// Number of nodes that are skipped before the first selected node.
     pub relative: u32,
-    /// Nodes that are not to be used.
+    /// Nodes that must not be used.
     pub except: Vec<String>,
     /// Distribution of ranks; `None` for block, or slot after slot of a hostfile.
     pub distribution: Option<Distribution>,
-    /// Numbering of the ranks once it is known how many each node has; `None` for that of the distribution.
+    /// Numbering of the ranks, once the number of ranks of each node is known; `None` for the numbering of the distribution.
     pub numbering: Option<Numbering>,
-    /// CPUs that each rank of a node must find there, or the launch is refused; `None` where ranks may share CPUs.
+    /// CPUs that a node must have for each of its ranks, or the launch is refused; `None` if ranks may share CPUs.
     pub cpus_per_rank: Option<NonZeroU32>,
 }
 
 /// Refusal of ranks that would share CPUs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{node} has {} for {}, each of which shall have {cpus_per_rank}; start fewer on a node, use more nodes, or let them share with \
+    "{node} has {} for {}, each with {cpus_per_rank}; start fewer on a node, use more nodes, or let them share with \
      --overcommit (-O)",
     counted(u64::from(*cpus), "CPU"), counted(u64::from(*ranks), "rank")
 )]
@@ -169,14 +169,14 @@ pub struct Overcommit {
     pub node: String,
     /// Number of its ranks.
     pub ranks: u32,
-    /// CPUs that each of them shall find.
+    /// CPUs that each of them must have.
     pub cpus_per_rank: NonZeroU32,
-    /// CPUs that it has.
+    /// CPUs of the node.
     pub cpus: u32,
 }
 
 impl PlacementRequest {
-    /// Refuses a node of so many CPUs these ranks, if they shall not share any.
+    /// Refuses these ranks on a node with `cpus` CPUs, if ranks must not share CPUs.
     ///
     /// # Errors
     /// Returns the refusal.
@@ -189,8 +189,8 @@ impl PlacementRequest {
         }
     }
 
-    /// Number of slots on `hosts`, which have these ranks: those that the hostfile gives them, or the bound of each node, or a slot for
-    /// each of its `cpus`. A node of which nothing is known has slots for its ranks alone.
+    /// Returns the number of slots on `hosts`, which have these ranks. The slots of a node are its slots in the hostfile, the maximum
+    /// number of ranks of a node, or one for each of its `cpus`. A node without data has slots only for its ranks.
     pub fn slots<'a>(
         &self,
         hosts: impl IntoIterator<Item = (&'a str, u32)>,
@@ -211,10 +211,10 @@ impl PlacementRequest {
         hosts.into_iter().map(slots).fold(0, u32::saturating_add)
     }
 
-    /// The same request after it was placed on `hosts`: placed once more, in the same allocation, it has the same places, or is refused
-    /// because one of these nodes is not ready any more.
+    /// Restricts a placed request to `hosts`. A second placement in the same allocation then gives the same places. It is refused if one of
+    /// these nodes is no longer ready.
     pub fn pin(&mut self, hosts: Vec<String>) {
-        // A hostfile chooses the same nodes again, for none that it does not name takes the place of one that it does.
+        // A hostfile selects the same nodes again: a node that it does not name never replaces one of its nodes.
         if !matches!(self.candidates, Candidates::Hostfile(_)) {
             (self.candidates, self.relative) = (Candidates::Listed(hosts), 0);
         }
@@ -229,11 +229,11 @@ pub enum Candidates {
     All,
     /// These nodes, in this order.
     Listed(Vec<String>),
-    /// The nodes of a hostfile, in this order, with room for so many ranks; a node may come again.
+    /// The nodes of a hostfile, in this order, each with a number of slots. A node may occur several times.
     Hostfile(Vec<HostSlots>),
 }
 
-/// Shares of `size` ranks on `nodes` nodes that differ by one at most, the greater ones first: 10 on 3 are 4 + 3 + 3.
+/// Returns the shares of `size` ranks on `nodes` nodes. They differ by at most one, the greater ones first: 10 on 3 are 4 + 3 + 3.
 pub fn even_shares(size: u32, nodes: usize) -> Vec<u32> {
     let nodes = nodes as u32;
     (0..nodes).map(|node| size / nodes + u32::from(node < size % nodes)).collect()
@@ -244,7 +244,7 @@ pub fn even_shares(size: u32, nodes: usize) -> Vec<u32> {
 pub struct HostSlots {
     /// The node.
     pub node: String,
-    /// Number of ranks that it takes.
+    /// Maximum number of its ranks from this line.
     pub slots: NonZeroU32,
 }
 
@@ -253,25 +253,25 @@ pub struct HostSlots {
 pub enum Distribution {
     /// Consecutive ranks share a node.
     Block,
-    /// Consecutive ranks sit on different nodes.
+    /// Consecutive ranks are on different nodes.
     Cyclic,
-    /// So many consecutive ranks share a node, the next ones are on the next node, and behind the last node the first has its turn again.
+    /// This many consecutive ranks share a node, and the next ranks are on the next node. After the last node, the first node is next.
     Plane(NonZeroU32),
 }
 
-/// Numbering of ranks among nodes that have so many of them.
+/// Numbering of ranks among nodes with given numbers of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Numbering {
     /// Consecutive ranks share a node.
     NodeByNode,
-    /// Consecutive ranks sit on different nodes, as long as these have ranks left.
+    /// Consecutive ranks are on different nodes, as long as these have ranks left.
     InTurn,
 }
 
-/// Nodes and ranks that a placement has decided on.
+/// Nodes and ranks that a placement has selected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
-    /// The nodes that take part, in node order.
+    /// The participating nodes, in node order.
     pub hosts: Vec<String>,
     /// Number of ranks of each program.
     pub ranks: Vec<u32>,
@@ -289,18 +289,18 @@ pub enum PlaceError {
         if last.0 == 0 { "rank 0 alone".to_owned() } else { format!("ranks 0 to {last}") }
     )]
     NoSuchRank {
-        /// The rank asked for.
+        /// The requested rank.
         rank: Rank,
-        /// The last rank there is.
+        /// The last rank of the launch.
         last: Rank,
     },
-    /// The launch's id makes no job id.
+    /// The launch's id is invalid in a job id.
     #[error(transparent)]
     JobId(#[from] JobIdError),
 }
 
 impl LaunchRequest {
-    /// Checks that the rank that reads standard input, if one does, is among `size` ranks.
+    /// Checks that the rank that reads standard input, if any, is among `size` ranks.
     ///
     /// # Errors
     /// Fails with [`PlaceError::NoSuchRank`].
@@ -313,11 +313,11 @@ impl LaunchRequest {
         }
     }
 
-    /// Gives every rank its place. The assignment has a number of ranks for each program; `slots` counts those of its nodes, where they are
-    /// asked for.
+    /// Assigns a place to every rank. The assignment has a number of ranks for each program. `slots` counts the slots of its nodes, if they
+    /// are needed.
     ///
     /// # Errors
-    /// Refuses a reader of standard input that is not among the ranks, and an id that makes no job id.
+    /// Refuses a reader of standard input that is not among the ranks, and an id that is invalid in a job id.
     pub fn place(
         self,
         launch_id: String,
@@ -421,7 +421,7 @@ mod tests {
         let line = |node: &str, slots| HostSlots { node: node.to_owned(), slots: NonZeroU32::new(slots).unwrap() };
         check(Candidates::Hostfile(vec![line("a", 3), line("b", 1), line("a", 2), line("c", 9)]), None, 7);
         check(Candidates::All, Some(4), 8);
-        // Nothing is known of b but its ranks.
+        // Only the ranks of b are known.
         check(Candidates::All, None, 10);
     }
 

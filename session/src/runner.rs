@@ -7,8 +7,8 @@
 //! launch ──control────────────┤     (pure)             ├──looks──> servers, /proc, answered at once
 //! pumps ──ends of outputs─────┘                        └──sweep, drain──> the end
 //! ```
-//! One task runs the loop. Beside it run one task per connection (in the PMI drivers), one per output stream, one per process (to
-//! reap it), one per reader of standard input.
+//! One task runs the loop. Other tasks are: one per connection (in the PMI drivers), one per output stream, one per process (to reap
+//! it), one per reader of standard input.
 
 mod clean_up;
 mod contact;
@@ -79,25 +79,25 @@ use crate::machine::{Began, Phase, SessionMachine};
 use crate::session_io::{Control, HostProcess, SessionIo, StdinSource};
 use crate::spec::SessionSpec;
 
-/// Largest number of events that wait for room before texts of ranks are no longer taken.
+/// Maximum number of waiting events. Above it, texts of ranks are not accepted.
 const OUTBOX_MAX: usize = 256;
 
-/// Largest number of calls of servers that wait to be looked at.
+/// Maximum number of waiting calls of servers.
 const CALLS_MAX: usize = 16;
 
-/// Longest time without a look at the clock.
+/// Maximum time between two checks of the clock.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// Runs one node's part of a launch: starts its ranks, serves them PMI, passes on their output, reaps them.
+/// Runs one node's part of a launch: starts its ranks, serves PMI, forwards their output, reaps them.
 ///
-/// Returns when the last process of the launch on this node is gone. Whatever goes wrong is reported as the report's cause.
-/// Needs a tokio runtime with I/O and time.
+/// Returns when the last process of the launch on this node is gone. Every failure is reported as the report's cause. Needs a tokio
+/// runtime with I/O and time.
 pub async fn run(spec: SessionSpec, io: SessionIo) -> Report {
-    // Its state is tens of KiB. A future that contains it has several copies of it, each on pages that are touched for the first time.
+    // Its state is tens of KiB. A future that contains it has several copies of it, and each copy touches new pages.
     Box::pin(Runner::new(Arc::new(spec), io).run()).await
 }
 
-/// A session that runs.
+/// A running session.
 struct Runner {
     spec: Arc<SessionSpec>,
     io: SessionIo,
@@ -106,14 +106,14 @@ struct Runner {
     contact: Contact,
     orphans: OrphanReaping,
     node: NodeFacts,
-    /// `None` where the system lets nothing be started.
+    /// `None` if the system lets the session start no process.
     processes: Option<Processes>,
-    /// Commands of jobs that were prepared and whose ranks are not started yet.
+    /// Commands of prepared jobs before the start of their ranks.
     commands: HashMap<JobNumber, Vec<RankCommand>>,
     prepared: BTreeMap<JobNumber, PreparedJob>,
     input_files: InputFiles,
     directories: Directories,
-    /// True once a rank was told of that has other CPUs than planned.
+    /// True once a rank with other CPUs than planned was reported.
     tells_of_cpus: bool,
     spawns: OpenSpawns,
     tells: OpenTells,
@@ -124,28 +124,28 @@ struct Runner {
     outputs: Outputs,
     stdin: StdinFeed,
     resources: Resources,
-    /// Tasks that remove what ranks wanted removed.
+    /// Tasks for removals that ranks have requested.
     removals: JoinSet<()>,
-    /// Events that wait for room; output goes its own way.
+    /// Events that wait for room; output has its own channel.
     outbox: VecDeque<Event>,
     control: ControlState,
 }
 
-/// Receivers of what comes from processes and servers.
+/// Receivers of messages from processes and servers.
 struct Inputs {
     starts: mpsc::UnboundedReceiver<Start>,
     exits: mpsc::UnboundedReceiver<(SlotId, RankExit)>,
-    /// As many come as there are looks of the watch, a handful.
+    /// Bounded by the number of looks of the watch, a handful.
     silent: mpsc::UnboundedReceiver<(WatchLook, SilentSeen)>,
-    /// As many wait there as their server takes.
+    /// Bounded by the number of texts that their server accepts.
     texts: mpsc::UnboundedReceiver<Said>,
     calls: mpsc::Receiver<SessionCall>,
-    /// As many wait there as there are ranks, at most.
+    /// Bounded by the number of ranks.
     deaths: mpsc::UnboundedReceiver<Died>,
     files: mpsc::UnboundedReceiver<Vec<PathBuf>>,
 }
 
-/// Requests of ranks for new jobs that are not answered.
+/// Unanswered requests of ranks for new jobs.
 #[derive(Default)]
 struct OpenSpawns {
     replies: HashMap<SpawnTicket, SpawnReply>,
@@ -160,7 +160,7 @@ impl OpenSpawns {
     }
 }
 
-/// State of the channel by which the launch asks for things.
+/// State of the control channel of the launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ControlState {
     Open,
@@ -170,37 +170,37 @@ enum ControlState {
 
 /// Input of a session.
 enum SessionInput {
-    /// Files for standard input were opened, or cannot be.
+    /// Files for standard input were opened, or could not be.
     InputFiles(OpenedFiles),
     /// A start has succeeded or failed.
     Start(Start),
-    /// A PMI server says that its job must end.
+    /// The reason of a PMI server to end its job.
     EndReason(JobNumber, EndReason),
-    /// A server says that a rank of this node has died, and that the others go on without it.
+    /// A server reports that a rank of this node has died, and that the other ranks continue.
     Died(Died),
-    /// A rank has registered files that are to be removed at its end.
+    /// A rank has registered files for removal at its end.
     Files(Vec<PathBuf>),
-    /// A server wants something of the session.
+    /// A call of a server to the session.
     Call(SessionCall),
-    /// A resource of a rank was looked at, or removed.
+    /// A resource of a rank was inspected or removed.
     Resource(ResourceNews),
-    /// A rank wrote something through its server.
+    /// Text that a rank wrote through its server.
     Text(Said),
-    /// The launch wants something; `None` when it is gone.
+    /// Control message of the launch; `None` when the launch is gone.
     Control(Option<Control>),
     /// A process was reaped.
     Exit(SlotId, RankExit),
     /// One of a rank's output streams has ended.
     OutputEnd(SlotId),
-    /// Other nodes need this one longer than before, or less long.
+    /// The need of other nodes for this node has changed.
     NeedChanged,
-    /// Silent ranks were looked at.
+    /// Silent ranks were inspected.
     Silent(WatchLook, SilentSeen),
-    /// Call stacks of ranks were looked at.
+    /// Call stacks of ranks were read.
     Stacks(StackLook, Vec<(SlotId, String)>),
-    /// The launch takes events again.
+    /// The launch accepts events again.
     Room,
-    /// The time of the machine's next step has come.
+    /// The time of the machine's next step is reached.
     Time,
 }
 
@@ -263,7 +263,7 @@ impl Runner {
         }
     }
 
-    /// Waits for the next input. Causes come before what follows from them: starts, then reasons to end, then exits.
+    /// Waits for the next input. Causes are received before their consequences: starts, then reasons to end, then exits.
     async fn next_input(&mut self) -> SessionInput {
         let wake = self.machine.next_wake().map_or_else(|| Instant::now() + IDLE, Instant::from_std);
         let wake = self.orphans.wake(self.contact.wake(wake));
@@ -342,7 +342,7 @@ impl Runner {
         }
     }
 
-    /// Carries out all effects, those included that follow from answers.
+    /// Carries out all effects, including effects of answers.
     fn carry_out(&mut self) {
         while let Some(effect) = self.machine.poll_effect() {
             match effect {
@@ -377,22 +377,22 @@ impl Runner {
                 Effect::Report(event) => self.outbox.push_back(event),
                 Effect::Alarm(cause) => {
                     if let Some(alarm) = self.io.alarm.take() {
-                        // A receiver that is gone gets it with the events.
+                        // If the receiver is gone, the cause still arrives with the events.
                         let _ = alarm.send(cause);
                     }
                 }
                 Effect::AnswerSpawn { ticket, outcome } => {
                     if let Some(reply) = self.spawns.replies.remove(&ticket) {
-                        // The rank that asked may be gone.
+                        // The requesting rank may be gone.
                         let _ = reply.send(outcome);
                     }
                 }
                 Effect::Tell { ticket, told } => self.tells.answer(ticket, told),
                 Effect::Look(look) => self.look(look),
-                // A process that has other work as well does that as before.
+                // A process that has other work does not give way.
                 Effect::GiveWay if self.io.process == HostProcess::Dedicated => give_way(),
                 Effect::GiveWay => {}
-                // These end the loop, and are awaited there.
+                // These end the loop, and are awaited after it.
                 Effect::Sweep | Effect::DrainOutputs => {}
             }
         }
@@ -402,7 +402,7 @@ impl Runner {
         if call.job().is_some_and(|job| !self.machine.jobs().knows(job)) {
             return;
         }
-        // Who asked may be gone.
+        // The caller may be gone.
         match call {
             SessionCall::Spawn(call) => self.on_spawn_call(call),
             SessionCall::NotSpawned { job, rank, reason } => self.machine.on_not_spawned(job, rank, reason),
@@ -438,7 +438,7 @@ impl Runner {
         }
         self.remove_resources(slot);
         let reached = self.servers.reached(job, local);
-        // It must be known before the last exit is.
+        // The need must be set before the last exit.
         self.machine.on_need(self.servers.need().now(), Instant::now().into_std());
         let others = self.unreported_ends(reasons.iter().map(|(_, reason)| reason));
         let end = UnreportedEnd { slot, exit, reached };
@@ -448,7 +448,7 @@ impl Runner {
         }
     }
 
-    /// Sends what waits in the outbox, as far as there is room.
+    /// Sends waiting events from the outbox, as far as there is room.
     fn send_events(&mut self) {
         while let Some(event) = self.outbox.pop_front() {
             if let Err(TrySendError::Full(event)) = self.io.events.try_send(event) {

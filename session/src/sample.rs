@@ -1,4 +1,4 @@
-//! Specs that tests begin with.
+//! Specs for tests.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use pmi_core::job::{Job, Placement};
 use crate::settings::{LaunchSettings, StdinTarget};
 use crate::spec::{AppSpec, LaunchSecret, SessionSpec};
 
-/// Spec of node 0 of a launch with so many ranks on each node.
+/// Spec of node 0 of a launch with these numbers of ranks on its nodes.
 pub(crate) fn spec_on(counts: &[u32]) -> Arc<SessionSpec> {
     let id = JobId::new("kvs_1_0").unwrap();
     let job = Job { placement: Placement::block(counts), ..Job::on_one_node(id, counts.iter().sum()) };

@@ -1,4 +1,4 @@
-//! The connections of a session to its host: everything that a spec cannot carry.
+//! The connections of a session to its host: everything that a spec cannot contain.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -28,47 +28,47 @@ use crate::spec::SessionSpec;
 
 /// Connections of a session.
 pub struct SessionIo {
-    /// Way to the launch's other nodes.
+    /// Connection to the launch's other nodes.
     pub nodes: Arc<dyn Nodes>,
-    /// Services that ranks ask of their launcher: names; and new jobs, if it says that it starts them. Then this node's part of each, its
-    /// own ranks' children among them, is ordered by [`Control::Spawn`]; else the session starts new jobs by itself, here.
+    /// Services that ranks request from their launcher: names, and new jobs if the launcher starts them. In that case [`Control::Spawn`]
+    /// orders this node's part of each job, including jobs of its own ranks. Otherwise the session starts new jobs itself, here.
     pub services: Arc<dyn Services>,
-    /// Receiver of events. While events are not taken, the ranks' output is not read.
+    /// Receiver of events. While it receives none, the session does not read the ranks' output.
     pub events: mpsc::Sender<Event>,
     /// Receiver of the first cause, which is sent at once, ahead of events that wait for room.
     pub alarm: Option<oneshot::Sender<Cause>>,
-    /// Requests to the session. When all senders are gone, the session ends its ranks.
+    /// Requests to the session. When all senders are dropped, the session ends its ranks.
     pub control: mpsc::Receiver<Control>,
     /// Source of the launch's standard input.
     pub stdin: StdinSource,
-    /// Receiver of every PMI message, when the user wants a trace.
+    /// Receiver of every PMI message, if the user wants a trace.
     pub trace: Option<TraceSink>,
     /// Mark of the launch's processes; its value is the spec's launch id.
     pub tag: LaunchTag,
-    /// Fabric of this node of a cluster. Without one, ranks inherit what an outer launcher gave.
+    /// Fabric of this cluster node. Without one, ranks inherit the fabric of an outer launcher.
     pub fabric: Option<NodeFabric>,
-    /// True if ranks are told the file with the node's topology by their environment as well, for libraries that cannot ask.
+    /// True if the environment of ranks also names the file with the node's topology, for libraries that cannot request it.
     pub topology_in_environment: bool,
-    /// Process that ends the launch should this process be killed.
+    /// Process that ends the launch if this process is killed.
     pub keeper: Option<Keeper>,
-    /// Use of this process, which decides whose its orphans are.
+    /// Use of this process, which decides about the ownership of its orphans.
     pub process: HostProcess,
-    /// Where the launched ranks take part in the set of the launch, where that is told by their environment.
+    /// Contact of the launch's set, if the launched ranks get it by their environment.
     pub set: Option<Contact>,
-    /// Where that set finds the communicators that ranks here are in.
+    /// Source of the communicators of ranks here, for that set.
     pub communicators: CommunicatorSource,
-    /// Control group that has this process and all that it starts in it, but for the keeper; where there is one.
+    /// Control group with this process and all processes that it starts, except the keeper; `None` without such a group.
     pub cgroup: Option<OwnCgroup>,
-    /// Way in which ranks are started; `None` for a [`rank_spawner::Spawner`].
+    /// Method to start ranks; `None` for a [`rank_spawner::Spawner`].
     pub spawner: Option<Box<dyn RankSpawner>>,
 }
 
 impl SessionIo {
-    /// Connections of a session on this node alone, whose ranks have no input, and no names or new jobs of their launcher. Every field may
-    /// be set to something else.
+    /// Connections of a session on this node alone. Its ranks have no input, and get no names or new jobs from their launcher. Every field
+    /// can be changed.
     ///
     /// # Errors
-    /// Fails if the launch's id is none.
+    /// Fails if the launch's id is invalid.
     pub fn on_one_node(
         spec: &SessionSpec,
         events: mpsc::Sender<Event>,
@@ -98,53 +98,53 @@ impl SessionIo {
 /// Use of the process in which a session runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostProcess {
-    /// Subreaper that serves this launch alone: every child of it, other than the keeper, belongs to the launch.
+    /// Subreaper that serves this launch alone: every child of it, except the keeper, belongs to the launch.
     Dedicated,
-    /// Process with children that belong to others. Of its orphans, and of those that fell to a process above
-    /// it, those belong to the launch that carry its mark: it has one session of a launch at a time.
+    /// Process with children outside of the launch. Orphans can become its children, or children of a process above it. They belong to the
+    /// launch if they have its mark. So the process has one session of a launch at a time.
     Shared,
 }
 
-/// Way to the launch's other nodes.
+/// Connection to the launch's other nodes.
 #[async_trait]
 pub trait Nodes: Send + Sync {
-    /// Returns the fences of one job, among the nodes that hold its ranks.
+    /// Returns the fences of one job, among the nodes that have its ranks.
     fn fence(&self, job: &Job) -> Arc<dyn Fence>;
 
-    /// Ranks of a job have died, and the others go on: its fences are among the nodes that have a living rank.
+    /// Ranks of a job have died, and the other ranks continue. Fences of the job are now among the nodes that have a living rank.
     fn ranks_died(&self, job: &Job, deaths: &[Death]) {
         let _ = (job, deaths);
     }
 
-    /// All ranks of a job have ended, on all nodes: nothing of it is needed any more.
+    /// All ranks of a job have ended, on all nodes: no state of the job is needed any more.
     fn job_over(&self, job: &Job) {
         let _ = job;
     }
 
-    /// Number of links to other nodes that are being opened, over which this node has something to send; `None` if there never are any.
+    /// Returns the number of links that are being opened and on which this node has data to send; `None` if there never are any.
     fn opening(&self) -> Option<watch::Receiver<usize>> {
         None
     }
 
-    /// A node is lost to the launch: whatever its session says from now on does not count.
+    /// The launch has lost a node: messages of its session are ignored from now on.
     fn cut_off(&self, node: NodeIndex) {
         let _ = node;
     }
 
-    /// Asks the PMI server of another node. Question and answer are opaque to everybody but the two servers.
+    /// Sends a question to the PMI server of another node. Question and answer are opaque to all code except the two servers.
     ///
     /// # Errors
     /// Fails when the node is lost, or has ended its part of the launch.
     async fn ask(&self, node: NodeIndex, question: Bytes) -> Result<Bytes, AskError>;
 }
 
-/// Reason why another node's server gave no answer.
+/// Reason why another node's server did not answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("node {node} gives no answer: {reason}")]
 pub struct AskError {
     /// Node that was asked.
     pub node: NodeIndex,
-    /// Observation, in words.
+    /// Description of the observation.
     pub reason: String,
 }
 
@@ -166,12 +166,12 @@ impl Nodes for Alone {
 /// Source of a launch's standard input.
 #[derive(Debug)]
 pub enum StdinSource {
-    /// No input: readers see its end at once.
+    /// No input: readers get its end at once.
     Empty,
-    /// A file, pipe or socket that the one reading rank is given as its own: bytes that it does not read stay unread. Not for a terminal.
+    /// A file, pipe or socket that the single reading rank gets as its own: bytes that it does not read stay unread. Not for a terminal.
     Direct(OwnedFd),
-    /// Pieces that the session passes on to every reading rank; closed at the end of the input. A reader that lags behind by more than
-    /// 64 MiB holds the input back for as long as it still reads; one that has not read a byte for 10 s by then loses its input, which
+    /// Pieces that the session passes to every reading rank; closed at the end of the input. A reader that lags by more than 64 MiB
+    /// delays the input as long as it still reads. If it has not read a byte for 10 s by then, it loses its input, which
     /// [`crate::event::Notice::StdinClosed`] reports.
     Stream(mpsc::Receiver<Bytes>),
 }
@@ -181,7 +181,7 @@ pub enum StdinSource {
 pub struct Told {
     /// Every rank of this node.
     pub ranks: Vec<RankProgress>,
-    /// Call stacks of those that run, if they were asked for.
+    /// Call stacks of the running ranks, if requested.
     pub stacks: Option<Vec<RankStack>>,
 }
 
@@ -191,51 +191,52 @@ pub struct Told {
 pub enum Control {
     /// Send this signal to every rank's process group.
     Signal(i32),
-    /// Send this signal to the process groups of those of these ranks that are here.
+    /// Send this signal to the process groups of these ranks, as far as they are here.
     SignalRanks(i32, RankRanges),
-    /// The user's terminal has this size now, and the rank's shall have it.
+    /// The user's terminal has this size now: give it to the rank's terminal.
     ResizeTerminal(TerminalSize),
-    /// End in order because the user sent this signal: it goes to the ranks, then SIGTERM, and SIGKILL when they take too long.
+    /// End in order because the user sent this signal. Ranks receive the signal, then SIGTERM, and SIGKILL if they take too long.
     End(i32),
-    /// End now: SIGKILL. Counts as ended by this signal if nothing ended the launch before.
+    /// End now: SIGKILL. Counts as ended by this signal if there is no earlier cause.
     Kill(i32),
-    /// End in order because somebody other than the client that follows it had it ended, for this reason.
+    /// End in order at the request of a caller other than the client that follows the launch.
     Abort {
-        /// Who, such as `user 1000`.
+        /// The caller, such as `user 1000`.
         who: String,
         /// Reason; may be empty.
         reason: String,
     },
-    /// The launch failed on another node, where its cause is: end the ranks here, and give no cause.
+    /// The launch failed on another node, which has the cause: end the ranks here, and report no cause.
     GiveUp,
     /// Start this node's part of a job that a rank of the launch spawned; answered by [`Event::Spawned`].
     Spawn(SpawnOrder),
-    /// The job could not be started on all its nodes: kill its ranks here, whose ends then say nothing about the launch.
+    /// The job could not be started on all its nodes: kill its ranks here. Their exits do not count for the launch.
     Disown(JobId),
-    /// All ranks of a spawned job have ended, on all nodes: nothing of it is needed any more.
+    /// All ranks of a spawned job have ended, on all nodes: no state of the job is needed any more.
     JobOver(JobId),
     /// Report the progress of each rank; answered by [`Event::Progress`] with the same number.
     AskProgress(u64),
-    /// The same, with what the processes of each rank use.
+    /// The same, with the resources that the processes of each rank use.
     AskUsage(u64),
-    /// The same, with the call stacks of all ranks that run; answered when these were looked at.
+    /// The same, with the call stacks of all running ranks; answered when these were read.
     AskStacks(u64),
-    /// Others wait for those of these ranks that are here: report their call stacks.
+    /// Other ranks wait for these ranks: report the call stacks of the ones that are here.
     LookAtStacks(RankRanges),
-    /// These ranks have died, and the others go on without them: tell the ranks here. Those of this node are passed over.
+    /// These ranks have died, and the other ranks continue: notify the ranks here. Ranks of this node are skipped.
     Deaths(Vec<Death>),
-    /// The node of this index is lost to the launch: nothing is exchanged with it any more.
+    /// The launch has lost the node with this index: nothing is exchanged with it any more.
     CutOff(NodeIndex),
-    /// No job will be spawned here any more: a session that has no ranks, and waits for some, may end.
+    /// No job will be spawned here any more: a session without ranks that waits for spawned jobs may end.
     Release,
-    /// Another session, or this one for others, wants to know what the ranks here do; dropped without an answer if they are over.
+    /// Send the progress of the ranks here to another session, or to this one for other sessions. Dropped without an answer if the ranks
+    /// are over.
     Tell {
         /// Extent of the answer.
         detail: GatherDetail,
         /// Receiver of the answer.
         reply: oneshot::Sender<Told>,
     },
-    /// A question of another node's server to this one's; see [`Nodes::ask`].
+    /// A question of another node's server to this node's server; see [`Nodes::ask`].
     Question {
         /// The question, as the other server wrote it.
         question: Bytes,
@@ -249,7 +250,7 @@ mod tests {
     use super::*;
     use crate::sample::spec_on;
 
-    /// It has been 28 KiB, and hosts that contain it several times that.
+    /// It was 28 KiB, and futures of hosts that contain it were several times larger.
     #[test]
     fn the_future_of_a_session_is_small() {
         let spec = (*spec_on(&[2])).clone();

@@ -1,4 +1,4 @@
-//! A session in a process of its own, under its user: its agent reaches it through one door, and so do other nodes' sessions.
+//! A session in its own process, under the user's uid. The agent and the sessions of other nodes connect to it through one door.
 //!
 //! ```text
 //!              StartSession, commands, answers, questions
@@ -7,10 +7,10 @@
 //!            events (output as far as it has credit), calls, replies, report
 //! ```
 //!
-//! The process begins as the fork server's user and waits at its [`door`] for its order, which the fork server has looked at, and for the
-//! agent's connection. It becomes the user that the fork server names before it looks at anything that a user wrote, or an agent. When the
-//! connection ends, the session goes on, waits for another agent at the door, and ends the launch here when none has come in time, or the
-//! door is closed.
+//! The process starts as the fork server's user. At its [`door`] it waits for its order, which the fork server has checked, and for the
+//! agent's connection. It changes to the user that the fork server names before it reads any data from a user or an agent. When the
+//! connection ends, the session continues and waits for another agent at the door. It ends the launch on this node if no agent connects in
+//! time, or if the door is closed.
 
 mod agent_calls;
 mod confirmations;
@@ -63,56 +63,56 @@ use crate::timeouts;
 use crate::wire::order::StartOrder;
 use crate::wire::{self, WireError};
 
-/// Name of a session process in the list of `ps`.
+/// Name of a session process in the output of `ps`.
 const NAME: &std::ffi::CStr = c"lattice-session";
 
-/// Number of events that may wait between the session and the socket, beyond those that wait for credit.
+/// Capacity of the event queue between the session and the socket. Events that wait for credit do not count.
 const EVENTS: usize = 64;
 
-/// Terms of all sessions of a node, set before its fork server was made.
+/// Settings of all sessions of a node, fixed before the fork server starts.
 #[derive(Clone, Debug)]
 pub struct Terms {
     /// True if the user's programs may gain privileges by setuid bits.
     pub setuid_programs: bool,
-    /// Limits to set while that is still allowed.
+    /// Limits that the process sets while it still has the privilege.
     pub limits: Vec<Limit>,
-    /// Time that the session lives without an agent.
+    /// Time for which the session continues without an agent.
     pub agent_lease: Duration,
-    /// PAM service by which users come in; `None` where none is asked.
+    /// PAM service that opens the user's PAM session; `None` without PAM.
     pub pam: Option<PamTerms>,
     /// See [`SessionIo::topology_in_environment`](crate::session_io::SessionIo::topology_in_environment).
     pub topology_in_environment: bool,
-    /// Begins the log of the process, which has become the user by then and may have threads; the result is dropped when the session is over.
+    /// Starts the log of the process, after the change to the user. It may start threads. The result is dropped when the session is over.
     pub log: fn() -> Box<dyn Any>,
 }
 
 impl Terms {
-    /// Times that links to sessions of other nodes take.
+    /// Timeouts of links to sessions of other nodes.
     fn link_times(&self) -> LinkTimes {
         let pam_timeout = self.pam.as_ref().map(|pam| pam.within);
         LinkTimes { agent_lease: self.agent_lease, answer: timeouts::link_answer(pam_timeout) }
     }
 }
 
-/// Times for which a session waits for others.
+/// Timeouts of a session for sessions of other nodes.
 #[derive(Clone, Copy, Debug)]
 struct LinkTimes {
-    /// Time that sessions live without an agent.
+    /// Time for which sessions continue without an agent.
     agent_lease: Duration,
-    /// Time for a session that is called to answer.
+    /// Time for a called session to answer.
     answer: Duration,
 }
 
-/// Terms of the PAM sessions of a node.
+/// Settings of the PAM sessions of a node.
 #[derive(Clone, Debug)]
 pub struct PamTerms {
     /// Name of the service.
     pub service: String,
-    /// Time that opening a session may take.
+    /// Time limit for opening a session.
     pub within: Duration,
 }
 
-/// Reason why a session did not begin; reported as the first cause of the launch.
+/// Reason why a session did not start. It is reported as the first cause of the launch.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
     #[error(transparent)]
@@ -129,18 +129,20 @@ enum Refusal {
     System(#[from] io::Error),
 }
 
-/// Work for which a process stays who it is: the user for whom, the order, and the agent's connection, for the answer.
+/// Work of a process that keeps its user. The arguments are the user of the order, the order, and the agent's connection, which gets the
+/// answer.
 pub type Errand = Box<dyn Fn(u32, StartOrder, UnixStream)>;
 
-/// The whole life of session processes, and of those that do an errand in place of a session. For [`rank_spawner::ForkServer::fork`].
+/// Returns the main function of session processes, and of processes that run an errand instead of a session. For
+/// [`rank_spawner::ForkServer::fork`].
 pub fn main(terms: Terms, errand: Errand) -> ChildMain {
-    // The agent is gone, or sent what no agent sends: there is nobody to tell.
+    // An error means that the agent is gone or sent an invalid message. No process can receive a report.
     Box::new(move |door, cgroup| drop(live(&terms, &errand, door, cgroup)))
 }
 
 fn live(terms: &Terms, errand: &Errand, door: DescriptorSocket, cgroup: Option<OwnCgroup>) -> io::Result<()> {
     prctl::set_name(NAME)?;
-    // What can be had before it is known for whom, while nobody waits.
+    // This setup does not depend on the user, so it runs before the order arrives. No launch waits for it.
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let _ = Account::of(Uid::effective().as_raw());
     let Some(ordered) = door::order(&door)? else { return Ok(()) };
@@ -160,10 +162,10 @@ fn live(terms: &Terms, errand: &Errand, door: DescriptorSocket, cgroup: Option<O
     match begin(terms, &ordered, pam, &mut socket) {
         Ok(Some(start)) => {
             let _log = (terms.log)();
-            // All tasks run on this thread, and so inside of it.
+            // All tasks run on this thread, so they run within this span.
             let _launch = tracing::error_span!("session", launch = start.launch_id()).entered();
             let result = runtime.block_on(start.serve(socket, door, cgroup, terms));
-            // A thread that is stuck in a system call is left behind.
+            // A thread that is stuck in a system call is abandoned.
             runtime.shutdown_background();
             result
         }
@@ -172,7 +174,7 @@ fn live(terms: &Terms, errand: &Errand, door: DescriptorSocket, cgroup: Option<O
     }
 }
 
-/// Becomes the user, once PAM has let him in, then reads the launch; `None` if the agent has gone meanwhile.
+/// Changes to the user after PAM has accepted the user, then reads the launch; `None` if the agent has disconnected.
 fn begin(
     terms: &Terms,
     ordered: &Ordered,
@@ -181,13 +183,13 @@ fn begin(
 ) -> Result<Option<Start>, Refusal> {
     let privileges = Privileges { setuid_programs: terms.setuid_programs, limits: terms.limits.clone() };
     let account = Account::of(ordered.admitted.uid).or_else(|error| match error {
-        // Somebody without an entry can still be who they are.
+        // A user without an account entry can run as the user of this process.
         AccountError::Unknown { uid } if uid == Uid::effective().as_raw() => Ok(nameless(uid)),
         error => Err(error),
     })?;
     let session = pam.map(|(terms, process)| let_in(terms, process, &account)).transpose()?.unwrap_or_default();
     become_user(&account, &privileges)?;
-    // The order has the key of the launch's links. The system may have taken the change of the user for a reason to dump again.
+    // The order has the key of the launch's links. The kernel may have made the process dumpable again when it changed its user.
     keep_out_of_core_dumps()?;
     let Some(start) = read_frame(socket)? else { return Ok(None) };
     let order = StartOrder::decode(ordered.order.read()?)?;
@@ -212,7 +214,7 @@ fn nameless(uid: u32) -> Account {
     Account { uid, gid, name: uid.to_string(), home: "/".into(), shell: "/bin/sh".into() }
 }
 
-/// Reports that no rank was started, in the events of a session that failed at once.
+/// Reports that no rank was started. The agent receives the events of a session that failed at once.
 fn tell_refusal(socket: &mut UnixStream, host: &str, refusal: &Refusal) -> io::Result<()> {
     let kind = CauseKind::NotStarted { reason: refusal.to_string(), class: StartClass::System };
     let cause = Cause { host: host.to_owned(), kind };

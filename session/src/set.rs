@@ -1,15 +1,16 @@
-//! The set of a launch, or of a tool, on one machine without daemons: founded when it is first needed, found by others through the
+//! The set of a launch, or of a tool, on one machine without daemons. It is created at its first use. Other launches find it in the
 //! directory of the user's sets.
 //!
 //! ```text
 //!                 ┌─ names: a table of the launch, and files of the directory for other launches of the user
-//! OwnSet ─founds─>│─ meetings: one of the launches that meet brings all together    <──┐ connections of other sets,
-//!  Services       └─ member: calls, by links to the roots of other sets             <──┘ greeted (`connection`)
+//! OwnSet ─creates>│─ meetings: one launch of a meeting coordinates all of them            <──┐ connections of other sets,
+//!  Services       └─ member: calls, by links to the roots of other sets                   <──┘ greeted (`connection`)
 //! ```
-//! On a cluster the API server has names, meetings and the directory; the set of a launch is a member in each session (`on_cluster`).
+//! On a cluster, the API server has the names, the meetings and the directory. Each session has one member of the launch's set
+//! (`on_cluster`).
 //!
-//! A set that nobody needs costs nothing: its file, its socket and its task are made by the first name, meeting or call, or when another process
-//! of the user looks for sets ([`OwnSet::found_on_demand`]).
+//! An unused set has no costs. The first name, meeting or call creates its file, its socket and its task. Another process of the user that
+//! looks for sets also creates them ([`OwnSet::found_on_demand`]).
 
 mod communicators;
 mod connection;
@@ -52,21 +53,21 @@ use crate::blocking::begin;
 use crate::names::LaunchNames;
 use crate::rendezvous::Rendezvous;
 
-/// Time after a failed accept before the next one.
+/// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Time that the removal of a set's file may take, on a file system that hangs say.
+/// Timeout for the removal of a set's file, for example on a file system that hangs.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Most connections of others that are greeted or served at a time.
+/// Limit of connections that are greeted or served at a time.
 const CONNECTIONS_MAX: usize = 1024;
 
-/// Failure to found a set, or to look for others.
+/// Failure to create a set, or to find other sets.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetError {
-    /// The directory cannot be used.
+    /// The directory is not usable.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     #[error("cannot take connections of other sets: {0}")]
     Socket(#[source] io::Error),
     /// The runtime is ending.
@@ -79,22 +80,22 @@ pub enum SetError {
 pub struct OwnSet(Arc<Shared>);
 
 struct Shared {
-    /// The directory, unless nobody says where it is.
+    /// Path of the directory; `None` if it is unknown.
     place: Option<PathBuf>,
     facts: SetFacts,
-    /// Held while the set is founded, which blocks.
+    /// Locked while the set is created, which blocks.
     founded: Mutex<Option<Arc<Founded>>>,
-    /// Names of the launch; held while the directory is changed, which blocks, and taken before `founded`.
+    /// Names of the launch. Locked while the directory is changed, which blocks. Must be locked before `founded`.
     names: Mutex<LaunchNames>,
-    /// Wakes lookups when a rank of the launch has published a name.
+    /// Wakes lookups after a rank of the launch has published a name.
     published: Notify,
     rendezvous: Rendezvous,
     communicators: CommunicatorSource,
-    /// Number of guests that have come.
+    /// Number of guests so far.
     guests: AtomicU32,
 }
 
-/// Parts of a set that is founded.
+/// Parts of a set that was created.
 struct Founded {
     directory: Directory,
     record: SetRecord,
@@ -103,7 +104,7 @@ struct Founded {
 }
 
 impl OwnSet {
-    /// A set that is not founded yet; `place` is the directory of the user's sets.
+    /// Returns a set that is not created yet. `place` is the directory of the user's sets.
     pub fn new(place: Option<PathBuf>, facts: SetFacts) -> Self {
         let (founded, names, rendezvous) = (Mutex::default(), Mutex::default(), Rendezvous::default());
         let (communicators, guests) = (CommunicatorSource::default(), AtomicU32::new(0));
@@ -111,21 +112,22 @@ impl OwnSet {
         Self(Arc::new(Shared { place, facts, founded, names, published, rendezvous, communicators, guests }))
     }
 
-    /// Source of what the set tells of communicators, to be followed by the session of its ranks.
+    /// Source of the set's data about communicators. The session of the ranks must follow it.
     pub fn communicators(&self) -> CommunicatorSource {
         self.0.communicators.clone()
     }
 
-    /// Founds the set, unless it is already; returns its record.
+    /// Creates the set if it does not exist. Returns its record.
     ///
     /// # Errors
-    /// Fails if the directory or a socket cannot be used.
+    /// Fails if the directory or a socket is not usable.
     pub async fn found(&self) -> Result<SetRecord, SetError> {
         Ok(self.founded().await?.record.clone())
     }
 
-    /// Founds the set of a launch when somebody looks for it on this machine, or so much time has passed and other machines may share the
-    /// directory: who is there cannot ask. Where it cannot be founded, others do not see it, and nothing else is wrong.
+    /// Creates the set of a launch when a process on this machine looks for it. Also creates it after `shared_after` if other machines may
+    /// share the directory, because their processes cannot ask. If the creation fails, other launches do not find this one. There is no
+    /// other effect.
     pub async fn found_on_demand(self, shared_after: Duration) {
         let asked = tokio::select! {
             socket = self.asked() => Some(socket),
@@ -134,11 +136,11 @@ impl OwnSet {
         if let Err(error) = self.found().await {
             tracing::info!("other launches do not see this one: {error}");
         }
-        // Its end says that it is founded.
+        // The end of this connection reports that the set exists.
         drop(asked);
     }
 
-    /// Waits for this long; for ever if the directory is this machine's alone.
+    /// Waits for `after`; waits indefinitely if no other machine shares the directory.
     async fn shared(&self, after: Duration) {
         tokio::time::sleep(after).await;
         let place = self.0.place.clone();
@@ -148,7 +150,7 @@ impl OwnSet {
         }
     }
 
-    /// Waits until somebody needs the set; returns the connection that asks for it.
+    /// Waits until a process needs the set. Returns the connection that requests it.
     async fn asked(&self) -> UnixStream {
         let launch = self.0.facts.launch.as_deref().unwrap_or_default();
         let name = connection::abstract_path(&activation::socket_name(launch));
@@ -203,16 +205,16 @@ impl OwnSet {
         }
     }
 
-    /// Calls a method of a process of any set of the user.
+    /// Calls a method of a process in any set of the user.
     ///
     /// # Errors
-    /// Fails as the call does, and with [`CallError::Refused`] if this set cannot be founded.
+    /// Fails like the call, and with [`CallError::Refused`] if this set cannot be created.
     pub async fn call(&self, to: Uid, method: Method, body: Bytes, timeout: Duration) -> Result<Bytes, CallError> {
         let founded = self.founded().await.map_err(|error| CallError::Refused { why: error.to_string() })?;
         founded.member.call(to, method, body, timeout).await
     }
 
-    /// Has the other launches of this user on this machine founded as sets, as far as that takes no more than 3 s.
+    /// Makes the other launches of this user on this machine create their sets, within a limit of 3 s.
     ///
     /// # Errors
     /// Fails if the runtime is ending.
@@ -220,8 +222,8 @@ impl OwnSet {
         blocking(activation::activate_all).await
     }
 
-    /// Sets of the user that live on this machine, and those of other machines that share the directory; in the order of their
-    /// beginnings, this one among them if it is founded.
+    /// Returns the user's living sets on this machine, and the sets of other machines that share the directory. They are in order of
+    /// creation. This set is among them if it was created.
     ///
     /// # Errors
     /// Fails if the directory cannot be read.
@@ -233,7 +235,7 @@ impl OwnSet {
         .await?
     }
 
-    /// Takes the set out of the directory, with the names that it has published. A set that was not founded has nothing to do.
+    /// Removes the set and its published names from the directory. Does nothing for a set that was not created.
     pub async fn leave(self) {
         if self.0.founded.try_lock().is_some_and(|founded| founded.is_none()) {
             return;
@@ -246,19 +248,19 @@ impl OwnSet {
                 founded.directory.remove(&founded.record)
             })
         });
-        // Whatever stays is seen to be of a process that is gone.
+        // Other processes detect that remaining files belong to a process that is gone.
         if let Ok(Ok(Err(error))) = timeout(LEAVE_TIMEOUT, removed).await {
             tracing::warn!("the set of this process stays in its directory: {error}");
         }
     }
 }
 
-/// Does what blocks on a thread of its own.
+/// Runs blocking work on a separate thread.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, SetError> {
     begin(work).await.map_err(|_| SetError::Ending)
 }
 
-/// Takes connections, and serves each in a task of its own.
+/// Accepts connections, and serves each one in a task of its own.
 async fn accept(listener: UnixListener, serve: impl Fn(UnixStream) -> Served) {
     let mut served = tokio::task::JoinSet::new();
     loop {
@@ -268,16 +270,16 @@ async fn accept(listener: UnixListener, serve: impl Fn(UnixStream) -> Served) {
         }
         match listener.accept().await {
             Ok((socket, _)) => drop(served.spawn(serve(socket))),
-            // Descriptors are missing, say.
+            // For example, no descriptor is left.
             Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
         }
     }
 }
 
-/// Task that serves a connection.
+/// A task that serves a connection.
 type Served = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Ways of a member to the sets in a directory.
+/// Connections of a member to the sets in a directory.
 struct ByDirectory {
     set: OwnSet,
     own: SetId,
@@ -286,7 +288,7 @@ struct ByDirectory {
 #[async_trait]
 impl Ways for ByDirectory {
     async fn open(&self, neighbour: Neighbour) -> Result<Line, Option<String>> {
-        // A set of one member has no others, and ranks come by themselves.
+        // This set has no other members, and ranks connect by themselves.
         let Neighbour::Set(set) = neighbour else { return Err(None) };
         let place = self.set.0.place.clone();
         let find = move || Directory::open_existing(&place?).ok()??.find(set).ok()?;
@@ -304,7 +306,7 @@ impl Ways for ByDirectory {
     }
 }
 
-/// Takes a process that comes as a rank or as a guest of a node, and tells it its number.
+/// Accepts a process as a rank or as a guest of a node, and sends it its number.
 async fn take_process(member: &Member, node: u32, rank: u32, guests: &AtomicU32, mut socket: UnixStream) {
     let number = match rank {
         GUEST => Process::guest(node, guests.fetch_add(1, Ordering::Relaxed)),

@@ -1,4 +1,4 @@
-//! Settings that hold for every rank of a launch, in each of the stages that [`crate::request`] draws.
+//! Settings for every rank of a launch, in each of the stages in [`crate::request`].
 
 use std::ffi::OsString;
 use std::num::NonZeroU64;
@@ -16,50 +16,50 @@ use crate::gpus::GpuBind;
 use crate::shell_limits::ShellLimits;
 use crate::template::Template;
 
-/// Settings that hold for every rank of a launch.
+/// Settings for every rank of a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchSettings {
-    /// The environment that every rank starts from; an outer launcher's variables are scrubbed from it.
+    /// The environment that every rank starts with. Variables of an outer launcher are removed from it.
     pub environment: Vec<(OsString, OsString)>,
-    /// The PMI that ranks are served, and how they reach it.
+    /// PMI protocols for the ranks, and the connection to their servers.
     pub pmi: PmiSpec,
     /// Reports every PMI message.
     pub pmi_trace: bool,
     /// Also sets `SLURM_PROCID` and other variables of Slurm for every rank.
     pub slurm_environment: bool,
-    /// Sets `LATTICE_RANK` and other variables that only ranks have, as is usual; false for a process that starts others which are no ranks
-    /// of the launch.
+    /// Sets `LATTICE_RANK` and other variables that only ranks have, as is usual. False for a process that starts other processes, which are
+    /// no ranks of the launch.
     pub rank_variables: bool,
-    /// Leaves Open MPI's transports alone on nodes without a device of a fabric, where its ranks otherwise do not look for one: its user has
-    /// chosen some (`btl`, `mtl`, `pml`) in a file that Open MPI reads.
+    /// Keeps the user's selection of Open MPI transports on nodes without a fabric device, where ranks otherwise do not look for one. The
+    /// user has selected some (`btl`, `mtl`, `pml`) in a file that Open MPI reads.
     pub keeps_transports: bool,
     /// CPUs that each rank may use.
     pub cpu_bind: CpuBind,
-    /// NUMA nodes that each rank's memory comes from.
+    /// NUMA nodes for each rank's memory.
     pub mem_bind: MemBind,
     /// GPUs that each rank may use.
     pub gpu_bind: GpuBind,
     /// Ranks that read the launch's standard input.
     pub stdin: StdinTarget,
-    /// What ranks write their standard output to.
+    /// Standard output of ranks.
     pub stdout: RankOutput,
-    /// Consequence of a rank's failure for the others.
+    /// Effect of a rank's failure on the other ranks.
     pub failed_ranks: FailedRanks,
-    /// Consequence of the loss of a node for the others.
+    /// Effect of the loss of a node on the other nodes.
     pub lost_nodes: LostNodes,
-    /// Consequence for a rank that does not release a resource in time.
+    /// Effect on a rank that does not release a resource in time.
     pub overdue_release: OverdueRelease,
     /// Time limits of the session.
     pub timeouts: Timeouts,
-    /// Limits of the user's shell that ranks have, spawned ones as well.
+    /// Limits of the user's shell for ranks, including spawned ranks.
     pub shell_limits: ShellLimits,
-    /// Bytes of memory that the ranks of each job share on each node, made before they start; `None` for none.
+    /// Bytes of memory that the ranks of each job share on each node. It is made before they start; `None` for no memory.
     pub node_memory: Option<NonZeroU64>,
     /// Directory of the launch on each node for ranks' temporary files.
     pub temporary: TemporaryFiles,
-    /// What the launched ranks do when they have executed their programs; spawned ones run.
+    /// Action of the launched ranks when they have executed their programs; spawned ranks run.
     pub at_exec: AtExec,
-    /// Hashes of the processes that the launcher descends from, the nearest first: see [`names`](crate::names).
+    /// Hashes of the processes from which the launcher descends, the nearest first: see [`names`](crate::names).
     pub ancestors: Vec<u64>,
 }
 
@@ -93,47 +93,48 @@ impl Default for LaunchSettings {
 /// Place of ranks' temporary files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TemporaryFiles {
-    /// Where the user's environment and the node have it.
+    /// The usual location of the user's environment and the node.
     #[default]
     AsUsual,
-    /// A directory of the launch on each node, which is `TMPDIR` of its ranks and goes with it.
+    /// A directory of the launch on each node. It is `TMPDIR` of its ranks, and is removed with the launch.
     OfLaunch {
         /// Directory in which it is made; `None` for `TMPDIR` of the user's environment, else `/tmp`.
         below: Option<PathBuf>,
     },
 }
 
-/// PMI that ranks are served.
+/// PMI protocols for the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PmiSpec {
     /// Protocols that are served.
     pub family: PmiFamily,
-    /// Way from a rank to its server.
+    /// Connection from a rank to its server.
     pub entrance: Entrance,
     /// Offers PMI-1.2 and its group barriers to clients that ask for 1.1.
     pub group_barriers: bool,
-    /// Memory in which ranks read their job's map and pairs.
+    /// Memory from which ranks read their job's map and pairs.
     #[serde(default)]
     pub job_memory: JobMemory,
-    /// Way of the data of PMIx fences between nodes.
+    /// Distribution of the data of PMIx fences between nodes.
     #[serde(default)]
     pub exchange: DataExchange,
-    /// Meaning of an `init` of PMI-1 or PMI-2 of a rank that has said it before.
+    /// Meaning of a repeated `init` of PMI-1 or PMI-2 of a rank.
     #[serde(default)]
     pub restarts: Restarts,
 }
 
-/// Way of the data of PMIx fences between nodes. Clients of PMI-1 and PMI-2 do not name the owner of what they ask for, so their
-/// fences always bring it to all.
+/// Distribution of the data of PMIx fences between nodes. Clients of PMI-1 and PMI-2 do not name the owner of the keys that they request. So
+/// their fences always send the data to all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DataExchange {
-    /// Small data to all nodes at once; large data to those that ask, and to all once so much was asked for that this is cheaper.
+    /// Small data goes to all nodes at once. Large data goes to the nodes that request it, and to all nodes once so much was requested that
+    /// this is cheaper.
     #[default]
     Auto,
     /// To all nodes at once.
     Full,
-    /// To the nodes whose ranks ask, from the node that brought it.
+    /// To the nodes of ranks that request it, from the node that contributed it.
     Lazy,
 }
 
@@ -147,14 +148,14 @@ impl From<DataExchange> for Exchange {
     }
 }
 
-/// Memory in which ranks read their job's map and pairs without asking their server.
+/// Memory from which ranks read their job's map and pairs without a request to their server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobMemory {
-    /// On each node, for ranks that want it.
+    /// On each node, for ranks that use it.
     #[default]
     Shared,
-    /// None: ranks ask.
+    /// No memory: ranks ask their server.
     Off,
 }
 
@@ -162,7 +163,7 @@ pub enum JobMemory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PmiFamily {
-    /// Any protocol, as each rank speaks it.
+    /// All protocols; each rank uses its own.
     #[default]
     Auto,
     /// PMI-1 only.
@@ -176,18 +177,18 @@ pub enum PmiFamily {
 }
 
 impl PmiFamily {
-    /// True if PMI-1 or PMI-2 is served.
+    /// Returns true if PMI-1 or PMI-2 is served.
     pub fn has_pmi(self) -> bool {
         matches!(self, Self::Auto | Self::Pmi1 | Self::Pmi2)
     }
 
-    /// True if PMIx is served.
+    /// Returns true if PMIx is served.
     pub fn has_pmix(self) -> bool {
         matches!(self, Self::Auto | Self::Pmix)
     }
 }
 
-/// Way from a rank to its server.
+/// Connection from a rank to its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Entrance {
@@ -198,17 +199,17 @@ pub enum Entrance {
     Port,
 }
 
-/// Standard output of a rank; one that has a terminal of its own ([`StdinTarget::Terminal`]) writes to that.
+/// Standard output of a rank. A rank with its own terminal ([`StdinTarget::Terminal`]) writes to that terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum RankOutput {
     /// A pipe.
     #[default]
     Pipe,
-    /// A pseudo-terminal, so that programs do not hold back what they write.
+    /// A pseudo-terminal, so that programs do not buffer their output.
     Terminal,
 }
 
-/// Ranks that read the launch's standard input; all others read an empty file.
+/// Ranks that read the launch's standard input. All other ranks read an empty file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StdinTarget {
     /// No rank.
@@ -217,14 +218,15 @@ pub enum StdinTarget {
     Rank(Rank),
     /// Every rank reads a copy.
     All,
-    /// Every rank opens the file of this name by itself.
+    /// Every rank opens the file with this name itself.
     File(Template),
-    /// Rank 0 reads it from a pseudo-terminal of this size, which is its standard output and error as well, and controls it.
+    /// Rank 0 reads it from a pseudo-terminal of this size. The terminal is also its standard output and error, and its controlling
+    /// terminal.
     Terminal(TerminalSize),
 }
 
 impl StdinTarget {
-    /// The rank that alone reads the input of the launch, if there is one.
+    /// Returns the only rank that reads the input of the launch, if there is one.
     pub fn one_reader(&self) -> Option<Rank> {
         match self {
             Self::Rank(rank) => Some(*rank),
@@ -234,40 +236,40 @@ impl StdinTarget {
     }
 }
 
-/// Consequence of the failure of a rank, a status other than 0 or a signal, for the others.
+/// Effect of the failure of a rank, a status other than 0 or a signal, on the other ranks.
 ///
-/// What makes MPI impossible for the others ends the launch in any case: an abort, a rank that others wait for in a fence, one that
-/// breaks the protocol, or leaves with status 0 and without `MPI_Finalize`.
+/// A failure that makes MPI impossible for the other ranks always ends the launch. Such failures are an abort, and a rank for which other ranks
+/// wait in a fence. So are a violation of the protocol, and an exit with status 0 without `MPI_Finalize`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FailedRanks {
     /// The launch ends.
     #[default]
     EndLaunch,
-    /// The others go on; the launch ends with its last rank, and has failed then.
+    /// The other ranks continue. The launch ends with its last rank, and has then failed.
     AreBorne,
 }
 
-/// Consequence of the loss of a node for the others.
+/// Effect of the loss of a node on the other nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum LostNodes {
     /// The launch ends.
     #[default]
     EndLaunch,
-    /// The ranks of the node are dead, and the others go on; the launch has failed at its end.
+    /// The ranks of the node are dead, and the other ranks continue. The launch has failed at its end.
     AreBorne,
 }
 
-/// Consequence for a rank that has begun to release a registered resource, and has not ended that in the time that it gave itself.
+/// Effect on a rank that has begun to release a registered resource, and has exceeded the time limit that it set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum OverdueRelease {
-    /// The user is told.
+    /// The user gets a notice.
     #[default]
     Warn,
-    /// The rank is killed, too, and so has failed.
+    /// The rank is also killed, and so has failed.
     Fail,
 }
 
-/// Signal that ranks are sent before the time limit.
+/// Signal that ranks receive before the time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitSignal {
     /// Number of the signal.
@@ -276,34 +278,34 @@ pub struct LimitSignal {
     pub ahead: Duration,
 }
 
-/// Time limits of a launch, which its sessions hold. Those between daemons are in [`crate::timeouts`].
+/// Time limits of a launch, which its sessions apply. Limits between daemons are in [`crate::timeouts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Time after which a rank of a job of several ranks that has sent its server nothing is reported.
+    /// Time after which a rank of a job of several ranks is reported if it has sent nothing to its server.
     pub silent: Duration,
-    /// Time after which a start-up that is not complete is reported, with the ranks that are missing.
+    /// Time after which an incomplete start-up is reported, with the missing ranks.
     pub stuck: Duration,
     /// Grace, from SIGTERM to SIGKILL, after a rank failed or aborted.
     pub grace_after_failure: Duration,
-    /// Grace, from SIGTERM to SIGKILL, when the user ends the launch or its time limit does.
+    /// Grace, from SIGTERM to SIGKILL, when the user or the time limit ends the launch.
     pub grace_after_interrupt: Duration,
-    /// Time after its first byte at which the beginning of a line is passed on: it may be a prompt, or a progress bar. `None` waits for the
-    /// line end, so that no line is ever cut.
+    /// Time after its first byte at which an incomplete line is passed on: it may be a prompt, or a progress bar. `None` waits for the line
+    /// end, so that no line is ever cut.
     pub prompt: Option<Duration>,
-    /// Time that processes which hold a rank's output have, after the last rank has ended, to pass on the rest. Then they are killed.
+    /// Time after the end of the last rank in which processes that hold a rank's output must write the rest. Then they are killed.
     pub output_end: Duration,
     /// Time that ranks may wait in a fence before the launch is ended; `None` for no limit.
     pub fence: Option<Duration>,
     /// Time that the launch may run before it is ended; `None` for no limit.
     pub time_limit: Option<Duration>,
-    /// Signal that ranks are sent before that limit; it means nothing without one.
+    /// Signal that ranks receive before that limit; without a limit it has no effect.
     pub limit_signal: Option<LimitSignal>,
-    /// Time from the end of the first rank of the launched job to that of the launch; `None` for no limit.
+    /// Time from the end of the first rank of the launched job to the end of the launch; `None` for no limit.
     pub after_first_exit: Option<Duration>,
 }
 
 impl Timeouts {
-    /// The longer of the two graces.
+    /// Returns the longer of the two graces.
     pub fn grace_max(&self) -> Duration {
         self.grace_after_failure.max(self.grace_after_interrupt)
     }

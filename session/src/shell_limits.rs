@@ -1,19 +1,19 @@
-//! Soft limits, file mode creation mask and priority of the shell in which a launch was asked for, which ranks have on every node.
+//! Soft limits, file mode creation mask and priority of the shell that requested a launch. Ranks have them on every node.
 //!
-//! Soft limits alone, as with srun(1): the hard ones are each node's own, and nobody but root could raise them there.
+//! Only soft limits are used, as with srun(1). Hard limits belong to each node, and only root can raise them there.
 
 use rank_spawner::{Limit, LimitedResource, Priority};
 
-/// What ranks inherit of the user's shell wherever they are.
+/// Properties that ranks inherit from the user's shell on every node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShellLimits {
-    /// Soft limits; resources that are missing have the limits of their node.
+    /// Soft limits; missing resources have the limits of their node.
     pub soft: Vec<SoftLimit>,
-    /// File mode creation mask; `None` for that of the node.
+    /// File mode creation mask; `None` for the mask of the node.
     pub umask: Option<u32>,
-    /// Niceness and score of the shell; ranks have those of the node where these are greater.
+    /// Niceness and score of the shell. Ranks have the values of the node if these are greater.
     pub priority: Priority,
-    /// Consequence of a limit that a node does not allow.
+    /// Effect of a limit that a node does not allow.
     pub too_high: TooHigh,
 }
 
@@ -26,26 +26,26 @@ pub struct SoftLimit {
     pub value: u64,
 }
 
-/// Consequence of a soft limit above the hard one of a node. Ranks have the hard one there in any case.
+/// Effect of a soft limit above the hard limit of a node. Ranks always have the hard limit there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TooHigh {
-    /// None: nobody has asked for this limit.
+    /// No notice: the limit was not requested.
     #[default]
     Lowered,
-    /// The user is told.
+    /// The user gets a notice.
     Told,
 }
 
-/// Differences between the limits of ranks and those of their node.
+/// Differences between the limits of ranks and the limits of their node.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
     /// Limits that differ.
     pub(crate) limits: Vec<Limit>,
-    /// Limits of the user's shell that are too high, where that is told.
+    /// Limits of the user's shell that are too high, if this is reported.
     pub(crate) lowered: Vec<Lowered>,
 }
 
-/// Soft limit above the hard one of a node.
+/// Soft limit above the hard limit of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lowered {
     pub(crate) asked: SoftLimit,
@@ -53,7 +53,7 @@ pub(crate) struct Lowered {
 }
 
 impl ShellLimits {
-    /// Limits that change for ranks of a session that would have those that `own` tells.
+    /// Returns the limits that change for ranks of a session. `own` returns the limits that the ranks would have otherwise.
     pub(crate) fn changes(&self, own: impl Fn(LimitedResource) -> Option<Limit>) -> Changes {
         let mut changes = Changes::default();
         for &asked in &self.soft {

@@ -1,8 +1,8 @@
-//! Spawned jobs (`MPI_Comm_spawn`): the one function that turns a rank's request into a job, its programs and its name.
+//! Spawned jobs (`MPI_Comm_spawn`): one function converts a rank's request to a job, its programs and its name.
 //!
-//! A launch on one machine is a cluster of one node, so both ways use it: the API server places a [`SpawnedJob`] on several nodes,
-//! a session without an API server on its own node, and either hands the [`SpawnOrder`] to the sessions. Placement and the
-//! start of ranks are not decided here.
+//! A launch on one machine is a cluster of one node, so both cases use this function. The API server places a [`SpawnedJob`] on several nodes. A
+//! session without an API server places it on its own node. Both send the [`SpawnOrder`] to the sessions. Placement and the start of ranks are
+//! not decided here.
 //!
 //! ```text
 //! SpawnRequest ──spawned_job──> SpawnedJob ──on(nodes)──> SpawnOrder ──> each session of the launch
@@ -26,37 +26,37 @@ pub(crate) use self::hints::{hosts_of_files, names_files};
 use crate::limits::{JOBS_MAX, NODE_RANKS_MAX, RANKS_MAX};
 use crate::spec::AppSpec;
 
-/// Name under which every node may be wished for by ranks of its own.
+/// Host name by which ranks can request their own node.
 pub const LOCALHOST: &str = "localhost";
 
-/// The rank that asks for a new job, and the launch that it belongs to.
+/// The rank that requests a new job, and its launch.
 #[derive(Clone, Copy, Debug)]
 pub struct SpawnParent<'a> {
-    /// Id of the job that the launch began with. Spawned jobs are named after it.
+    /// Id of the job that the launch began with. Ids of spawned jobs are derived from it.
     pub launched: &'a JobId,
-    /// Number of ranks that the launch has had so far; the new ranks are shown with numbers counted on from there.
+    /// Number of ranks that the launch has had so far. The displayed numbers of the new ranks continue from there.
     pub ranks: u32,
-    /// `MPI_UNIVERSE_SIZE` of the launch; spawned jobs are given the same.
+    /// `MPI_UNIVERSE_SIZE` of the launch; spawned jobs get the same value.
     pub universe_size: Option<u32>,
-    /// Id of the job whose rank asks.
+    /// Id of the requesting rank's job.
     pub job: &'a JobId,
-    /// The rank that asks, by its number in that job.
+    /// The requesting rank, by its number in that job.
     pub rank: Rank,
-    /// Directory in which programs start that name none, and against which relative names are resolved.
+    /// Directory in which programs start by default, and base of relative names.
     pub directory: &'a Path,
 }
 
-/// Reason why a spawn is not begun. The job whose rank asked goes on.
+/// Reason why a spawn is refused. The requesting rank's job continues.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpawnRefusal {
-    /// The request names no program, or no rank of any.
+    /// The request has no program, or no rank of any program.
     #[error("no rank was asked for")]
     NoRanks,
     /// The launch would have too many ranks.
     #[error("{asked} more ranks were asked for; a launch has up to {RANKS_MAX}, and {there} already")]
     LaunchRanks {
-        /// Number of ranks asked for.
+        /// Number of requested ranks.
         asked: u64,
         /// Number of ranks of the launch.
         there: u32,
@@ -64,39 +64,39 @@ pub enum SpawnRefusal {
     /// The node would have too many ranks of the launch.
     #[error("{asked} more ranks were asked for; a node has up to {NODE_RANKS_MAX} of a launch, and {there} already")]
     NodeRanks {
-        /// Number of ranks asked for on this node.
+        /// Number of requested ranks on this node.
         asked: usize,
         /// Number of ranks of the launch on this node.
         there: usize,
     },
-    /// The launch has had as many jobs as a launch may have.
+    /// The launch has had the maximum number of jobs.
     #[error("a launch has up to {JOBS_MAX} jobs")]
     Jobs,
-    /// A text that names no hosts.
+    /// The text is no list of hosts.
     #[error("the hosts are {text:?}; HOST, HOST:RANKS and lists of them such as node[0-3]:2 are possible")]
     Hosts {
         /// The text.
         text: String,
     },
-    /// Numbers of ranks of which none can be had.
+    /// None of the listed numbers of ranks is possible.
     #[error(
         "soft is {text:?}, which has no number from 1 to the {asked} ranks that are asked for; N, FIRST:LAST and FIRST:LAST:STEP are possible"
     )]
     Soft {
         /// The text.
         text: String,
-        /// Number of ranks asked for.
+        /// Number of requested ranks.
         asked: u32,
     },
-    /// A hostfile that cannot be used.
+    /// A hostfile cannot be used.
     #[error("the hostfile {path}: {reason}")]
     Hostfile {
-        /// Its path, as the rank gave it.
+        /// Its path, as passed by the rank.
         path: String,
-        /// Reason, in words.
+        /// Description of the reason.
         reason: String,
     },
-    /// A host that is not of the launch.
+    /// A host does not belong to the launch.
     #[error("host {name} is none of the launch, which runs on {there}")]
     NoSuchHost {
         /// The host.
@@ -104,28 +104,28 @@ pub enum SpawnRefusal {
         /// Hosts of the launch.
         there: String,
     },
-    /// A preput pair that is not UTF-8.
+    /// A preput pair is not UTF-8.
     #[error("a preput pair is not text")]
     Preput,
-    /// A preput pair that ranks cannot be told.
+    /// A preput pair cannot be passed to ranks.
     #[error("a preput pair has {0}")]
     PreputLength(#[from] PairError),
-    /// The new job cannot be named.
+    /// The new job's name is invalid.
     #[error(transparent)]
     Name(#[from] JobIdError),
-    /// A job of that id is known to the session already.
+    /// The session already has a job with that id.
     #[error("job {job} is here already")]
     Known {
         /// The job.
         job: JobId,
     },
-    /// The job that spawns is not known to the session.
+    /// The session does not have the parent job.
     #[error("the parent of job {job} is not known here")]
     NoParent {
         /// The new job.
         job: JobId,
     },
-    /// A session of several nodes that has no API server to place ranks.
+    /// A session of several nodes has no API server to place ranks.
     #[error("new processes are started by launches on one machine only")]
     SeveralNodes,
     /// The launch is ending.
@@ -139,26 +139,26 @@ impl From<SpawnRefusal> for SpawnError {
     }
 }
 
-/// A spawned job that has no place yet.
+/// A spawned job without places.
 #[derive(Clone, Debug)]
 pub struct SpawnedJob {
     job: Job,
     apps: Vec<AppSpec>,
-    /// Places that each program wishes for.
+    /// Requested places of each program.
     wishes: Vec<Wish>,
     cpu_bind: CpuBind,
     parent_rank: Rank,
     first_shown: Rank,
 }
 
-/// Wish of a program of a spawned job for places.
+/// Requested places of a program of a spawned job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Wish {
-    /// The launch chooses.
+    /// The launch selects the places.
     None,
-    /// These hosts, in their order and again.
+    /// These hosts, in this order and repeatedly.
     Hosts(Vec<WishedHost>),
-    /// So many ranks on each node, in their order and again.
+    /// This many ranks on each node, in the order of the nodes and repeatedly.
     PerNode(u32),
 }
 
@@ -173,27 +173,27 @@ impl Wish {
     }
 }
 
-/// A spawned job on its nodes: the order by which each session of the launch starts its part.
+/// A spawned job on its nodes: the order from which each session of the launch starts its part.
 #[derive(Clone, Debug)]
 pub struct SpawnOrder {
-    /// The job; its `spawner` names the job whose rank asked for it.
+    /// The job; its `spawner` is the requesting rank's job.
     pub job: Job,
     /// The programs, in the order of `job.apps`.
     pub apps: Vec<AppSpec>,
-    /// CPUs that its ranks may use, of those that no earlier job of the launch is bound to as long as these are enough.
+    /// CPUs that its ranks may use. No earlier job of the launch is bound to them, as long as there are enough such CPUs.
     pub cpu_bind: CpuBind,
-    /// The rank that asked for it, by its number in the spawner.
+    /// The requesting rank, by its number in the spawner.
     pub parent_rank: Rank,
-    /// Number under which the new job's rank 0 is shown; all other ranks are counted on from there.
+    /// Displayed number of the new job's rank 0. The displayed numbers of the other ranks follow it.
     pub first_shown: Rank,
 }
 
-/// Makes the job that `request` asks for. `index` is its number among the jobs of the launch, of which the launched one is 0; the
-/// job's id is the launched job's with `.sINDEX` behind it.
+/// Makes the job for `request`. `index` is its number among the jobs of the launch; the launched job has 0. The job's id is the launched job's
+/// id, followed by `.sINDEX`.
 ///
 /// # Errors
-/// Refuses a request without ranks, one that exceeds [`RANKS_MAX`], hosts that cannot be read, and preput pairs that are
-/// not UTF-8, or have more bytes than [`Job::preput`] may have.
+/// Refuses a request without ranks, one that exceeds [`RANKS_MAX`], and invalid hosts. Refuses preput pairs that are not UTF-8, or have more
+/// bytes than [`Job::preput`] may have.
 pub fn spawned_job(parent: &SpawnParent<'_>, index: usize, request: &SpawnRequest) -> Result<SpawnedJob, SpawnRefusal> {
     let ranks: Vec<u32> = request.apps.iter().map(hints::ranks).collect::<Result<_, _>>()?;
     let asked: u64 = ranks.iter().copied().map(u64::from).sum();
@@ -225,18 +225,19 @@ pub fn spawned_job(parent: &SpawnParent<'_>, index: usize, request: &SpawnReques
 }
 
 impl SpawnedJob {
-    /// Id of the new job.
+    /// Returns the id of the new job.
     pub fn id(&self) -> &JobId {
         &self.job.id
     }
 
-    /// Number of its ranks; at least 1.
+    /// Returns the number of its ranks; at least 1.
     pub fn size(&self) -> u32 {
         self.job.size()
     }
 
-    /// Returns the order for the job on `nodes`, the names of those that ranks can be on. Ranks of a program that names hosts are on
-    /// those, in their order, and those of one that says how many a node gets are dealt out so; `share_out` places as many others as it is told.
+    /// Returns the order for the job on `nodes`, the names of the possible nodes. If a program names hosts, its ranks are on these hosts, in
+    /// their order. If it sets a number of ranks per node, its ranks are distributed by this number. `share_out` places a given number of the
+    /// remaining ranks.
     ///
     /// # Errors
     /// Refuses a host that is not among the nodes.
@@ -285,7 +286,7 @@ impl SpawnedJob {
     }
 }
 
-/// The node of this name, with its domain or without.
+/// Returns the node with this name, with or without its domain.
 fn node_called(name: &str, nodes: &[(NodeIndex, &str)]) -> Result<NodeIndex, SpawnRefusal> {
     let exact = nodes.iter().find(|(_, host)| *host == name);
     let found = exact.or_else(|| nodes.iter().find(|(_, host)| hostlist::is_same_host(name, host)));
@@ -295,7 +296,7 @@ fn node_called(name: &str, nodes: &[(NodeIndex, &str)]) -> Result<NodeIndex, Spa
     })
 }
 
-/// Returns the program of a spawn as nodes start it. An own directory wins over the hint `wdir`.
+/// Returns the program of a spawn in the form for nodes. The program's own directory overrides the hint `wdir`.
 fn app_spec(app: &SpawnApp, directory: &Path) -> AppSpec {
     let own = |bytes: &Bytes| -> OsString { OsStr::from_bytes(bytes).to_owned() };
     let chosen = app.directory.as_ref().or_else(|| hints::hint(app, "wdir"));
@@ -331,7 +332,7 @@ mod tests {
         spawned_job(&SpawnParent { launched, ranks, universe_size, job, rank: Rank(5), directory }, index, request)
     }
 
-    /// The order for a job whose placement is settled.
+    /// Returns the order for a job with this placement.
     fn order(job: SpawnedJob, placement: Placement) -> SpawnOrder {
         job.on(&[], |_| placement).unwrap()
     }

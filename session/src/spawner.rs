@@ -1,21 +1,22 @@
-//! The way in which the processes of a session's ranks are started, for hosts that have one of their own.
+//! The method to start the processes of a session's ranks, for hosts with a method of their own.
 
 use rank_spawner::{RankCommand, RankProcess, Spawner, StartError};
 
-/// Receiver of each start's result.
+/// Receiver of the result of each start.
 pub type Deliver = Box<dyn Fn(Result<RankProcess, StartError>) + Send + Sync>;
 
-/// Starts the processes of a session's ranks. A session whose host brings none takes a [`Spawner`].
+/// Starts the processes of a session's ranks. If the host provides no method, the session uses a [`Spawner`].
 ///
-/// A host's own may hand changed commands to a [`Spawner`], or make children of this process by itself, such as by [`RankProcess::start`]. Then it
-/// honours of a command what the host asked for in the spec: streams that are [`rank_spawner::Stdio::Pipe`] or `Terminal` must be that, and descriptors
-/// ([`rank_spawner::PMI_FD`] and those of memory) are passed on, or switched off by `settings.pmi` and `settings.node_memory`. The environment
-/// must reach the process: by its marks the session finds what a rank leaves behind.
+/// A host's method may pass changed commands to a [`Spawner`], or make children of this process itself, such as by [`RankProcess::start`]. In
+/// the second case it must follow the parts of a command that the host requested in the spec. Streams that are [`rank_spawner::Stdio::Pipe`] or
+/// `Terminal` must have this kind. Descriptors ([`rank_spawner::PMI_FD`] and the descriptors of memory) must be passed on, or be switched off by
+/// `settings.pmi` and `settings.node_memory`. The environment must reach the process: the session finds leftover processes of a rank by its
+/// marks.
 pub trait RankSpawner: Send + Sync {
-    /// Starts ranks in the order of `commands`, and returns at once. `deliver` is called once for each, on any thread, as soon as the rank
-    /// runs or has failed to; after a failure the rest may be given up ([`StartError::GivenUp`]).
+    /// Starts ranks in the order of `commands`, and returns at once. `deliver` is called once for each rank, on any thread, as soon as the rank
+    /// runs or has failed to start. After a failure the remaining starts may be abandoned ([`StartError::GivenUp`]).
     ///
-    /// The session drops its spawner at its end. Ranks that run then, as those of a session that is cancelled, are the spawner's to kill.
+    /// The session drops its spawner at its end. The spawner must then kill ranks that still run, such as the ranks of a cancelled session.
     fn start_all(&self, commands: Vec<RankCommand>, deliver: Deliver);
 }
 

@@ -1,7 +1,6 @@
-//! The session spec: everything that one node must know to run its part of a launch, as plain data.
+//! The session spec: all information that one node needs to run its part of a launch, as plain data.
 //!
-//! Last of the stages that [`crate::request`] draws. Descriptors, channels and the way to other nodes are in
-//! `SessionIo`.
+//! Last of the stages in [`crate::request`]. Descriptors, channels and the connection to other nodes are in `SessionIo`.
 
 use std::env;
 use std::ffi::OsString;
@@ -24,31 +23,31 @@ pub struct SessionSpec {
     pub launch_id: String,
     /// The allocation that the launch runs in; `None` for a launch without one.
     pub allocation_id: Option<String>,
-    /// The ranks of the whole job, and where they sit.
+    /// The ranks of the whole job, and their places.
     pub job: Job,
     /// Index of this node among the job's nodes.
     pub node: NodeIndex,
     /// The names of the job's nodes, by node index.
     pub hosts: Vec<String>,
-    /// The addresses of the launch's nodes as `host:port`, by node index; none where there is one node only.
+    /// The addresses of the launch's nodes as `host:port`, by node index; empty if there is only one node.
     pub addresses: Vec<String>,
     /// Secret of the launch, the same on all nodes.
     pub secret: LaunchSecret,
     /// The programs, in the order of `job.apps`.
     pub apps: Vec<AppSpec>,
-    /// Settings that hold for every rank.
+    /// Settings for every rank.
     pub settings: LaunchSettings,
 }
 
-/// End of the name of the directory for temporary files of a session's ranks, behind that of the session's.
+/// Suffix of the directory for temporary files of a session's ranks, after the name of the session's directory.
 pub(crate) const TEMPORARY_END: &str = ".tmp";
 
 impl SessionSpec {
-    /// A launch on this node alone: so many ranks of one program, in the environment and the directory of this process. Every field may be set
-    /// to something else.
+    /// A launch on this node alone: `ranks` ranks of one program, in the environment and the directory of this process. Every field can be
+    /// changed.
     ///
     /// # Errors
-    /// Fails if this process's directory cannot be told, or the system has no random bytes.
+    /// Fails if the directory of this process is unknown, or the system has no random bytes.
     pub fn on_one_node(ranks: u32, program: OsString, args: Vec<OsString>) -> io::Result<Self> {
         let launch_id = random::id()?;
         let job = JobId::new(&format!("kvs_{launch_id}_0")).map_err(io::Error::other)?;
@@ -67,39 +66,39 @@ impl SessionSpec {
         })
     }
 
-    /// The name of a node of the launch.
+    /// Returns the name of a node of the launch.
     pub fn host(&self, node: NodeIndex) -> &str {
         self.hosts.get(node.index()).map_or("localhost", String::as_str)
     }
 
-    /// The program that a rank of the job runs; `None` for a rank that is none of the job.
+    /// Returns the program of a rank of the job; `None` for a rank outside of the job.
     pub(crate) fn app_of(&self, rank: Rank) -> Option<&AppSpec> {
         self.apps.get(self.job.app_index(rank)?)
     }
 
-    /// The host by which other nodes reach this one; `None` where there are no others.
+    /// Returns the host by which other nodes reach this one; `None` if there are no other nodes.
     pub fn address(&self) -> Option<&str> {
         self.address_of(self.node)
     }
 
-    /// The host by which nodes reach one of the launch; `None` where there is one node only.
+    /// Returns the host by which nodes reach a node of the launch; `None` if there is only one node.
     pub fn address_of(&self, node: NodeIndex) -> Option<&str> {
         let address = self.addresses.get(node.index())?;
         let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
         Some(host.trim_start_matches('[').trim_end_matches(']'))
     }
 
-    /// The directory that the session makes for files of this node's part of the launch, before the first rank, and removes.
+    /// Returns the directory for files of this node's part of the launch. The session makes it before the first rank, and removes it.
     pub(crate) fn session_directory(&self) -> PathBuf {
         self.usual_temporary().join(self.directory_name())
     }
 
-    /// The directory that ranks are told for files of theirs, in that of the session. They make it if they need it.
+    /// Returns the directory for files of ranks, in the directory of the session. Ranks make it if they need it.
     pub fn rank_files(&self) -> PathBuf {
         self.session_directory().join("ranks")
     }
 
-    /// The directory that the session makes for temporary files of all its ranks, and removes; `None` if none was asked for.
+    /// Returns the directory for temporary files of all ranks, which the session makes and removes; `None` if none was requested.
     pub fn temporary_directory(&self) -> Option<PathBuf> {
         match &self.settings.temporary {
             TemporaryFiles::AsUsual => None,
@@ -110,8 +109,8 @@ impl SessionSpec {
         }
     }
 
-    /// Name of a directory of this node's part of the launch. Users who see the launch's id cannot guess the end of it, which follows from
-    /// the secret.
+    /// Returns the name of a directory of this node's part of the launch. Its end is derived from the secret, so that users with only the
+    /// launch's id cannot guess it.
     pub(crate) fn directory_name(&self) -> String {
         let key = hmac::Key::new(hmac::HMAC_SHA256, self.secret.as_bytes());
         let tag = hmac::sign(&key, b"directories");
@@ -126,7 +125,7 @@ impl SessionSpec {
     }
 }
 
-/// 128 random bits: who knows them may claim a rank of the job.
+/// 128 random bits. A process that has them may claim a rank of the job.
 #[derive(Clone, PartialEq, Eq)]
 pub struct LaunchSecret([u8; Self::LEN]);
 
@@ -134,7 +133,7 @@ impl LaunchSecret {
     /// Length in bytes.
     pub const LEN: usize = 16;
 
-    /// A new secret.
+    /// Returns a new secret.
     ///
     /// # Errors
     /// Fails if the system has no random bytes.
@@ -142,25 +141,25 @@ impl LaunchSecret {
         random::bytes().map(Self)
     }
 
-    /// The secret of these bytes.
+    /// Returns the secret with these bytes.
     pub fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
         Self(bytes)
     }
 
-    /// Its bytes, for messages to nodes.
+    /// Returns its bytes, for messages to nodes.
     pub fn as_bytes(&self) -> &[u8; Self::LEN] {
         &self.0
     }
 }
 
-/// The secret itself, in hexadecimal, as names of its servers hold it.
+/// The secret itself, in hexadecimal, as in the names of its servers.
 impl fmt::Display for LaunchSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
-/// Nothing of the secret, so that it reaches no log.
+/// No part of the secret, so that it reaches no log.
 impl fmt::Debug for LaunchSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("LaunchSecret")
@@ -170,23 +169,23 @@ impl fmt::Debug for LaunchSecret {
 /// One program of a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppSpec {
-    /// The program: a path, or a name that is looked up in `PATH`.
+    /// The program: a path, or a name to look up in `PATH`.
     pub program: OsString,
     /// The arguments after the program name.
     pub args: Vec<OsString>,
-    /// The directory that its ranks start in.
+    /// The directory in which its ranks start.
     pub directory: PathBuf,
-    /// Variables to set in its ranks, on top of the session's environment; in their values are names of [`crate::rank_values`].
+    /// Variables to set in its ranks, in addition to the session's environment. Their values may contain names of [`crate::rank_values`].
     pub set: Vec<(OsString, OsString)>,
-    /// Names of variables to take out of the session's environment; `*` at the end stands for any rest.
+    /// Names of variables to remove from the session's environment; `*` at the end matches any rest.
     pub remove: Vec<String>,
-    /// Name that its ranks have together.
+    /// Process set name of its ranks.
     pub process_set: Option<ProcessSetName>,
 }
 
 impl AppSpec {
-    /// Returns this program as a rank of `parent` spawns it: variables that the parent was given reach it, but for those that it is
-    /// given itself, as `-genv` does under Hydra; those that were taken from the parent are taken from it.
+    /// Returns this program as a rank of `parent` spawns it. It inherits the variables of the parent and its own variables override them, as
+    /// with `-genv` under Hydra. Variables that were removed from the parent are removed from it as well.
     pub(crate) fn inheriting(self, parent: &Self) -> Self {
         let set = parent.set.iter().cloned().chain(self.set).collect();
         let remove = parent.remove.iter().cloned().chain(self.remove).collect();
@@ -199,7 +198,7 @@ mod tests {
     use super::*;
     use crate::sample;
 
-    /// The id of a launch is in names of sockets that every user can list.
+    /// The id of a launch is in names of sockets, which every user can list.
     #[test]
     fn names_of_directories_cannot_be_guessed_from_the_id_of_a_launch() {
         let one = sample::spec(1);

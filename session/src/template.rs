@@ -1,9 +1,10 @@
-//! File names with letters behind percent signs, for ranks of a launch and for batch jobs: one name for each rank, or one for several.
+//! File names with letters after percent signs, for ranks of a launch and for batch jobs: one name for each rank, or one for several.
 //!
-//! The letters mean what they mean in file names of `srun` and `sbatch` (filename pattern, srun(1)): `%t` is the task identifier relative
-//! to the job, which is the rank; `%n` the node identifier relative to the job; `%N` the short host name; `%j`, `%J` and `%s` the job and
-//! its step, here the launch id or that of the batch job; `%x` the name of either; `%u` the user. `%r` is the rank, too; srun does not have
-//! `%l`, the local rank, and `%R`, the rank with as many digits as the last one. A number between the sign and the letter pads numbers with zeros to so many digits: `%3t`.
+//! The letters have the same meaning as in file names of `srun` and `sbatch` (filename pattern, srun(1)): `%t` is the task identifier relative
+//! to the job, which is the rank; `%n` the node identifier relative to the job; `%N` the short host name; `%j`, `%J` and `%s` the job and its
+//! step, here the id of the launch or of the batch job; `%x` the name of either; `%u` the user. `%r` is the rank as well. srun does not have
+//! `%l`, the local rank, and `%R`, the rank with as many digits as the last one. A number between the sign and the letter pads numbers with
+//! zeros to this many digits: `%3t`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -11,7 +12,7 @@ use std::path::PathBuf;
 
 use pmi_core::ids::{LocalRank, NodeIndex, Rank};
 
-/// A file name in which some parts are filled in for each rank.
+/// A file name with parts that are filled in for each rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     parts: Vec<Part>,
@@ -20,14 +21,14 @@ pub struct Template {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
     Text(Vec<u8>),
-    /// A field, padded to so many digits if it is a number.
+    /// A field, padded to this many digits if it is a number.
     Field(Field, u8),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Field {
     Rank,
-    /// Rank with the digits of the last one.
+    /// Rank with as many digits as the last one.
     EvenRank,
     LocalRank,
     Node,
@@ -37,7 +38,7 @@ enum Field {
     User,
 }
 
-/// Letters of fields; of several for one, the first is written.
+/// Letters of fields. If a field has several letters, the first one is written.
 const LETTERS: [(u8, Field); 11] = [
     (b'r', Field::Rank),
     (b't', Field::Rank),
@@ -55,7 +56,7 @@ const LETTERS: [(u8, Field); 11] = [
 /// Largest width.
 const WIDTH_MAX: u8 = 32;
 
-/// Values that a template is filled in with.
+/// Values for the fields of a template.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     /// `%r` and `%t`
@@ -72,14 +73,14 @@ pub struct Place<'a> {
     pub launch_id: &'a str,
 }
 
-/// Reason why a text is no template.
+/// Refusal of a text as a template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TemplateError {
     /// The text is empty.
     #[error("a file name is missing")]
     Empty,
-    /// A percent sign is followed by something that has no meaning.
+    /// A percent sign is followed by a byte without a meaning.
     #[error(
         "%{} has no meaning in a file name; %r and %t are the rank, %R with the digits of the last one, %l the rank on its node, %n the node, %N its host name, \
          %j the id, %x the name, %u the user, %% a percent sign; %3t has three digits",
@@ -92,10 +93,10 @@ pub enum TemplateError {
     /// The text ends with a percent sign.
     #[error("a percent sign at the end of a file name has no meaning; write %% for the sign itself")]
     Unfinished,
-    /// A number is padded to more digits than any has.
+    /// A number is padded to more than `WIDTH_MAX` digits.
     #[error("a number in a file name has up to {WIDTH_MAX} digits")]
     Width,
-    /// The name would hold a zero byte, which no file name can.
+    /// The name has a zero byte, which no file name can contain.
     #[error("a file name cannot hold a zero byte")]
     ZeroByte,
 }
@@ -104,7 +105,7 @@ impl Template {
     /// Reads a file name with escapes.
     ///
     /// # Errors
-    /// Refuses an empty name, a zero byte and every escape but those that the module lists and `%%`.
+    /// Refuses an empty name, a zero byte, and every escape other than `%%` and the escapes that the module lists.
     pub fn parse(text: &OsStr) -> Result<Self, TemplateError> {
         if text.is_empty() {
             return Err(TemplateError::Empty);
@@ -122,7 +123,7 @@ impl Template {
         Ok(template)
     }
 
-    /// Reads what is behind a percent sign; returns the rest.
+    /// Reads the text after a percent sign; returns the rest.
     fn push_escape<'a>(&mut self, text: &'a [u8]) -> Result<&'a [u8], TemplateError> {
         if let [b'%', rest @ ..] = text {
             self.push_literal(b"%");
@@ -139,7 +140,7 @@ impl Template {
         Ok(rest)
     }
 
-    /// The same name with what is the same for all ranks filled in: `%x` and `%u`, which stay as they are without this.
+    /// Fills in the fields that are equal for all ranks: `%x` and `%u`. Otherwise these stay unchanged.
     pub fn of(self, name: &OsStr, user: impl FnOnce() -> String) -> Self {
         let mut filled = Self { parts: Vec::new() };
         let mut user = Some(user);
@@ -160,7 +161,7 @@ impl Template {
         filled
     }
 
-    /// The same name below `directory`, unless it is absolute; percent signs of `directory` are no escapes.
+    /// Returns the same name below `directory`, unless it is absolute. Percent signs of `directory` are no escapes.
     pub fn below(mut self, directory: &OsStr) -> Self {
         if matches!(self.parts.first(), Some(Part::Text(text)) if text.starts_with(b"/")) {
             return self;
@@ -186,7 +187,7 @@ impl Template {
         }
     }
 
-    /// The text that [`Template::parse`] reads back.
+    /// Returns the text that [`Template::parse`] reads back.
     pub fn to_text(&self) -> OsString {
         let mut text = Vec::new();
         for part in &self.parts {
@@ -202,14 +203,14 @@ impl Template {
         OsString::from_vec(text)
     }
 
-    /// True if the name has a field before its last slash: its directory differs from rank to rank, or from launch to launch.
+    /// Returns true if the name has a field before its last slash: its directory differs between ranks, or between launches.
     pub fn has_field_in_directory(&self) -> bool {
         let last = self.parts.iter().rposition(|part| matches!(part, Part::Text(text) if text.contains(&b'/')));
         let directory = last.map_or(&[] as &[Part], |last| &self.parts[..last]);
         directory.iter().any(|part| matches!(part, Part::Field(..)))
     }
 
-    /// The file name at `place`.
+    /// Returns the file name at `place`.
     pub fn expand(&self, place: Place<'_>) -> PathBuf {
         let mut name = Vec::new();
         for part in &self.parts {
@@ -237,7 +238,7 @@ impl Template {
     }
 }
 
-/// A field as it is written: `%r`, `%3r`.
+/// Formats a field: `%r`, `%3r`.
 fn written(field: Field, width: u8) -> String {
     let letter = LETTERS.iter().find(|(_, known)| *known == field).map_or(' ', |&(letter, _)| char::from(letter));
     if width == 0 { format!("%{letter}") } else { format!("%{width}{letter}") }
@@ -276,7 +277,7 @@ mod tests {
         check("%%r", "%r");
     }
 
-    /// With the rank on its node instead, ranks of different nodes would write to one file.
+    /// With the local rank instead, ranks of different nodes would write to one file.
     #[test]
     fn letters_mean_what_they_mean_to_srun() {
         let check = |text: &str, expected: &str| {

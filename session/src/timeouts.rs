@@ -1,6 +1,6 @@
-//! Time limits of API server, agents and sessions when they wait for each other. They are in one place because each is right only
-//! beside others: a daemon that waits for one which waits itself must wait longer, or the wrong one is blamed, and nodes or VNIs are
-//! given out twice. Limits that a launch chooses are in [`crate::settings::Timeouts`].
+//! Time limits of API server, agents and sessions when they wait for each other. They are in one place because they depend on each other. If a
+//! daemon waits for a daemon that waits itself, it must wait longer. Otherwise the wrong daemon is blamed, and nodes or VNIs are assigned twice.
+//! Limits that a launch sets are in [`crate::settings::Timeouts`].
 //!
 //! ```text
 //! life    2 HEARTBEAT + HEARTBEAT_ANSWER  <  LOST_AFTER  <  LOST_AFTER + JUDGE  <  LEASE_MIN  <=  lease
@@ -18,115 +18,114 @@
 //! link    pam_timeout of the other node  <  link_answer(pam_timeout)
 //! VNIs    RETIRE  <  RETIRE_ANSWER
 //! ```
-//! The clocks are monotonic ones, each of its own machine; none of the inequalities compares two of them.
+//! All clocks are monotonic, each one of its own machine. No inequality compares two clocks.
 
 use std::time::Duration;
 
 /// Interval of an agent's heartbeats.
 pub const HEARTBEAT: Duration = Duration::from_secs(1);
-/// Time for the API server to answer a heartbeat. One answer that is lost must not cost the node.
+/// Time for the API server to answer a heartbeat. One lost answer must not cost the node.
 pub const HEARTBEAT_ANSWER: Duration = Duration::from_secs(1);
 /// Time for the API server to answer a registration.
 pub const REGISTER_ANSWER: Duration = Duration::from_secs(3);
 /// Time without a heartbeat after which a node is lost, and launches that need it end.
 pub const LOST_AFTER: Duration = Duration::from_millis(3500);
-/// Time for the port of an agent that was not heard to answer: whether its machine lives is known then.
+/// Time for the port of a silent agent to answer. After it, the state of the agent's machine is known.
 pub const PORT_ANSWER: Duration = Duration::from_secs(1);
-/// Pause before the port of an agent that was not heard, but accepts connections, is asked again: one that has just been started in the
-/// place of another registers within it.
+/// Pause before the next check of a silent agent's port that accepts connections. An agent that has just replaced another agent registers within
+/// this time.
 pub const PORT_AGAIN: Duration = Duration::from_millis(500);
-/// Time from [`LOST_AFTER`] to the judgement of a node, the pause between two looks included.
+/// Time from [`LOST_AFTER`] to the decision about a node, including the pause between two checks.
 pub const JUDGE: Duration = Duration::from_millis(1250);
-/// Lease, unless `api.toml` sets another: time without an accepted heartbeat after which an agent ends its ranks. By then the API
-/// server has declared their launches over.
+/// Lease, unless `api.toml` sets another one: time without an accepted heartbeat after which an agent ends its ranks. By then the API server has
+/// declared their launches over.
 pub const LEASE: Duration = Duration::from_secs(30);
 /// The shortest lease that can be set.
 pub const LEASE_MIN: Duration = Duration::from_secs(5);
-/// Time that sessions live without an agent, unless `agent.toml` sets another.
+/// Time that sessions live without an agent, unless `agent.toml` sets another one.
 pub const AGENT_LEASE: Duration = Duration::from_secs(30);
 
 /// Time to make the CXI services of a launch, or to undo them after a failure.
 pub const CLAIM: Duration = Duration::from_secs(4);
 /// Time for a node to accept a launch.
 pub const NODE_ANSWER: Duration = Duration::from_secs(10);
-/// Time for an agent to be replaced, or to find the API server anew, in which launches on its node are tried again, as others: with a new id
-/// and a new number. As long is waited for the next agent where the one that was asked to start a launch has died before it answered.
+/// Time for an agent to be replaced, or to find the API server again. Meanwhile, launches on its node are retried as new launches: with a new id
+/// and a new number. If an agent dies before it answers a request to start a launch, the wait for the next agent is as long.
 pub const AGENT_RESTART: Duration = Duration::from_secs(8);
-/// Time by which a relay's nodes have less than the relay itself, so that it is the relay that reports who did not answer.
+/// Difference between the time of a relay and the time of its nodes. The relay then reports the nodes that did not answer.
 pub const HOP: Duration = Duration::from_secs(2);
-/// Time that a node holds its first events for the agent that is to relay its reports; then it reports to the API server itself.
+/// Time that a node holds its first events for the agent that relays its reports. Then it reports to the API server itself.
 pub const FETCHED: Duration = Duration::from_secs(2);
 /// Time that a client waits until its launch is accepted by all nodes, or refused.
 pub const START_ANSWER: Duration = Duration::from_secs(120);
 
-/// Time that a session kills processes which its ranks left behind, after the last of them has ended.
+/// Time that a session kills processes that its ranks left running, after the end of the last rank.
 pub const SWEEP: Duration = Duration::from_secs(5);
-/// The longest grace that counts when somebody else than its client ends a launch: an administrator, the release of its
-/// allocation, an agent that cannot hear the API server. A longer one, which is the user's to choose, would hold the nodes.
+/// Maximum grace if a caller other than the client ends a launch: an administrator, the release of its allocation, or an agent that cannot
+/// reach the API server. The user can set a longer grace, which would hold the nodes.
 pub const GRACE_OF_OTHERS: Duration = Duration::from_secs(30);
-/// Time for a session to end that was ordered to, beyond the grace of its launch. Then its ranks are killed.
+/// Time for a session to end after an order to end, in addition to the grace of its launch. Then its ranks are killed.
 pub const END: Duration = Duration::from_secs(20);
-/// Time for a session to end that was ordered to kill its ranks. Then it is killed as well.
+/// Time for a session to end after an order to kill its ranks. Then the session is killed as well.
 pub const KILL: Duration = Duration::from_secs(2);
-/// Time for files of ranks to be removed at the end of a session. Then the end is told, and the keeper removes what is left.
+/// Time to remove files of ranks at the end of a session. Then the end is reported, and the keeper removes the remaining files.
 pub const REMOVAL: Duration = Duration::from_secs(5);
 /// Time for the fork server to report the exit of a session process that was killed.
 pub const EXIT: Duration = Duration::from_secs(10);
-/// Interval in which an agent looks whether its sessions are stopped, which a signal of their user's can do to them.
+/// Interval at which an agent checks whether its sessions are stopped. A signal of their user can stop them.
 pub const STOPPED_LOOK: Duration = Duration::from_secs(5);
-/// Number of looks in a row after which a session that is stopped is killed: time limits are its own to keep, and it keeps none.
+/// Number of consecutive checks after which a stopped session is killed: a stopped session does not apply its time limits.
 pub const STOPPED_LOOKS: u32 = 3;
-/// Time beyond a launch's time limit for its sessions, which keep it, to end it. Then the API server does.
+/// Time beyond a launch's time limit for its sessions to end it. Then the API server ends it.
 pub const OVERTIME: Duration = Duration::from_secs(30);
-/// Time for a node to report the end of its part after its agent was ordered to kill it. Then the node is given up, and unclean: it
-/// stays with its allocation until the agent says that nothing is left.
+/// Time for a node to report the end of its part after its agent received the order to kill it. Then the node is given up as unclean: it stays
+/// with its allocation until the agent reports that nothing is left.
 pub const LAST: Duration = Duration::from_secs(15);
-/// Time for an agent to answer that it has heard of a launch's end.
+/// Time for an agent to acknowledge the end of a launch.
 pub const ABORT_ANSWER: Duration = Duration::from_secs(5);
 /// Time for sessions to end when their agent is stopped; the unit's `TimeoutStopSec` is longer.
 pub const STOP: Duration = Duration::from_secs(20);
 
-/// Pause between attempts of an agent to open a stream of reports, at most.
+/// Maximum pause between attempts of an agent to open a stream of reports.
 pub const REPORT_PAUSE: Duration = Duration::from_secs(1);
-/// Time for a stream of reports that broke to come back, of an agent that is there: by then it is known of one that is not.
+/// Time for a broken stream of reports of a live agent to return. By then a lost agent is known to be lost.
 pub const REPORT_AGAIN: Duration = Duration::from_secs(5);
 /// Time for a node that accepted a launch to begin its reports.
 pub const FIRST_REPORT: Duration = Duration::from_secs(10);
-/// The same after the API server was started anew, for nodes that ran the launch meanwhile.
+/// The same after a restart of the API server, for nodes that ran the launch meanwhile.
 pub const REPORT_AFTER_RESTART: Duration = Duration::from_secs(30);
-/// Time that an agent waits with the report of a launch for an API server that does not answer, before it lets the session go.
+/// Time that an agent holds the report of a launch for an API server that does not answer. Then the agent releases the session.
 pub const REPORT_KEPT: Duration = Duration::from_secs(600);
-/// Time for the API server to acknowledge a report before it is asked again. A store whose disk is full takes longer.
+/// Time for the API server to acknowledge a report before the agent asks again. A store with a full disk takes longer.
 pub const REPORT_ACK: Duration = Duration::from_secs(10);
 
-/// Pause between attempts of a client to attach again, at most.
+/// Maximum pause between attempts of a client to attach again.
 pub const COME_BACK_PAUSE: Duration = Duration::from_secs(1);
-/// Time that a client tries to attach again, beyond the lease: until then its launch may run, and wait for it.
+/// Time that a client tries to attach again, in addition to the lease: until then its launch may run, and wait for it.
 pub const COME_BACK: Duration = Duration::from_secs(15);
-/// Time that commands of an allocation wait for an API server that is away, as long as a client that follows a launch by the usual lease.
+/// Time that commands of an allocation wait for an unavailable API server: as long as a client that follows a launch with the default lease.
 pub const AWAY: Duration = LEASE.saturating_add(COME_BACK);
-/// Time that a launch runs on after the connection of its owner was closed at the other end, as the kernel does for a process that was killed. A live
-/// owner whose connection was closed on the way attaches again within [`COME_BACK_PAUSE`].
+/// Time that a launch continues after the other end has closed the connection of its owner, as the kernel does for a killed process. If the
+/// connection of a live owner was closed on the way, the owner attaches again within [`COME_BACK_PAUSE`].
 pub const CLOSED_OWNER: Duration = Duration::from_secs(2);
-/// Time that a launch runs on without its owner, from which nothing comes any more. An owner that can reach the API server attaches again within
-/// [`COME_BACK`].
+/// Time that a launch continues without any message from its owner. An owner that can reach the API server attaches again within [`COME_BACK`].
 pub const NEXT_OWNER: Duration = Duration::from_secs(20);
-/// Time that a launch waits for its owner to attach: after it was accepted, and after the API server was started anew.
+/// Time that a launch waits for its owner to attach, after its acceptance and after a restart of the API server.
 pub const FIRST_OWNER: Duration = Duration::from_secs(30);
-/// Time that a launch which is over and has no owner attached is kept for clients.
+/// Time that a finished launch without an attached owner is stored for clients.
 pub const LINGER: Duration = Duration::from_secs(600);
 
-/// Time for sessions to be told that a node is dead whose link they have lost, in a launch that bears that.
+/// Time to notify sessions that a node is dead, after they have lost the link to it, in a launch that tolerates lost nodes.
 pub const LOSS_TOLD: Duration = Duration::from_secs(30);
-/// Time to read the call stacks of a node's ranks, which run on.
+/// Time to read the call stacks of a node's ranks, which continue to run.
 pub const CALL_STACKS: Duration = Duration::from_secs(8);
-/// Time to read the call stacks of a node's ranks at the time limit of the launch: SIGTERM is late by so much at most.
+/// Time to read the call stacks of a node's ranks at the time limit of the launch. It is the maximum delay of SIGTERM.
 pub const STACKS_AT_LIMIT: Duration = Duration::from_secs(3);
-/// Time by which the sessions of a launch reach its time limit later than others.
+/// Maximum difference between the times at which the sessions of a launch reach its time limit.
 pub const LIMIT_SKEW: Duration = Duration::from_secs(2);
-/// Time for the API server to take the cause that a session reports, before sessions end the launch by themselves.
+/// Time for the API server to accept the cause that a session reports, before sessions end the launch themselves.
 pub const UNHEARD: Duration = Duration::from_secs(2);
-/// Time for the session of another node to hear of a failure, its link included.
+/// Time to notify the session of another node of a failure, including the time for its link.
 pub const TELL: Duration = Duration::from_secs(2);
 
 /// Time for the session of another node to answer when a link to it is opened; see [`link_answer`].
@@ -134,30 +133,31 @@ pub const LINK_ANSWER: Duration = Duration::from_secs(30);
 
 /// Time for all nodes to start their parts of a spawned job.
 pub const SPAWN: Duration = Duration::from_secs(60);
-/// Time that a relayed launch waits for the receiving agent to be registered, which is under way when other agents know of it.
+/// Time that a relayed launch waits for the registration of the receiving agent, which is in progress if other agents know of this agent.
 pub const KNOWN: Duration = Duration::from_secs(3);
 
-/// Time that the creation of an allocation waits for its fabric credentials, so that the launch behind it finds them. The allocation
-/// is created with or without them; a later answer or refusal of the manager is reported to its launches.
+/// Time that the creation of an allocation waits for its fabric credentials, so that the next launch finds them. The allocation is created with
+/// or without them. A later answer or refusal of the manager is reported to its launches.
 pub const CREDENTIALS_AHEAD: Duration = Duration::from_secs(2);
-/// Time for an agent to end the CXI services that are left of a VNI; it is asked again until it has.
+/// Time for an agent to end the remaining CXI services of a VNI. The API server repeats the request until it succeeds.
 pub const RETIRE: Duration = Duration::from_secs(2);
-/// Time that the API server waits for that.
+/// Time that the API server waits for that answer.
 pub const RETIRE_ANSWER: Duration = Duration::from_secs(5);
 
-/// Time for the nodes of a launch to accept it when the farthest of them is reached over `depth` relays, bounded so that the client
-/// still waits at its end.
+/// Returns the time for the nodes of a launch to accept it, if the farthest node is reached over `depth` relays. It is bounded so that the
+/// client still waits at its end.
 pub fn start_answer(depth: u32) -> Duration {
     NODE_ANSWER.saturating_add(HOP.saturating_mul(depth)).min(START_ANSWER - NODE_ANSWER)
 }
 
-/// Time for the session of another node to answer when a link to it is opened, where PAM may take so long to let its user in: links reach
-/// the session's process before that, and ranks of other nodes may be in their first fence. Nodes of a cluster have one `pam_timeout`.
+/// Returns the time for the session of another node to answer when a link to it is opened. PAM may take `pam_timeout` to admit its user. Links
+/// reach the session's process before that, and ranks of other nodes may be in their first fence. All nodes of a cluster have the same
+/// `pam_timeout`.
 pub fn link_answer(pam_timeout: Option<Duration>) -> Duration {
     LINK_ANSWER.max(pam_timeout.unwrap_or_default().saturating_add(NODE_ANSWER))
 }
 
-/// Time that a relay which has `own` leaves to the nodes below it; at least [`HOP`].
+/// Returns the time that a relay with time `own` leaves to the nodes below it; at least [`HOP`].
 pub fn below_relay(own: Duration) -> Duration {
     own.saturating_sub(HOP).max(HOP)
 }
@@ -168,13 +168,13 @@ mod tests {
     use crate::cause::{HOLD, HOLD_GIVEN_UP};
     use crate::settings::Timeouts;
 
-    /// Each list is in the order in which its limits must run out.
+    /// Each list is in the order in which its limits must expire.
     #[test]
     fn whoever_waits_for_a_waiter_waits_longer() {
-        // As the sessions' own default, `settings::Timeouts::grace_after_interrupt`.
+        // Equal to the default of `settings::Timeouts::grace_after_interrupt`.
         let grace = Duration::from_secs(5);
         let output_end = Timeouts::default().output_end;
-        // 65,536 nodes behind relays of a fan-out of 2.
+        // 65,536 nodes below relays with a fan-out of 2.
         let deepest = 16;
         let in_order: &[(&str, &[Duration])] = &[
             ("life", &[2 * HEARTBEAT + HEARTBEAT_ANSWER, LOST_AFTER, LOST_AFTER + JUDGE, LEASE_MIN, LEASE]),

@@ -6,12 +6,12 @@
 //! S> cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n
 //! ```
 //!
-//! Bytes stand for themselves, but for `\n`, `\r` and `\\`. `@rank` opens the lines of another rank.
+//! Bytes are unchanged, except `\n`, `\r` and `\\`. `@rank` starts the lines of another rank.
 
 use pmi_core::ids::Rank;
 use pmi_core::server::{Sender, Trace};
 
-/// The lines of one message; `last` is whose message the one before was, if there was one.
+/// Returns the lines of one message. `last` is the rank of the previous message, if there was one.
 pub fn lines(message: &Trace, last: &mut Option<Option<Rank>>) -> Vec<u8> {
     let mut text = Vec::with_capacity(message.bytes.len() + 16);
     if *last != Some(message.rank) {

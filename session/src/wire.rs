@@ -1,7 +1,7 @@
-//! Between the messages of `lattice.v1` and the types of a session: the only place that knows both.
+//! Conversion between the messages of `lattice.v1` and the types of a session. No other module depends on both.
 //!
-//! Encoding cannot fail. Decoding takes nothing on trust: what comes out fits together (every rank has a node and a program,
-//! every node a name), its times can be added to a clock, and its errors say what was seen and what was possible.
+//! Encoding cannot fail. Decoding validates all input. The parts of a result are consistent: every rank has a node and a program, and every
+//! node has a name. Times in a result can be added to a clock. Errors contain the invalid value and the valid values.
 
 pub mod call;
 pub mod cause;
@@ -57,65 +57,65 @@ pub enum WireError {
     /// The bytes are no protobuf message of this kind.
     #[error("the message cannot be read: {0}")]
     Format(#[from] prost::DecodeError),
-    /// A field is missing that has no default.
+    /// A required field is missing.
     #[error("the message has no {what}")]
     Missing {
         /// Name of the field.
         what: &'static str,
     },
-    /// A value that this version has no meaning for.
+    /// A value that this version does not support.
     #[error("{what} is {seen}; possible is {possible}")]
     Value {
         /// Name of the value.
         what: &'static str,
-        /// The value that came.
+        /// The received value.
         seen: String,
-        /// Values that are possible.
+        /// The valid values.
         possible: String,
     },
-    /// A name of a job or launch that cannot be one.
+    /// An invalid name of a job or launch.
     #[error("{what}: {source}")]
     Name {
         /// Owner of the name.
         what: &'static str,
-        /// Reason why it is none.
+        /// Reason why it is invalid.
         source: JobIdError,
     },
-    /// A list of nodes or addresses that cannot be read.
+    /// An unreadable list of nodes or addresses.
     #[error("{what}: {source}")]
     Hosts {
         /// Name of the list.
         what: &'static str,
-        /// Reason why it cannot be read.
+        /// Reason why it is unreadable.
         source: HostlistError,
     },
-    /// Ranks that cannot be bound as asked.
+    /// An invalid binding of ranks to CPUs.
     #[error("the binding to CPUs: {0}")]
     CpuBind(#[from] CpuBindParseError),
-    /// Memory that cannot be bound as asked.
+    /// An invalid binding of memory.
     #[error("the binding of memory: {0}")]
     MemBind(#[from] MemBindParseError),
-    /// GPUs that cannot be chosen as asked.
+    /// An invalid binding of ranks to GPUs.
     #[error("the binding to GPUs: {0}")]
     GpuBind(#[from] GpuBindParseError),
-    /// A limit of a resource that is not known.
+    /// An unknown limit of a resource.
     #[error(transparent)]
     Limit(#[from] LimitParseError),
-    /// Ranges that name no ranks.
+    /// Ranges without ranks.
     #[error(transparent)]
     Ranks(#[from] RankRangesError),
-    /// Programs that make no launch.
+    /// Programs that form no valid launch.
     #[error(transparent)]
     Programs(#[from] ProgramsError),
-    /// A file name with escapes that have no meaning.
+    /// A file name with unknown escapes.
     #[error("the file for standard input: {0}")]
     Template(#[from] TemplateError),
-    /// Nodes are chosen in two ways.
-    #[error("a node list and a hostfile both say which nodes to use; give one of them")]
+    /// Nodes are selected in two ways.
+    #[error("both a node list and a hostfile name the nodes to use; give one of them")]
     NodesTwice,
 }
 
-/// Longest time in a message, so that every one can be added to a clock.
+/// Longest time in a message. All times up to this limit can be added to a clock.
 const TIME_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 fn wrong(what: &'static str, seen: impl ToString, possible: impl Into<String>) -> WireError {
@@ -158,7 +158,7 @@ fn encode_variables(variables: &[(OsString, OsString)]) -> Vec<proto::Variable> 
     variables.iter().map(|(name, value)| proto::Variable { name: bytes(name), value: bytes(value) }).collect()
 }
 
-/// Variables of an environment, as a session takes them; programs that cannot be given them are found by the session.
+/// Decodes the variables of an environment. The session detects variables that a program cannot receive.
 pub fn decode_variables(variables: Vec<proto::Variable>) -> Vec<(OsString, OsString)> {
     variables.into_iter().map(|variable| (os_string(variable.name), os_string(variable.value))).collect()
 }

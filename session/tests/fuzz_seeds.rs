@@ -1,5 +1,5 @@
-//! The fuzz targets as ordinary tests: messages of a launch on three nodes, and damaged copies of them, go through the very functions
-//! that the targets in `fuzz/` call.
+//! The fuzz targets as ordinary tests. Messages of a launch on three nodes, and damaged copies of them, are passed to the functions that
+//! the targets in `fuzz/` call.
 //!
 //! `cargo test -p lattice-session --test fuzz_seeds -- --ignored` writes the messages as seeds to `fuzz/corpus/`.
 
@@ -15,7 +15,7 @@ use proto::node_command::What as Command;
 use proto::node_event::What as Event;
 use proto::to_session::What as ToWhat;
 
-/// A launch of ten ranks of two programs on three nodes, as an API server asks for it.
+/// Request of an API server for a launch of ten ranks of two programs on three nodes.
 fn spec() -> proto::LaunchSpec {
     let variable = |name: &'static str, value: &'static str| proto::Variable { name: name.into(), value: value.into() };
     let app = |program: &'static str| proto::AppSpec {
@@ -150,7 +150,7 @@ fn from_session() -> Vec<proto::FromSession> {
     calls.into_iter().chain(events).chain([resumed]).map(|what| proto::FromSession { what: Some(what) }).collect()
 }
 
-/// Words of an agent to its fork server: an order, and an answer to a challenge.
+/// Messages of an agent to its fork server: an order, and an answer to a challenge.
 fn start_orders() -> Vec<Vec<u8>> {
     let signature = proto::SerialSignature { signature: "signature".into(), signer: vec!["certificate".into()] };
     let order = proto::StartOrder {

@@ -1,5 +1,5 @@
-//! The API server's machine: its process, its disk, its wall clock. What comes in goes to the server's machines, and what they want is
-//! carried out at once.
+//! The host of the API server: its process, its disk, its wall clock. Received messages are inputs of the server's state machines.
+//! Their effects are executed at once.
 
 mod effects;
 mod streams;
@@ -18,20 +18,20 @@ use crate::surroundings::{LEASE, Surroundings};
 use crate::time::Time;
 use crate::truth::Completed;
 
-/// Wall clock of the API server at the beginning, in seconds since 1970.
+/// Wall clock of the API server at the start, in seconds since 1970.
 const WALL: u64 = 1_795_000_000;
 
-/// The machine.
+/// The host.
 #[derive(Debug)]
 pub(crate) struct ApiHost {
     process: u64,
     server: Option<Server>,
     disk: Disk,
-    /// Seconds by which the wall clock was set.
+    /// Seconds by which the wall clock was changed.
     clock_set: i64,
-    /// Process of the client that has just been told that the launch was started which it ordered.
+    /// Process of the client that ordered the launch, after it has just received the result of the start.
     owner: Option<u64>,
-    /// Who ordered the launch has been told whether it was started.
+    /// The client that ordered the launch has received the result of the start.
     has_answered: bool,
 }
 
@@ -39,21 +39,21 @@ pub(crate) struct ApiHost {
 #[derive(Debug)]
 struct Disk {
     record: Record,
-    /// The end of a launch that is over.
+    /// The end of a completed launch.
     end: Option<Completed>,
     fails: bool,
 }
 
-/// Contents of the process: the machines, and what is beside them.
+/// Contents of the process: the state machines, and the data around them.
 struct Server {
     machines: SimulatedApiServer,
-    /// Nodes that have not answered the request to start, and the number of that request.
+    /// Number of the start request, and the nodes that have not answered it.
     asked: Option<(u64, BTreeSet<u32>)>,
-    /// By node and number.
+    /// By node and number of the stream.
     streams: BTreeMap<(u32, u64), ConnectionId>,
     /// Numbers of the clients, by connection.
     clients: BTreeMap<ConnectionId, u64>,
-    /// New jobs that are not answered: the node, by number of the wish.
+    /// Unanswered requests for new jobs: the node, by number of the request.
     wishes: BTreeMap<usize, u32>,
     woken: Option<Time>,
 }
@@ -75,7 +75,7 @@ impl Server {
         self.clients.iter().find(|(_, known)| **known == client).map(|(connection, _)| *connection)
     }
 
-    /// The node and the number of the stream that a connection is.
+    /// The node and the number of the stream on a connection.
     fn stream_of(&self, connection: ConnectionId) -> Option<(u32, u64)> {
         self.streams.iter().find(|(_, known)| **known == connection).map(|(key, _)| *key)
     }
@@ -89,18 +89,18 @@ impl ApiHost {
 
     // The process.
 
-    /// The launch is ordered: its record is durable.
+    /// A client has ordered the launch, and its record is durable.
     pub(crate) fn order_launch(&mut self, around: &mut Surroundings) {
         let machines = SimulatedApiServer::begin(&terms(&around.scenario), around.shown(Host::API));
         self.run(machines, around);
     }
 
-    /// A node was there before the launch was ordered.
+    /// A node had registered before the launch was ordered.
     pub(crate) fn has_registered(&mut self, node: u32, agent: u64, around: &mut Surroundings) {
         self.with_server(around, |server, now| server.machines.register(node, agent, false, now));
     }
 
-    /// Asks the nodes to start the launch.
+    /// Sends the start request to the nodes.
     pub(crate) fn ask_nodes(&mut self, around: &mut Surroundings) {
         let (caller, nodes) = (self.process, around.scenario.nodes());
         if let Some(server) = &mut self.server {
@@ -114,7 +114,7 @@ impl ApiHost {
         self.carry_out(around);
     }
 
-    /// The API server is started anew.
+    /// The API server restarts.
     fn come_back(&mut self, around: &mut Surroundings) {
         let wall = self.wall(around.now());
         let age = Duration::from_secs(wall.saturating_sub(WALL));
@@ -135,7 +135,7 @@ impl ApiHost {
         (WALL + now.0 / 1_000_000).saturating_add_signed(self.clock_set)
     }
 
-    /// The API server is killed, and comes back after this time.
+    /// The API server is killed, and restarts after this time.
     pub(crate) fn crash(&mut self, back: Duration, around: &mut Surroundings) {
         if self.server.take().is_some() {
             around.truth.api_killed();
@@ -165,12 +165,12 @@ impl ApiHost {
 
     // The launch.
 
-    /// The process of the client that ordered the launch, once, when it is told that it was started.
+    /// Returns the process of the client that ordered the launch, once, after the client has received the result of the start.
     pub(crate) fn take_owner(&mut self) -> Option<u64> {
         self.owner.take()
     }
 
-    /// Returns true if the launch is over on the disk.
+    /// Returns true if the launch is over according to the disk.
     pub(crate) fn is_launch_over(&self) -> bool {
         self.disk.record == Record::Over
     }
@@ -180,7 +180,7 @@ impl ApiHost {
         self.server.as_ref().is_some_and(|server| server.machines.runs_launch())
     }
 
-    /// Returns true if the server runs, and something of the launch may be left on a node.
+    /// Returns true if the server runs, and processes of the launch may remain on a node.
     pub(crate) fn is_unclean(&self, node: u32) -> bool {
         self.server.as_ref().is_some_and(|server| server.machines.is_unclean(node))
     }
@@ -214,7 +214,7 @@ impl ApiHost {
         around.after(around.scenario.tick, ApiEvent::ApiTick { process: self.process });
     }
 
-    /// A node has accepted the launch, or refused.
+    /// A node has accepted the launch, or refused it.
     pub(crate) fn start_answered(&mut self, node: u32, caller: u64, accepted: bool, around: &mut Surroundings) {
         let is_refused = self.with_server(around, |server, now| {
             let Some((asked_by, open)) = &mut server.asked else { return false };
@@ -232,7 +232,7 @@ impl ApiHost {
         }
     }
 
-    /// A rank of a node wants a new job. A session asks again while it has no answer.
+    /// A rank of a node requests a new job. A session repeats the request until it receives an answer.
     pub(crate) fn spawn(&mut self, node: u32, number: usize, around: &mut Surroundings) {
         let wish = around.wishes[number].clone();
         self.with_server(around, |server, now| {
@@ -243,7 +243,7 @@ impl ApiHost {
         });
     }
 
-    /// Those that have accepted a launch that another node has refused are told to end it.
+    /// Ends the launch on nodes that have accepted it, after another node has refused it.
     fn roll_back(&self, around: &mut Surroundings) {
         for node in 0..around.scenario.nodes() {
             around.call(Host::API, Host(node), Call::Abort { node, signal: 15 });
@@ -293,7 +293,7 @@ impl ApiHost {
     }
 
     fn written(&mut self, process: u64, record: Record, is_durable: bool, around: &mut Surroundings) {
-        // What the disk has it has, whoever asked for it.
+        // A record on the disk remains, even if the process that wrote it is gone.
         if is_durable {
             around.truth.written(&record);
             self.disk.end = (record == Record::Over).then(|| around.truth.completion().cloned()).flatten();

@@ -1,4 +1,5 @@
-//! The launcher: follows its launch, acknowledges what it has shown, attaches again when its connection breaks.
+//! The launcher: follows its launch, acknowledges displayed events, and attaches again after its connection
+//! breaks.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -16,29 +17,29 @@ use crate::time::Time;
 /// The client's process.
 #[derive(Debug, Default)]
 pub(crate) struct Client {
-    /// 0 before the launch is started, and after it was killed.
+    /// 0 before the start of the launch, and after the client was killed.
     process: u64,
     connection: Option<ConnectionId>,
-    /// The API server has answered on it.
+    /// The API server has answered on the connection.
     is_attached: bool,
-    /// Events that it has been sent, and has not read.
+    /// Received events that the client has not read.
     unread: VecDeque<(u64, ClientEvent)>,
-    /// The number of the last event that it has shown.
+    /// Number of the last displayed event.
     seen: u64,
-    /// Events that are not acknowledged.
+    /// Some displayed events are not acknowledged.
     untold: bool,
-    /// A time is set at which it reads again.
+    /// The next read is scheduled.
     will_read: bool,
-    /// It reads nothing until then.
+    /// The client reads nothing before this time.
     blocked_until: Time,
-    /// Since when it tries to attach.
+    /// Start of the current attempts to attach.
     trying_since: Time,
     is_done: bool,
     input: ClientInput,
 }
 
 impl Client {
-    /// A client goes on that ordered a launch, and is told that it was started. Returns its process.
+    /// A client that ordered a launch continues after the start of the launch. Returns its process.
     pub(crate) fn start(around: &mut Surroundings) -> u64 {
         let process = around.schedule.next_process();
         let time = around.some_time(100, 5000);
@@ -46,7 +47,7 @@ impl Client {
         process
     }
 
-    /// It is this process.
+    /// Sets the process of the client.
     pub(crate) fn begin(&mut self, process: u64, around: &mut Surroundings) {
         (self.process, self.trying_since) = (process, around.now());
         if let Some(input) = &around.scenario.input {
@@ -63,7 +64,7 @@ impl Client {
         self.process == process
     }
 
-    /// Returns true while there is a client that follows.
+    /// Returns true while a client follows the launch.
     pub(crate) fn waits(&self) -> bool {
         self.process != 0 && !self.is_done
     }
@@ -99,13 +100,13 @@ impl Client {
         around.send(connection, Side::Accepter, Message::Attach { after: self.seen });
     }
 
-    /// A message of the API server has come.
+    /// Handles a message of the API server.
     pub(crate) fn on_message(&mut self, connection: ConnectionId, message: Message, around: &mut Surroundings) {
         if self.connection != Some(connection) {
             return;
         }
         match message {
-            // The launch is over, and nobody remembers it.
+            // The launch is over, and no record of it is left.
             Message::Unknown => {
                 self.is_done = true;
                 around.close(connection, Side::Opener);
@@ -123,7 +124,7 @@ impl Client {
         }
     }
 
-    /// Its source gives more input.
+    /// The source provides more input.
     fn give(&mut self, around: &mut Surroundings) {
         let Some(plan) = around.scenario.input.clone() else { return };
         let piece = around.some_time(1, plan.piece as u64).as_micros() as usize;
@@ -134,9 +135,9 @@ impl Client {
         self.send_input(around);
     }
 
-    /// Sends the input that there is credit for.
+    /// Sends input up to the credit.
     fn send_input(&mut self, around: &mut Surroundings) {
-        // The connection is made only when the API server has answered.
+        // The connection exists only after the answer of the API server.
         let Some(connection) = self.connection.filter(|_| self.is_attached) else { return };
         if around.scenario.input.is_none() {
             return;
@@ -150,7 +151,7 @@ impl Client {
         }
     }
 
-    /// Reads what has come, in order, unless it reads nothing for a while.
+    /// Reads the received events in order, unless the client reads nothing for a while.
     fn read_all(&mut self, around: &mut Surroundings) {
         if self.blocked_until > around.now() {
             if !mem::replace(&mut self.will_read, true) {
@@ -168,7 +169,7 @@ impl Client {
     fn read(&mut self, connection: ConnectionId, sequence: u64, event: ClientEvent, around: &mut Surroundings) {
         if sequence != u64::MAX {
             if sequence <= self.seen {
-                // The launcher passes over what it has had.
+                // The launcher skips events that it has already received.
                 return around.truth.wrong(format!("I8: event {sequence} comes again after {}", self.seen));
             }
             self.seen = sequence;
@@ -200,7 +201,7 @@ impl Client {
         }
     }
 
-    /// Its connection has broken.
+    /// The connection of the client has broken.
     pub(crate) fn on_broken(&mut self, connection: ConnectionId, around: &mut Surroundings) {
         if self.connection != Some(connection) {
             return;
@@ -219,7 +220,7 @@ impl Client {
         }
     }
 
-    /// It is killed.
+    /// Kills the client.
     pub(crate) fn kill(&mut self, around: &mut Surroundings) {
         if !self.waits() {
             return;
@@ -231,12 +232,12 @@ impl Client {
         self.process = 0;
     }
 
-    /// It reads nothing until then.
+    /// Makes the client read nothing before this time.
     pub(crate) fn stop_reading(&mut self, until: Time) {
         self.blocked_until = until.max(self.blocked_until);
     }
 
-    /// Its connection is reset.
+    /// Resets the connection of the client.
     pub(crate) fn reset(&self, around: &mut Surroundings) {
         if let Some(connection) = self.connection {
             around.network.reset(&mut around.schedule, connection);

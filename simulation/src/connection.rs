@@ -1,14 +1,14 @@
-//! A connection between processes of two machines: its ends, its two ways, and what waits on them.
+//! A connection between processes of two hosts: its ends, its two directions, and the waiting messages.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::time::Time;
 
-/// Time after which a connection breaks on which nothing is acknowledged.
+/// Time without acknowledgements after which a connection breaks.
 pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// A machine: nodes by number, then the two others.
+/// A host: nodes by number, then the hosts of the API server and the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Host(pub(crate) u32);
 
@@ -17,7 +17,7 @@ impl Host {
     pub(crate) const CLIENT: Self = Self(1001);
 }
 
-/// A process, by a number that no other one has had.
+/// A process, by a unique number that is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct End {
     pub(crate) host: Host,
@@ -38,10 +38,10 @@ pub(crate) enum Purpose {
     Link,
 }
 
-/// End of a connection at which something arrives.
+/// End of a connection that receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// Who opened it.
+    /// The side that opened the connection.
     Opener,
     Accepter,
 }
@@ -65,20 +65,20 @@ pub(crate) struct Connection<M> {
     accepter: End,
     to_opener: Way<M>,
     to_accepter: Way<M>,
-    /// Sides that are about to learn of its end.
+    /// Number of sides that have yet to receive the end of the connection.
     pub(crate) untold: u32,
-    /// It did not end in order: something that was sent may be lost.
+    /// The connection did not end in order, so that sent messages may be lost.
     pub(crate) is_broken: bool,
 }
 
 /// One direction of a connection.
 #[derive(Debug)]
 pub(crate) struct Way<M> {
-    /// Nothing arrives before what was sent before.
+    /// A message arrives no earlier than the messages before it.
     pub(crate) last: Time,
-    /// Nothing more is taken.
+    /// No more messages are accepted.
     pub(crate) is_shut: bool,
-    /// Messages that wait for the network to work again.
+    /// Messages that wait until the network works again.
     pub(crate) held: VecDeque<M>,
 }
 
@@ -105,7 +105,7 @@ impl<M> Connection<M> {
         Side::BOTH.into_iter().find(|&side| self.end(side) == end)
     }
 
-    /// The machine at the other side.
+    /// The host at the other side.
     pub(crate) fn other_host(&self, host: Host) -> Option<Host> {
         [self.opener.host, self.accepter.host].into_iter().find(|known| *known != host)
     }
@@ -114,7 +114,7 @@ impl<M> Connection<M> {
         self.opener.host == host || self.accepter.host == host
     }
 
-    /// The machines at both ends of a way.
+    /// The hosts at both ends of a direction.
     pub(crate) fn hosts_of_way(&self, to: Side) -> (Host, Host) {
         (self.end(to.other()).host, self.end(to).host)
     }
@@ -133,7 +133,7 @@ impl<M> Connection<M> {
         }
     }
 
-    /// Returns true if nothing more is taken by either side.
+    /// Returns true if neither side accepts messages any more.
     pub(crate) fn is_shut(&self) -> bool {
         self.to_opener.is_shut && self.to_accepter.is_shut
     }

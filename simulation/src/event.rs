@@ -1,4 +1,4 @@
-//! Everything that can happen in a cluster, by the part that it happens to, and what its parts say to each other.
+//! All events in a cluster, by the part in which they happen, and the messages between its parts.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use pmi_core::ids::Rank;
 use crate::connection::{ConnectionId, Host, Side};
 use crate::time::Time;
 
-/// Something that happens; `Debug` shows it without the part, as events of two parts never have the same name.
+/// An event. Its `Debug` output omits the part, because the names of events are unique across parts.
 pub(crate) enum Event {
     Connection(ConnectionEvent),
     Call { to: Host, call: Call },
@@ -28,14 +28,14 @@ pub(crate) enum ConnectionEvent {
         to: Side,
         message: Message,
     },
-    /// A side learns that a connection is over.
+    /// A side receives the end of a connection.
     Broken {
         connection: ConnectionId,
         to: Side,
     },
 }
 
-/// Calls, and their answers: they arrive or they do not. A new job is named by the number of its wish in the surroundings.
+/// Calls and their answers, which may be lost. A new job is identified by the number of its request in the surroundings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Call {
     Start { node: u32, caller: u64 },
@@ -59,7 +59,7 @@ pub(crate) enum ApiEvent {
     Written { process: u64, record: Record, is_durable: bool },
 }
 
-/// Something that happens to a machine, or that its fork server notices.
+/// An event of a host, or one that its fork server detects.
 #[derive(Debug)]
 pub(crate) enum NodeEvent {
     NodeBack { node: u32 },
@@ -76,7 +76,7 @@ pub(crate) enum AgentEvent {
     FromSession { node: u32, agent: u64, bytes: Bytes },
 }
 
-/// Something that happens to a session, or to one of its ranks. It asks for a new job until there is an answer.
+/// An event of a session, or of one of its ranks. A session repeats a request for a new job until it receives an answer.
 #[derive(Debug)]
 pub(crate) enum SessionEvent {
     ToSession { node: u32, session: u64, agent: u64, bytes: Bytes },
@@ -100,36 +100,36 @@ pub(crate) enum ClientTimer {
     Attach {
         attempt: u64,
     },
-    /// It reads again.
+    /// The client reads again.
     Read,
-    /// Its source of input gives more.
+    /// The source provides more input.
     Give,
     Acknowledge,
 }
 
-/// Something that happens to a fault, by its number.
+/// An event of a fault, by the number of the fault.
 #[derive(Debug)]
 pub(crate) enum FaultEvent {
     Fault(usize),
-    /// It has lasted for as long as connections bear.
+    /// The fault has lasted for the keep-alive limit of connections.
     FaultLasts(#[expect(dead_code, reason = "for who reads the journal")] usize),
     FaultOver(usize),
     PauseOver(Host),
 }
 
-/// What goes over connections.
+/// Message on a connection.
 #[derive(Clone, Debug)]
 pub(crate) enum Message {
-    /// A `LaunchReport`; the first one on a stream says whether there was one before.
+    /// A `LaunchReport`. The first one on a stream states whether there was an earlier stream.
     Open {
         again: bool,
     },
     Report(Bytes),
     /// A `NodeCommand`.
     Command(Bytes),
-    /// The stream is over: in order, or because nobody wants it or another one took over.
+    /// The stream is over: in order, because it is no longer needed, or because another stream replaced it.
     StreamEnd(StreamEnd),
-    /// A `LinkFrame`, of the session of this node.
+    /// A `LinkFrame`, from the session of this node.
     Frame {
         from: u32,
         frame: Bytes,
@@ -137,11 +137,11 @@ pub(crate) enum Message {
     Attach {
         after: u64,
     },
-    /// The client follows, and may send so many bytes of input; then so many more.
+    /// The client may follow, and may send this many bytes of input. Later messages add to the credit.
     Credit(u64),
     Input(Bytes),
     InputEnd,
-    /// The API server knows no such launch.
+    /// The API server has no record of the launch.
     Unknown,
     Tell {
         sequence: u64,
@@ -163,7 +163,7 @@ pub(crate) enum StreamEnd {
 }
 
 impl Event {
-    /// The machine on which it happens, which may be paused; `host_of` knows that of a side of a connection.
+    /// The host of the event, which may be paused. `host_of` returns the host of a side of a connection.
     pub(crate) fn host(&self, host_of: impl FnOnce(ConnectionId, Side) -> Option<Host>) -> Option<Host> {
         match self {
             Self::Connection(
@@ -174,14 +174,14 @@ impl Event {
             Self::Agent(event) => Some(Host(event.agent().0)),
             Self::Session(event) => Some(Host(event.session().0)),
             Self::Node(NodeEvent::SessionGone { node }) => Some(Host(*node)),
-            // Machines and their services come back whatever they do, and the client never pauses.
+            // Hosts and their services restart in any case, and the client never pauses.
             Self::Node(NodeEvent::NodeBack { .. } | NodeEvent::AgentBack { .. }) | Self::Client(_) | Self::Fault(_) => {
                 None
             }
         }
     }
 
-    /// Returns true unless it comes all the time, and says nothing.
+    /// Returns false for frequent events without information.
     pub(crate) fn is_noted(&self) -> bool {
         !matches!(
             self,

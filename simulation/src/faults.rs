@@ -1,4 +1,4 @@
-//! What goes wrong in a run, and when: the plan of a seed, of which shrinking leaves out what does not matter.
+//! The faults of a run, and their times: the plan of a seed. Shrinking removes irrelevant faults.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::scenario::Scenario;
 use crate::surroundings::LEASE;
 use crate::time::Time;
 
-/// One thing that goes wrong.
+/// One fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) at: Time,
@@ -20,17 +20,17 @@ pub(crate) struct Fault {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FaultKind {
-    /// A machine is gone with all that ran on it, and comes back.
+    /// A host fails with all its processes, and restarts.
     CrashNode {
         node: u32,
         back: Duration,
     },
-    /// An agent is killed, and started anew.
+    /// An agent is killed, and restarts.
     KillAgent {
         node: u32,
         back: Duration,
     },
-    /// The agent, its fork server and with them the session are killed; the agent is started anew.
+    /// The agent, its fork server and its session are killed. The agent restarts.
     KillService {
         node: u32,
         back: Duration,
@@ -42,34 +42,34 @@ pub(crate) enum FaultKind {
         rank: u32,
         signal: i32,
     },
-    /// Nothing on the machine runs for so long; or hardly anything does, which is the same for others.
+    /// No process on the host runs for this time. For other hosts this is equivalent to an overloaded host.
     Pause {
         node: u32,
         time: Duration,
     },
-    /// A machine is cut off from all others, and what it sends, or what it is sent, or both are lost.
+    /// A host is cut off from all other hosts. Its outgoing messages, its incoming messages, or both are lost.
     Cut {
         host: Where,
         way: Way,
         time: Duration,
     },
-    /// Two nodes do not reach each other.
+    /// Two nodes cannot reach each other.
     CutPair {
         one: u32,
         other: u32,
         time: Duration,
     },
-    /// All that comes from or goes to a machine takes so many times as long.
+    /// All messages from and to a host take longer by this factor.
     Slow {
         host: Where,
         times: u64,
         time: Duration,
     },
-    /// All connections of a machine are reset.
+    /// All connections of a host are reset.
     Reset {
         host: Where,
     },
-    /// The API server is killed, and started anew.
+    /// The API server is killed, and restarts.
     CrashApi {
         back: Duration,
     },
@@ -77,13 +77,13 @@ pub(crate) enum FaultKind {
     Disk {
         time: Duration,
     },
-    /// The wall clock of the API server is set by so many seconds.
+    /// The wall clock of the API server changes by this many seconds.
     SetClock {
         seconds: i64,
     },
-    /// The client is gone without a word.
+    /// The client is killed.
     KillClient,
-    /// The connection of the client breaks; it comes back.
+    /// The connection of the client breaks; the client attaches again.
     ResetClient,
     /// The client ends the launch with this signal.
     Signal {
@@ -91,17 +91,17 @@ pub(crate) enum FaultKind {
     },
     /// An administrator ends the launch.
     Abort,
-    /// The client reads nothing for so long.
+    /// The client reads nothing for this time.
     StopReading {
         time: Duration,
     },
-    /// A node is asked to start the launch once more.
+    /// A node receives the start request once more.
     StartAgain {
         node: u32,
     },
 }
 
-/// A machine.
+/// A host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Where {
     Node(u32),
@@ -115,14 +115,14 @@ pub(crate) enum Way {
     Both,
 }
 
-/// The longest time that a fault lasts.
+/// The longest duration of a fault.
 pub(crate) const LONGEST: Duration = Duration::from_secs(60);
 
-/// The faults of a seed, in order.
+/// The faults of a seed, in order of time.
 pub(crate) fn plan(seed: u64, scenario: &Scenario) -> Vec<Fault> {
     let random = &mut Random::new(seed, 2);
     let count = [0, 0, 1, 1, 1, 2, 2, 3, 4, 6][random.below(10) as usize];
-    // The start-up is where most happens.
+    // Most events happen at the start of a launch.
     let span = [50, 400, 3_000, 15_000][random.below(4) as usize];
     let mut faults: Vec<Fault> =
         (0..count).map(|_| Fault { at: Time(random.below(span * 1000)), kind: kind(scenario, random) }).collect();
@@ -164,7 +164,7 @@ fn kind(scenario: &Scenario, random: &mut Random) -> FaultKind {
 }
 
 impl FaultKind {
-    /// Time until nothing of it is left but its consequences.
+    /// Returns the duration of the fault. After it only consequences remain.
     pub(crate) fn lasts(self) -> Duration {
         match self {
             Self::CrashNode { back: time, .. }
@@ -181,7 +181,7 @@ impl FaultKind {
         }
     }
 
-    /// Returns true for what a launch must survive, if nothing else goes wrong.
+    /// Returns true for a fault that a launch must survive if it is the only fault.
     pub(crate) fn is_harmless(self) -> bool {
         match self {
             Self::KillAgent { back, .. } | Self::CrashApi { back } => back <= Duration::from_secs(10),
@@ -198,26 +198,27 @@ impl FaultKind {
         }
     }
 
-    /// The nodes that a launch may lose for it, of so many.
+    /// Returns the nodes that a launch with `nodes` nodes may lose because of the fault.
     pub(crate) fn struck(self, nodes: u32) -> Vec<u32> {
         let all = || (0..nodes).collect();
         match self {
             Self::CrashNode { node, .. } | Self::KillService { node, .. } | Self::KillSession { node } => vec![node],
-            // Links to it are tried for so long; then they end, with those that it has opened, and each end takes the other for lost.
+            // Sessions try to open links to the node for this time. Then these links end, with the links that the node has opened.
+            // Each end treats the other one as lost.
             Self::KillAgent { back, .. } if back + timeouts::HEARTBEAT >= LEASE => all(),
             Self::KillAgent { node, back } if back + timeouts::HEARTBEAT >= timeouts::LOST_AFTER => vec![node],
             Self::Pause { time, .. } if time >= KEEP_ALIVE => all(),
             Self::Pause { node, time } if time >= timeouts::HEARTBEAT => vec![node],
-            // Of two that do not reach each other, each takes the other for lost.
+            // If two nodes cannot reach each other, each node treats the other one as lost.
             Self::Cut { .. } | Self::Slow { .. } | Self::Reset { host: Where::Node(_) } => all(),
             Self::CutPair { one, other, .. } => vec![one, other],
-            // Nodes that were not asked, or not heard before its end.
+            // Nodes to which no start request, or from which no answer, was sent before its end.
             Self::CrashApi { .. } => all(),
             _ => Vec::new(),
         }
     }
 
-    /// Returns true if nobody may follow the launch any more for it, which ends the launch.
+    /// Returns true if the fault may end the launch, because no client may follow it any more.
     pub(crate) fn may_end_launch(self) -> bool {
         match self {
             Self::StopReading { time } => time > timeouts::NEXT_OWNER,
@@ -228,7 +229,7 @@ impl FaultKind {
         }
     }
 
-    /// The ways on which nothing goes, among so many nodes and the other machines.
+    /// Returns the directions that are cut, with this number of nodes and the other hosts.
     pub(crate) fn ways(self, nodes: u32) -> Vec<(Host, Host)> {
         match self {
             Self::Cut { host, way, .. } => {

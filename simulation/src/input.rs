@@ -12,12 +12,12 @@ use crate::random::Random;
 /// The input of a launch.
 #[derive(Clone, Debug)]
 pub(crate) struct InputPlan {
-    /// Bytes of it.
+    /// Number of bytes.
     pub(crate) length: usize,
-    /// Bytes that the source gives at once, at most, and the time between two pieces, at most.
+    /// Maximum number of bytes that the source provides at once, and maximum time between two pieces.
     pub(crate) piece: usize,
     pub(crate) pace: Duration,
-    /// Bytes that may be under way.
+    /// Maximum number of bytes in transit.
     pub(crate) window: u64,
     pub(crate) readers: StdinTarget,
     pub(crate) passes_on: bool,
@@ -25,16 +25,16 @@ pub(crate) struct InputPlan {
     pub(crate) reading: Vec<Reading>,
 }
 
-/// Behaviour of a rank that reads.
+/// Behaviour of a rank with standard input.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
-    /// It reads to the end before its fence of this number; `None` for one that never reads.
+    /// The rank reads to the end before its fence of this number; `None` if the rank never reads.
     pub(crate) before: Option<u32>,
-    /// Bytes of one read, at most.
+    /// Maximum number of bytes of one read.
     pub(crate) most: usize,
 }
 
-/// Most pieces that the source gives, and most reads of a rank that finds all it asks for. Each may take 100 ms, and a launch has 200 s.
+/// Maximum number of pieces of the source, and of full reads of a rank. Each of them may take 100 ms, and a launch has 200 s.
 const PIECES_MAX: u64 = 100;
 
 impl InputPlan {
@@ -56,28 +56,28 @@ impl InputPlan {
         }
     }
 
-    /// What a rank does with the input; `None` if it is for others.
+    /// Behaviour of a rank with the input; `None` if other ranks receive it.
     pub(crate) fn reading_of(&self, rank: Rank) -> Option<Reading> {
         let reads = self.readers == StdinTarget::All || self.readers.one_reader() == Some(rank);
         self.reading.get(rank.index()).copied().filter(|_| reads)
     }
 }
 
-/// The byte at a place of every input: neighbours do not repeat.
+/// The byte at a position of every input. Neighbouring bytes do not repeat.
 pub(crate) fn byte(place: usize) -> u8 {
     let mixed = (place as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9).to_be_bytes()[1]
 }
 
-/// The client's end: sends what there is credit for, as `StdinStream` of the launcher does.
+/// The client's end. It sends input up to its credit, as `StdinStream` of the launcher does.
 #[derive(Debug, Default)]
 pub(crate) struct ClientInput {
     length: usize,
-    /// Bytes that the source has given, and those that were sent.
+    /// Number of bytes that the source has provided, and number of sent bytes.
     given: usize,
     sent: usize,
     credit: Credit,
-    /// The present connection was sent the end.
+    /// The end of the input was sent on the present connection.
     has_ended: bool,
 }
 
@@ -93,7 +93,7 @@ impl ClientInput {
         Self { length, ..Self::default() }
     }
 
-    /// The source gives so many bytes more. Returns true if more follow.
+    /// The source provides `bytes` more bytes. Returns true if more follow.
     pub(crate) fn give(&mut self, bytes: usize) -> bool {
         self.given = self.length.min(self.given + bytes);
         self.given < self.length
@@ -103,7 +103,7 @@ impl ClientInput {
         self.credit.grant(bytes);
     }
 
-    /// The next message, if there is one to send.
+    /// Returns the next message that can be sent, if any.
     pub(crate) fn next(&mut self) -> Option<Next> {
         if self.sent == self.length {
             return (!std::mem::replace(&mut self.has_ended, true)).then_some(Next::End);
@@ -114,7 +114,7 @@ impl ClientInput {
         (len > 0).then_some(Next::Piece(piece))
     }
 
-    /// The connection is gone. Returns the number of bytes that the user is warned of.
+    /// The connection has ended. Returns the number of bytes for which the user receives a warning.
     pub(crate) fn forget_connection(&mut self) -> u64 {
         self.has_ended = false;
         self.credit.reset()

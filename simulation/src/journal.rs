@@ -1,4 +1,4 @@
-//! Everything that happens in a run, line by line: a hash of it always, the lines themselves if somebody wants to read them.
+//! All events of a run, line by line: always a hash of them, and on request the lines themselves.
 
 use std::fmt::{self, Write};
 use std::mem;
@@ -12,7 +12,7 @@ pub(crate) struct Journal {
     hash: u64,
     events: u64,
     line: String,
-    /// `None` if nobody reads them.
+    /// `None` unless the lines are requested.
     lines: Option<Vec<String>>,
 }
 
@@ -25,7 +25,7 @@ impl Journal {
     pub(crate) fn note(&mut self, now: Time, what: fmt::Arguments<'_>) {
         let mut line = mem::take(&mut self.line);
         line.clear();
-        // A string takes everything.
+        // A write to a string cannot fail.
         let _ = write!(line, "{now} {what}");
         self.events += 1;
         self.hash(line.as_bytes());
@@ -35,7 +35,7 @@ impl Journal {
         self.line = line;
     }
 
-    /// Counts bytes of a message in.
+    /// Adds the bytes of a message to the hash.
     pub(crate) fn hash(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

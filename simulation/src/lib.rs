@@ -1,13 +1,13 @@
 //! A whole cluster in one thread and virtual time: API server, agents, sessions with their PMI servers, fences, ranks and a client.
-//! One seed decides what is launched, what goes wrong and in which order everything happens, so a seed replays byte for byte.
+//! A seed determines the launch, the faults and the order of all events. Therefore a run of a seed is reproducible byte for byte.
 //!
 //! ```text
-//! client ── API server: launch, outboxes, registry ── agent (stood in for) ── session: machine, PMI server, policy, words ── ranks
-//!                │                                                                │
-//!               disk                                                        fences, links ── other sessions
+//! client ── API server: launch, outboxes, registry ── agent (a stand-in) ── session: machine, PMI server, policy, words ── ranks
+//!                │                                                              │
+//!               disk                                                      fences, links ── other sessions
 //! ```
-//! The machines are those of the crates; what runs them there (tasks, channels, sockets) is stood in for. After each step
-//! and at the end the invariants I1 to I9 of `docs/simulation.md` are checked against what really happened.
+//! The state machines are those of the crates. Stand-ins replace the tasks, channels and sockets that run them in the crates. After
+//! each step and at the end, the invariants I1 to I9 of `docs/dev/simulation.md` are checked against the true course of the run.
 #![forbid(unsafe_code)]
 
 mod api_host;
@@ -35,48 +35,49 @@ use self::faults::{Fault, plan};
 use self::scenario::Scenario;
 use self::world::World;
 
-/// Time that everything gets after the last fault is over: more than any limit of the daemons but that for a report nobody takes.
+/// Time after the end of the last fault. It is longer than any limit of the daemons, except the limit for a report that is never
+/// accepted.
 const REST: Duration = Duration::from_secs(200);
 
 /// Result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Hash of everything that happened.
+    /// Hash of all events.
     pub digest: u64,
     /// Number of events.
     pub events: u64,
-    /// Invariants that did not hold, in words.
+    /// Descriptions of the violated invariants.
     pub violations: Vec<String>,
-    /// Everything that happened, if that was asked for.
+    /// All events, if requested.
     pub lines: Vec<String>,
 }
 
-/// What a run tells beside its outcome.
+/// Request for the lines of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lines {
-    /// Every line, for somebody to read.
+    /// All lines.
     Kept,
-    /// None: the hash is enough.
+    /// No lines: the hash is sufficient.
     Dropped,
 }
 
-/// A seed's launch and faults, of which some may be left out.
+/// The launch and the faults of a seed. Some faults may be left out.
 #[derive(Clone, Debug)]
 pub struct Plan {
     seed: u64,
     scenario: Scenario,
     faults: Vec<Fault>,
-    /// Numbers of the faults that are not left out.
+    /// Numbers of the remaining faults.
     kept: Vec<usize>,
 }
 
 impl Plan {
-    /// Everything that the seed stands for.
+    /// Returns the complete plan of a seed.
     pub fn of(seed: u64) -> Self {
         Self::with(seed, Scenario::of(seed).with_features(seed))
     }
 
-    /// The same launch and faults with ranks of PMI-1, without input and spawned jobs.
+    /// Returns the same launch and faults with ranks of PMI-1, and without input and spawned jobs.
     pub fn plain(seed: u64) -> Self {
         Self::with(seed, Scenario::of(seed))
     }
@@ -86,24 +87,24 @@ impl Plan {
         Self { seed, scenario, kept: (0..faults.len()).collect(), faults }
     }
 
-    /// The same with these faults only.
+    /// Returns the same plan with these faults only.
     pub fn with_only(&self, kept: &[usize]) -> Self {
         let kept = kept.iter().copied().filter(|&fault| fault < self.faults.len()).collect();
         Self { kept, ..self.clone() }
     }
 
-    /// The numbers of the faults that are not left out.
+    /// Returns the numbers of the remaining faults.
     pub fn kept(&self) -> &[usize] {
         &self.kept
     }
 
-    /// The launch and the faults, in words.
+    /// Returns a description of the launch and the faults.
     pub fn describe(&self) -> String {
         let faults = self.kept.iter().map(|&fault| format!("\n  fault {fault}: {}", self.faults[fault]));
         format!("{:?}{}", self.scenario, faults.collect::<String>())
     }
 
-    /// Runs it.
+    /// Runs the plan.
     pub fn run(&self, lines: Lines) -> Outcome {
         let faults: Vec<Fault> = self.kept.iter().map(|&fault| self.faults[fault]).collect();
         let over = faults.iter().map(|fault| fault.at + fault.kind.lasts()).max().unwrap_or_default();
@@ -115,7 +116,8 @@ impl Plan {
         Outcome { digest, events, violations, lines: journal.into_lines() }
     }
 
-    /// The plan with as few faults as still break an invariant: each is left out that can be.
+    /// Returns the plan with as few faults as possible that still violates an invariant. It leaves out each fault that is not
+    /// necessary.
     pub fn shrink(&self) -> Self {
         let mut smallest = self.clone();
         loop {

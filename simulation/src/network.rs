@@ -1,5 +1,5 @@
-//! The network between the machines of a cluster, and what can happen to it: connections are in order and without loss, as TCP's are,
-//! as long as they last. Messages of one connection never overtake each other; those of several do.
+//! The network between the hosts of a cluster, and its faults. As in TCP, connections keep the order of messages, and lose none while
+//! they are open. Messages of one connection never overtake each other. Messages of different connections may.
 
 mod delivery;
 
@@ -11,31 +11,31 @@ use crate::event::{Call, Message};
 use crate::random::Random;
 use crate::time::Time;
 
-/// All connections, and the state of the network between machines.
+/// All connections, and the state of the network between hosts.
 #[derive(Debug)]
 pub(crate) struct Network {
     connections: BTreeMap<ConnectionId, Connection<Message>>,
     opened: ConnectionId,
-    /// Ways on which nothing goes, each as often as it was cut.
+    /// Cut directions, each repeated for every cut.
     cuts: Vec<(Host, Host)>,
-    /// Calls on ways that are cut.
+    /// Calls on cut directions.
     held_calls: Vec<HeldCall>,
-    /// Machines whose messages take longer.
+    /// Factors of hosts with slow messages.
     slow: BTreeMap<Host, u64>,
-    /// Machines that run.
+    /// Running hosts.
     up: BTreeSet<Host>,
-    /// The process of each machine whose port is known to others.
+    /// The listening process of each host.
     listeners: BTreeMap<Host, u64>,
     random: Random,
 }
 
-/// A call that waits for its way to work again.
+/// A call that waits until its direction works again.
 #[derive(Clone, Copy, Debug)]
 struct HeldCall {
     from: Host,
     to: Host,
     call: Call,
-    /// Its connection breaks then.
+    /// Time at which its connection breaks.
     until: Time,
 }
 
@@ -45,7 +45,7 @@ impl Network {
         Self { connections, opened: 0, cuts, held_calls, slow, up, listeners, random: Random::new(seed, 3) }
     }
 
-    // Machines.
+    // Hosts.
 
     pub(crate) fn machine_runs(&mut self, host: Host) {
         self.up.insert(host);
@@ -55,30 +55,30 @@ impl Network {
         self.up.contains(&host)
     }
 
-    /// A process listens at the port of its machine.
+    /// Makes a process listen at the port of its host.
     pub(crate) fn listen(&mut self, end: End) {
         self.listeners.insert(end.host, end.process);
     }
 
-    /// Nobody listens at the port of a machine any more.
+    /// Stops listening at the port of a host.
     pub(crate) fn stop_listening(&mut self, host: Host) {
         self.listeners.remove(&host);
     }
 
-    /// The process that listens at the port of a machine.
+    /// Returns the process that listens at the port of a host.
     pub(crate) fn listener(&self, host: Host) -> Option<End> {
         self.listeners.get(&host).map(|&process| End { host, process })
     }
 
-    // Ways.
+    // Directions.
 
-    /// Time that a message takes from one machine to another.
+    /// Returns the time that a message takes from one host to another.
     pub(crate) fn delay(&mut self, from: Host, to: Host) -> Duration {
         if from == to {
             return Duration::from_micros(self.random.between(1, 60));
         }
         let times = [from, to].iter().filter_map(|host| self.slow.get(host)).max().copied().unwrap_or(1);
-        // Mostly a local network; now and then a packet is sent again.
+        // Mostly the delay of a local network; sometimes the delay of a retransmission.
         let micros = match self.random.below(100) {
             0 => self.random.between(2_000, 200_000),
             1..=9 => self.random.between(500, 5_000),
@@ -91,7 +91,7 @@ impl Network {
         self.cuts.contains(&(from, to))
     }
 
-    /// Returns true if two machines reach each other.
+    /// Returns true if two hosts can reach each other.
     pub(crate) fn reaches(&self, one: Host, other: Host) -> bool {
         !self.is_cut(one, other) && !self.is_cut(other, one)
     }
@@ -100,7 +100,7 @@ impl Network {
         self.cuts.push((from, to));
     }
 
-    /// Undoes one cut of this way.
+    /// Removes one cut of this direction.
     fn undo_cut(&mut self, from: Host, to: Host) {
         if let Some(at) = self.cuts.iter().position(|&cut| cut == (from, to)) {
             self.cuts.swap_remove(at);
@@ -127,22 +127,22 @@ impl Network {
         self.connections.get(&id)
     }
 
-    /// The side of a connection that a process has.
+    /// Returns the side of a process on a connection.
     pub(crate) fn side_of(&self, id: ConnectionId, end: End) -> Option<Side> {
         self.get(id)?.side_of(end)
     }
 
-    /// The purposes of the connections that there are, of which somebody has not learned that they are over.
+    /// Returns the purposes of the existing connections, including ended ones if a side has yet to receive the end.
     pub(crate) fn left(&self) -> Vec<Purpose> {
         self.connections.values().map(|connection| connection.purpose).collect()
     }
 
-    /// Returns true if what arrives for a side is taken.
+    /// Returns true if a side accepts messages.
     pub(crate) fn takes(&self, id: ConnectionId, to: Side) -> bool {
         self.get(id).is_some_and(|connection| !connection.way(to).is_shut)
     }
 
-    /// Returns true if what was sent to a side has not arrived, as nothing goes there at present.
+    /// Returns true if messages to a side have not arrived because their direction is cut.
     pub(crate) fn is_held_up(&self, id: ConnectionId, to: Side) -> bool {
         self.get(id).is_some_and(|connection| {
             let (from, receiver) = connection.hosts_of_way(to);
@@ -151,7 +151,7 @@ impl Network {
         })
     }
 
-    /// Nothing more is taken for a side.
+    /// Makes a side refuse all further messages.
     pub(crate) fn shut(&mut self, id: ConnectionId, to: Side) {
         if let Some(connection) = self.connections.get_mut(&id) {
             let way = connection.way_mut(to);
@@ -160,21 +160,21 @@ impl Network {
         }
     }
 
-    /// The connection does not end in order.
+    /// Marks a connection that does not end in order.
     fn break_off(&mut self, id: ConnectionId) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.is_broken = true;
         }
     }
 
-    /// A side is going to learn that the connection is over.
+    /// Records that a side will receive the end of the connection.
     fn expect_end(&mut self, id: ConnectionId) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.untold += 1;
         }
     }
 
-    /// A side has learned that; a connection of which nobody has to learn anything is forgotten.
+    /// Records that a side has received the end. A connection is removed when no side has yet to receive it.
     pub(crate) fn ended(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.untold = connection.untold.saturating_sub(1);

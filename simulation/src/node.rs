@@ -1,4 +1,4 @@
-//! A node: its machine, its agent, its fork server, the session of the launch and the ranks. Who of them hears of what.
+//! A node: its host, its agent, its fork server, the session of the launch and the ranks. Dispatches events to them.
 
 mod agent;
 mod fork_server;
@@ -15,13 +15,14 @@ use crate::event::{AgentEvent, Call, Message, NodeEvent, SessionEvent};
 use crate::surroundings::Surroundings;
 use crate::time::Time;
 
-/// One machine and what runs on it.
+/// One host and its processes.
 #[derive(Debug)]
 pub(crate) struct Node {
     number: u32,
     agent: Option<Agent>,
     fork_server: ForkServer,
-    /// The launch was here; no session of it begins again. A new agent knows by its serial number that it is an old one.
+    /// The launch was on this node, so that no session of it begins again. A new agent detects by the serial number that
+    /// the launch is an old one.
     has_had_launch: bool,
 }
 
@@ -34,7 +35,7 @@ impl Node {
         Host(self.number)
     }
 
-    // What is there.
+    // Queries.
 
     pub(crate) fn has_had_launch(&self) -> bool {
         self.has_had_launch
@@ -49,22 +50,22 @@ impl Node {
         self.agent_process() == Some(process) || session == Some(process)
     }
 
-    /// Returns true if the agent that is this process has the launch, `None` if there is no such agent.
+    /// Returns true if the agent with this process has the launch; `None` if there is no such agent.
     pub(crate) fn agent_has_launch(&self, process: u64) -> Option<bool> {
         self.agent.as_ref().filter(|agent| agent.process() == process).map(Agent::has_launch)
     }
 
-    /// The ranks whose processes run, if the launch has a session here.
+    /// Returns the running ranks, if the launch has a session here.
     pub(crate) fn session_ranks(&self) -> Option<Vec<Rank>> {
         self.fork_server.session().map(SessionHost::alive)
     }
 
-    /// Returns true if nothing of the launch runs here.
+    /// Returns true if no process of the launch runs here.
     pub(crate) fn is_clean(&self) -> bool {
         self.fork_server.is_clean() && !self.agent.as_ref().is_some_and(Agent::has_launch)
     }
 
-    // Machine and agent come and go.
+    // Starts and ends of host and agent.
 
     pub(crate) fn on_event(&mut self, event: &NodeEvent, around: &mut Surroundings) {
         match event {
@@ -81,7 +82,7 @@ impl Node {
         }
     }
 
-    /// An agent is started; it takes up the session that is there.
+    /// Starts an agent, which adopts an existing session.
     pub(crate) fn start_agent(&mut self, around: &mut Surroundings) {
         let process = around.schedule.next_process();
         around.network.machine_runs(self.host());
@@ -96,7 +97,7 @@ impl Node {
         agent.begin(around);
     }
 
-    /// The agent is killed; its session goes on.
+    /// Kills the agent. Its session continues.
     pub(crate) fn kill_agent(&mut self, around: &mut Surroundings) {
         let Some(agent) = self.agent.take() else { return };
         if !self.has_had_launch {
@@ -108,20 +109,20 @@ impl Node {
         self.fork_server.agent_lost(agent.process(), around);
     }
 
-    /// The agent and its fork server are killed, and with them the door of the session is closed.
+    /// Kills the agent and its fork server, which closes the door of the session.
     pub(crate) fn kill_service(&mut self, around: &mut Surroundings) {
         self.kill_agent(around);
         self.fork_server.close_door(around);
     }
 
-    /// Somebody kills the session, if it runs.
+    /// Kills the session, if it runs.
     pub(crate) fn kill_session(&mut self, around: &mut Surroundings) {
         if self.fork_server.running().is_some() {
             self.fork_server.kill_session(around);
         }
     }
 
-    /// The machine is gone, with everything on it.
+    /// The host fails, with all its processes.
     pub(crate) fn crash(&mut self, around: &mut Surroundings) {
         if around.network.is_up(self.host()) {
             self.agent = None;
@@ -130,7 +131,7 @@ impl Node {
         }
     }
 
-    /// Somebody kills a rank, if it is here.
+    /// Kills a rank, if it is on this node.
     pub(crate) fn kill_rank(&mut self, rank: Rank, signal: i32, around: &mut Surroundings) {
         if let Some(session) = self.fork_server.session_mut()
             && session.has_rank(rank)
@@ -141,14 +142,14 @@ impl Node {
 
     // The launch.
 
-    /// The agent was there before the launch was ordered.
+    /// The agent had registered before the launch was ordered.
     pub(crate) fn has_registered(&mut self, around: &mut Surroundings) {
         if let Some(agent) = &mut self.agent {
             agent.has_registered(around);
         }
     }
 
-    /// The API server or its answer has come.
+    /// Handles a call of the API server, or an answer of it.
     pub(crate) fn on_call(&mut self, call: Call, around: &mut Surroundings) {
         let fork_server = &mut self.fork_server;
         match call {
@@ -178,7 +179,7 @@ impl Node {
         }
     }
 
-    /// The launch is to be started here.
+    /// Handles the request to start the launch here.
     fn start_session(&mut self, caller: u64, around: &mut Surroundings) {
         let (node, host) = (self.number, self.host());
         if !around.network.is_up(host) {
@@ -205,7 +206,7 @@ impl Node {
 
     pub(crate) fn on_session_event(&mut self, event: SessionEvent, around: &mut Surroundings) {
         let (_, process) = event.session();
-        // A number is used up even if the session that asked for the process is gone.
+        // A number is used up even if the session that requested the process is gone.
         let pid = matches!(event, SessionEvent::Start { .. }).then(|| around.schedule.next_process());
         if let Some(session) = self.fork_server.session_of(process) {
             session.on_event(event, pid.unwrap_or_default(), around);
@@ -257,13 +258,14 @@ impl Node {
         }
     }
 
-    /// What a session of another node finds here that opens a link.
+    /// State of this node for a session of another node that opens a link.
     pub(crate) fn link_target(&self) -> LinkTarget {
         let session = self.fork_server.session().filter(|session| session.takes_links()).map(SessionHost::process);
         LinkTarget { session, has_ended: self.has_had_launch && session.is_none(), has_agent: self.agent.is_some() }
     }
 
-    /// The session opens a link to another node, if it still wants it. Returns the link with the session that accepts it.
+    /// Opens a link of the session to another node, if it is still needed. Returns the link, and the session that accepts
+    /// it.
     pub(crate) fn open_link(
         &mut self,
         session: u64,
@@ -275,7 +277,7 @@ impl Node {
         self.fork_server.session_of(session)?.open_link(to, since, target, around)
     }
 
-    /// The session has accepted a link.
+    /// The session accepts a link.
     pub(crate) fn accept_link(&mut self, process: u64, from: u32, link: ConnectionId, around: &mut Surroundings) {
         if let Some(session) = self.fork_server.session_of(process) {
             session.accept_link(from, link, around);

@@ -1,11 +1,12 @@
-//! Numbers that are the same for the same seed.
+//! Random numbers that are reproducible by seed.
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// A source of its own for each purpose of one seed, so that a change of one does not change the others.
+    /// Creates a separate generator for each purpose of a seed, so that a change for one purpose does not affect other
+    /// purposes.
     pub(crate) fn new(seed: u64, purpose: u64) -> Self {
         let mut random = Self(seed ^ purpose.wrapping_mul(0xd6e8_feb8_6659_fd93));
         random.next();
@@ -20,17 +21,17 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`, which is not 0.
+    /// Returns a number below `bound`, which is not 0.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    /// A number from `first` to `last`.
+    /// Returns a number from `first` to `last`.
     pub(crate) fn between(&mut self, first: u64, last: u64) -> u64 {
         first + self.below(last - first + 1)
     }
 
-    /// True in so many of a hundred cases.
+    /// Returns true with this probability, in percent.
     pub(crate) fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }

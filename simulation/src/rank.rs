@@ -1,4 +1,4 @@
-//! A rank: a client of PMI-1 that puts, fences, gets and may spawn a job, and checks every value that it is given.
+//! A rank: a client of PMI-1 that puts, fences, gets and may spawn a job. It checks every received value.
 
 use std::collections::VecDeque;
 
@@ -18,18 +18,18 @@ pub(crate) struct RankProcess {
     pub(crate) rank: Rank,
     /// Name of its key-value space.
     space: String,
-    /// Its words, if it speaks PMIx.
+    /// Translation to PMIx, for a rank of PMIx.
     speech: Option<PmixSpeech>,
     steps: VecDeque<Step>,
-    /// Bytes of its server that are no whole line yet.
+    /// Bytes of its server that do not form a complete line yet.
     read: Vec<u8>,
-    /// Time at which the last bytes of its server arrive.
+    /// Arrival time of the last bytes of its server.
     last_arrival: Time,
-    /// The answer that it waits for.
+    /// The step with an outstanding answer.
     awaits: Option<Step>,
-    /// A step is under way: the clock will call for the next one.
+    /// The next step is scheduled.
     pub(crate) is_stepping: bool,
-    /// It has found no input.
+    /// The rank waits for input.
     pub(crate) waits_for_input: bool,
     pub(crate) lines: u32,
 }
@@ -40,20 +40,20 @@ enum Step {
     Name,
     Put(u32),
     Print,
-    /// It reads its input to the end, so many bytes at once.
+    /// Reads the input to the end, in reads of at most `most` bytes.
     Read {
         most: usize,
     },
-    /// It spawns a job of so many ranks.
+    /// Spawns a job with this number of ranks.
     Spawn(u32),
-    /// It reads what its job's parent has put there.
+    /// Gets the value that the parent of its job has preput.
     GetParent(Rank),
     Fence(u32),
     Get {
         owner: u32,
         epoch: u32,
     },
-    /// A key that its owner puts again before each fence; some value of this fence or a later one.
+    /// Gets a key that its owner puts again before each fence. The value must be of this fence or a later one.
     GetLatest {
         owner: u32,
         epoch: u32,
@@ -63,24 +63,24 @@ enum Step {
     Exit(i32),
 }
 
-/// What a process does with a step.
+/// Action of a process for a step.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Deed {
-    /// It writes this to its server, and waits for the answer.
+    /// Writes this text to its server, and waits for the answer.
     Ask(String),
-    /// It writes this to its server.
+    /// Writes this text to its server.
     Say(String),
     Print,
     Read {
         most: usize,
     },
     Exit(RankExit),
-    /// It does nothing more.
+    /// Does nothing any more.
     Nothing,
 }
 
 impl RankProcess {
-    /// A rank of the launched job, or of one that a rank has spawned.
+    /// Creates a rank of the launched job, or of a spawned job.
     pub(crate) fn new(rank: Rank, scenario: &Scenario) -> Self {
         let Program { fault, .. } = &scenario.programs[rank.index()];
         let family = scenario.family_of(rank);
@@ -127,7 +127,7 @@ impl RankProcess {
         }
     }
 
-    /// Takes the next step, unless it waits for an answer.
+    /// Performs the next step, unless the rank waits for an answer.
     pub(crate) fn step(&mut self, truth: &mut Truth) -> Option<Deed> {
         if self.awaits.is_some() || self.waits_for_input {
             return None;
@@ -140,7 +140,8 @@ impl RankProcess {
             Step::Name => asks("cmd=get_my_kvsname\n".to_owned()),
             Step::Put(epoch) => {
                 truth.put(self.rank, epoch);
-                // Two keys, of which the second one is put again before each fence: a client may write before it is answered.
+                // Two keys. The second one is put again before each fence. A client may write a request before the answer to
+                // the previous one.
                 let twice = |key: String| format!("cmd=put kvsname={space} key={key} value={}\n", value(me, epoch));
                 let text = twice(format!("k{me}-{epoch}")) + &twice(format!("latest{me}"));
                 self.awaits = Some(step);
@@ -175,7 +176,7 @@ impl RankProcess {
         match wrong {
             Wrong::Exit(code) => Deed::Exit(RankExit::Code(code)),
             Wrong::Abort(code) => {
-                // The library aborts, then the process exits.
+                // First the library aborts, then the process exits.
                 self.steps.push_back(Step::Exit(code));
                 Deed::Say(format!("cmd=abort exitcode={code}\n"))
             }
@@ -191,18 +192,18 @@ impl RankProcess {
         }
     }
 
-    /// It has read its input to the end.
+    /// The rank has read its input to the end.
     pub(crate) fn has_read(&mut self) {
         self.steps.pop_front_if(|step| matches!(step, Step::Read { .. }));
     }
 
-    /// Time at which bytes of its server arrive that take at least until then: they stay in order.
+    /// Returns the arrival time of bytes from its server, at `earliest` or later, so that the bytes stay in order.
     pub(crate) fn arrives_at(&mut self, earliest: Time) -> Time {
         self.last_arrival = self.last_arrival.max(earliest);
         self.last_arrival
     }
 
-    /// The bytes that it writes to its server for these lines.
+    /// Returns the bytes that the rank writes to its server for these lines.
     pub(crate) fn words(&mut self, lines: String) -> Bytes {
         match &mut self.speech {
             Some(speech) => speech.say(&lines).into(),
@@ -210,7 +211,7 @@ impl RankProcess {
         }
     }
 
-    /// Takes bytes of its server. Returns true if the next step may be taken.
+    /// Processes bytes of its server. Returns true if the next step may follow.
     pub(crate) fn read(&mut self, bytes: &Bytes, truth: &mut Truth) -> bool {
         match &mut self.speech {
             Some(speech) => self.read.extend(speech.read(bytes).into_bytes()),
@@ -231,7 +232,7 @@ impl RankProcess {
             return false;
         };
         match step {
-            // The second answer is awaited as well.
+            // The second answer is outstanding as well.
             Step::Put(epoch) if epoch != u32::MAX => {
                 self.expect(line, "cmd=put_result rc=0", truth);
                 self.awaits = Some(Step::Put(u32::MAX));
@@ -293,7 +294,8 @@ impl RankProcess {
         }
     }
 
-    /// Returns true for a rank of PMIx in a launch that may be ending: its server answers with errors, and with what it has.
+    /// Returns true for a rank of PMIx in a launch that may be ending. Its server answers with errors, or with the available
+    /// data.
     fn may_be_refused(&self, truth: &Truth) -> bool {
         self.speech.is_some() && truth.may_be_ending()
     }
@@ -305,7 +307,7 @@ impl RankProcess {
     }
 }
 
-/// A spawn on the node of the rank, with a pair that the new ranks read.
+/// Returns a spawn request for the node of the rank, with a pair that the new ranks get.
 fn spawn_words(ranks: u32, me: u32) -> String {
     format!(
         "mcmd=spawn\nnprocs={ranks}\nexecname=program\ntotspawns=1\nspawnssofar=1\nargcnt=0\npreput_num=1\npreput_key_0=parent\n\

@@ -1,4 +1,4 @@
-//! What a seed makes of a launch: its nodes, its ranks and what they do, the limits that hold.
+//! The launch of a seed: its nodes, its ranks with their programs, and its limits.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -20,14 +20,14 @@ pub(crate) struct Scenario {
     /// Number of fences.
     pub(crate) epochs: u32,
     pub(crate) fan_out: FanOut,
-    /// By rank; behind those of the launched job those of the spawned one.
+    /// By rank. The ranks of the spawned job follow the ranks of the launched job.
     pub(crate) programs: Vec<Program>,
-    /// New job that a rank spawns.
+    /// The job that a rank spawns.
     pub(crate) spawn: Option<SpawnPlan>,
     pub(crate) output_window: u64,
     /// Protocol of the ranks.
     pub(crate) protocol: Protocol,
-    /// Input of the launch, if its client gives any.
+    /// Input of the launch, if its client provides any.
     pub(crate) input: Option<InputPlan>,
     pub(crate) is_detached: bool,
     pub(crate) failed_ranks: FailedRanks,
@@ -35,7 +35,7 @@ pub(crate) struct Scenario {
     pub(crate) after_first_exit: Option<Duration>,
     /// Interval between ticks of the API server.
     pub(crate) tick: Duration,
-    /// Microseconds that the clock of each machine counts in a second: the nodes', then the API server's.
+    /// Microseconds that the clock of each host counts in a second: first the nodes, then the API server.
     pub(crate) paces: Vec<u64>,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Scenario {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Pmi1,
-    /// PMIx, whose fences take data to all nodes, or leave it to be asked for.
+    /// PMIx. Its fences send data to all nodes, or ranks get it on demand.
     Pmix {
         collects: bool,
         exchange: DataExchange,
@@ -62,25 +62,26 @@ impl Protocol {
 /// A job that a rank spawns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SpawnPlan {
-    /// The rank that does, before its fence of this number.
+    /// The rank that spawns it, before its fence of this number.
     pub(crate) parent: Rank,
     pub(crate) before: u32,
     /// Number of new ranks.
     pub(crate) ranks: u32,
 }
 
-/// Most jobs for one request: an API server that is started anew plans another one in the place of one that had not started.
+/// Maximum number of jobs for one request. An API server that restarts plans another job in place of a job that had not
+/// started.
 const SPAWNS_MAX: usize = 8;
 
 /// Number of fences of a spawned job.
 pub(crate) const SPAWNED_EPOCHS: u32 = 2;
 
-/// What a rank does.
+/// The program of a rank.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     /// Time between two steps.
     pub(crate) pace: Duration,
-    /// Bytes of each line that it prints.
+    /// Length of each printed line, in bytes.
     pub(crate) line: usize,
     pub(crate) fault: Option<Misstep>,
     pub(crate) on_term: OnTerm,
@@ -88,7 +89,7 @@ pub(crate) struct Program {
     pub(crate) is_missing: bool,
 }
 
-/// Something that a rank does wrong before its fence of this number.
+/// An error of a rank before its fence of this number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Misstep {
     pub(crate) before: u32,
@@ -100,17 +101,17 @@ pub(crate) enum Wrong {
     Exit(i32),
     Abort(i32),
     Crash(i32),
-    /// Exits with status 0, and has not finalized.
+    /// Exits with status 0, without finalizing.
     Leave,
-    /// Finalizes and exits with status 0 while others go on to the next fence.
+    /// Finalizes and exits with status 0 while other ranks enter the next fence.
     Desert,
-    /// Does nothing more.
+    /// Does nothing any more.
     Hang,
-    /// Sends what is no message.
+    /// Sends bytes that are not a message.
     Babble,
 }
 
-/// What a rank does with SIGTERM.
+/// Reaction of a rank to SIGTERM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnTerm {
     Dies,
@@ -157,7 +158,7 @@ impl Scenario {
         }
     }
 
-    /// The same with the features that a seed chooses beside what the ranks do.
+    /// Returns the same launch with further features that the seed selects.
     pub(crate) fn with_features(self, seed: u64) -> Self {
         let random = &mut Random::new(seed, 5);
         let has_input = random.chance(40) && !self.is_detached;
@@ -168,7 +169,7 @@ impl Scenario {
         Self { protocol, input, ..self }.with_spawn(seed)
     }
 
-    /// Has a rank of PMI-1 spawn a job, in a launch of some seeds.
+    /// Makes a rank of PMI-1 spawn a job, for some seeds.
     fn with_spawn(mut self, seed: u64) -> Self {
         let random = &mut Random::new(seed, 6);
         if self.protocol != Protocol::Pmi1 || !random.chance(40) {
@@ -193,7 +194,7 @@ impl Scenario {
         self.ranks.iter().sum()
     }
 
-    /// The ranks of the job of a rank.
+    /// Returns the ranks in the job of a rank.
     pub(crate) fn family_of(&self, rank: Rank) -> Range<u32> {
         let size = self.size();
         match self.spawn {
@@ -205,13 +206,13 @@ impl Scenario {
         }
     }
 
-    /// Returns true if every rank does what it should, and nothing limits its time.
+    /// Returns true if no rank has an error, and the launch has no time limit.
     pub(crate) fn is_good(&self) -> bool {
         let is_good = |program: &Program| program.fault.is_none() && !program.is_missing;
         self.programs.iter().all(is_good) && self.time_limit.is_none() && self.after_first_exit.is_none()
     }
 
-    /// The launch as a node is told it.
+    /// Returns the launch specification for a node.
     pub(crate) fn spec(&self, node: u32) -> SessionSpec {
         let id = JobId::new("kvs_1_0").expect("letters and digits");
         let job = Job {

@@ -1,4 +1,4 @@
-//! Everything that is going to happen, in order of time, and the numbers and times that a seed chooses.
+//! All future events in order of time, and the random numbers and times of a seed.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -9,26 +9,26 @@ use crate::event::Event;
 use crate::random::Random;
 use crate::time::{Clock, Time};
 
-/// Pace of a clock that is right.
+/// Pace of an exact clock.
 const RIGHT: u64 = 1_000_000;
 
-/// What is going to happen, and the time until which everything has.
+/// Future events, and the present time.
 #[derive(Debug)]
 pub(crate) struct Schedule {
     now: Time,
     queue: BinaryHeap<Reverse<Scheduled>>,
-    /// Number of events so far.
+    /// Number of scheduled events.
     scheduled: u64,
     random: Random,
-    /// Number of processes so far.
+    /// Number of created processes.
     processes: u64,
-    /// What each clock shows at the beginning.
+    /// Initial reading of each clock.
     base: Instant,
-    /// Microseconds that the clocks of the nodes, then that of the API server's machine, count in a second.
+    /// Microseconds that the clocks of the nodes, then the clock of the API server's host, count in a second.
     paces: Vec<u64>,
 }
 
-/// Something that is going to happen; what was scheduled first comes first among what is at the same time.
+/// A future event. Events with the same time happen in the order in which they were scheduled.
 #[derive(Debug)]
 struct Scheduled {
     at: Time,
@@ -73,18 +73,18 @@ impl Schedule {
         self.now
     }
 
-    /// Something happens then, or now if that is past.
+    /// Schedules an event at this time, or now if the time has passed.
     pub(crate) fn at(&mut self, at: Time, event: Event) {
         self.scheduled += 1;
         self.queue.push(Reverse(Scheduled { at: at.max(self.now), number: self.scheduled, event }));
     }
 
-    /// Something happens after this time.
+    /// Schedules an event after this time.
     pub(crate) fn after(&mut self, time: Duration, event: Event) {
         self.at(self.now + time, event);
     }
 
-    /// What happens next, unless that is after the end; it is its time then.
+    /// Returns the next event, and advances the time to it; `None` if it is after `end`.
     pub(crate) fn next(&mut self, end: Time) -> Option<Event> {
         let Reverse(next) = self.queue.pop()?;
         if next.at > end {
@@ -94,24 +94,24 @@ impl Schedule {
         Some(next.event)
     }
 
-    /// A time between two bounds, in microseconds.
+    /// Returns a random time between two bounds, in microseconds.
     pub(crate) fn some_time(&mut self, first: u64, last: u64) -> Duration {
         Duration::from_micros(self.random.between(first, last))
     }
 
-    /// The number of a new process.
+    /// Returns the number of a new process.
     pub(crate) fn next_process(&mut self) -> u64 {
         self.processes += 1;
         self.processes
     }
 
-    /// The monotonic clock of a machine.
+    /// Returns the monotonic clock of a host.
     pub(crate) fn clock(&self, host: Host) -> Clock {
         let index = if host == Host::API { self.paces.len().saturating_sub(1) } else { host.0 as usize };
         Clock::new(self.base, self.paces.get(index).copied().unwrap_or(RIGHT))
     }
 
-    /// What the clock of a machine shows.
+    /// Returns the present reading of a host's clock.
     pub(crate) fn shown(&self, host: Host) -> Instant {
         self.clock(host).at(self.now)
     }

@@ -1,5 +1,5 @@
-//! The words of a rank of PMIx: what it says in PMI-1 becomes frames of PMIx, and the answers become those of PMI-1. It stands for a
-//! PMIx library, and uses the wire format of the crate `pmix-core`.
+//! Translation for a rank of PMIx: its requests in PMI-1 become frames of PMIx, and the answers become those of PMI-1. It is a
+//! stand-in for a PMIx library, and uses the wire format of the crate `pmix-core`.
 
 use std::fmt::Write;
 
@@ -16,17 +16,17 @@ const NAMESPACE: &[u8] = b"kvs_1_0.secret";
 /// Buffers without the types of their items.
 const NOT_DESCRIBED: u8 = 1;
 
-/// One rank's conversation.
+/// State of the translation for one rank.
 #[derive(Debug)]
 pub(crate) struct PmixSpeech {
     rank: u32,
     encoding: Encoding,
-    /// Fences take the data of all ranks to all nodes.
+    /// Fences send the data of all ranks to all nodes.
     collects: bool,
     tag: u32,
-    /// Bytes of the server that are no whole answer yet.
+    /// Bytes of the server that do not form a complete answer yet.
     read: Vec<u8>,
-    /// `None` before the greeting, and while nothing is asked.
+    /// The outstanding request; `None` before the greeting, and if there is none.
     asked: Option<Asked>,
 }
 
@@ -47,7 +47,7 @@ impl PmixSpeech {
         Self { rank, encoding, collects, tag: TAG_FIRST_REQUEST, read: Vec::new(), asked: None }
     }
 
-    /// The frames for lines of PMI-1.
+    /// Returns the frames for lines of PMI-1.
     pub(crate) fn say(&mut self, lines: &str) -> Vec<u8> {
         let words = |line: &str, name: &str| {
             let value = line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
@@ -80,14 +80,14 @@ impl PmixSpeech {
                     out.count(0);
                 });
             }
-            // No message at all stays none.
+            // A text that is not a message remains one.
             _ => return vec![7; 2 * HEADER],
         };
         self.asked = Some(asked);
         frame
     }
 
-    /// Takes bytes of the server; returns the lines that PMI-1 would answer with.
+    /// Processes bytes of the server. Returns the corresponding answer lines of PMI-1.
     pub(crate) fn read(&mut self, bytes: &[u8]) -> String {
         self.read.extend_from_slice(bytes);
         let mut lines = String::new();
@@ -146,13 +146,13 @@ impl PmixSpeech {
         }
         let times = if let Asked::Commit { pairs } = asked { *pairs } else { 1 };
         Ok((0..times).fold(String::new(), |mut lines, _| {
-            // A string takes everything.
+            // A write to a string cannot fail.
             let _ = writeln!(lines, "cmd={word} rc=0");
             lines
         }))
     }
 
-    /// The value of a key of a rank, in the answer to a get.
+    /// Returns the value of a key of a rank, in the answer to a get.
     fn value(&self, reader: &mut Reader<'_>, owner: u32, key: &str) -> Result<Option<String>, WireError> {
         let mut found = None;
         while !reader.is_empty() {
@@ -228,7 +228,7 @@ impl PmixSpeech {
     }
 
     fn get(&mut self, owner: u32, key: &str) -> Vec<u8> {
-        // What a fence did not take to all nodes is kept by those that asked for it before.
+        // If fences do not send data to all nodes, ranks may still have data from earlier gets.
         let infos = usize::from(!self.collects);
         self.request(command::GET, |out| {
             out.one();

@@ -1,5 +1,5 @@
-//! What a part of the cluster has around it: the time, the network, and those who keep record. The rules of a part use its own state
-//! and this, and see no other part.
+//! The surroundings of a part of the cluster: the time, the network, and the records. The rules of a part use its own state and
+//! these surroundings, and have no access to other parts.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use crate::truth::Truth;
 /// Lease of the API server, and of sessions without an agent.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
-/// Everything that all parts of a cluster share.
+/// The state that all parts of a cluster share.
 #[derive(Debug)]
 pub(crate) struct Surroundings {
     pub(crate) scenario: Scenario,
@@ -27,12 +27,12 @@ pub(crate) struct Surroundings {
     pub(crate) network: Network,
     pub(crate) journal: Journal,
     pub(crate) truth: Truth,
-    /// New jobs that ranks want, and the answers, in the order in which they came.
+    /// Requests of ranks for new jobs, and the answers, in the order of their arrival.
     pub(crate) wishes: Vec<SpawnWish>,
     pub(crate) answers: Vec<Result<JobId, SpawnError>>,
 }
 
-/// A new job that a rank wants.
+/// A request of a rank for a new job.
 #[derive(Clone, Debug)]
 pub(crate) struct SpawnWish {
     pub(crate) session: u64,
@@ -60,22 +60,22 @@ impl Surroundings {
         self.schedule.now()
     }
 
-    /// What the clock of a machine shows.
+    /// Returns the present reading of a host's clock.
     pub(crate) fn shown(&self, host: Host) -> Instant {
         self.schedule.shown(host)
     }
 
-    /// Something happens after this time.
+    /// Schedules an event after this time.
     pub(crate) fn after(&mut self, time: Duration, event: impl Into<Event>) {
         self.schedule.after(time, event.into());
     }
 
-    /// Something happens then.
+    /// Schedules an event at this time.
     pub(crate) fn at(&mut self, at: Time, event: impl Into<Event>) {
         self.schedule.at(at, event.into());
     }
 
-    /// A time between two bounds, in microseconds.
+    /// Returns a random time between two bounds, in microseconds.
     pub(crate) fn some_time(&mut self, first: u64, last: u64) -> Duration {
         self.schedule.some_time(first, last)
     }
@@ -85,22 +85,22 @@ impl Surroundings {
         self.network.send(&mut self.schedule, connection, to, message);
     }
 
-    /// A process ends its side of a connection.
+    /// A process closes its side of a connection.
     pub(crate) fn close(&mut self, connection: ConnectionId, side: Side) {
         self.network.close(&mut self.schedule, connection, side);
     }
 
-    /// A process has ended, and with it its sides of connections.
+    /// A process has ended. Closes its sides of connections.
     pub(crate) fn close_all(&mut self, end: End) {
         self.network.close_all(&mut self.schedule, end);
     }
 
-    /// Makes a call; nobody learns whether it has arrived.
+    /// Makes a call. The sender receives no confirmation.
     pub(crate) fn call(&mut self, from: Host, to: Host, call: Call) {
         self.network.call(&mut self.schedule, from, to, call);
     }
 
-    /// Writes a line of the journal.
+    /// Writes a line to the journal.
     pub(crate) fn note(&mut self, what: fmt::Arguments<'_>) {
         self.journal.note(self.schedule.now(), what);
     }

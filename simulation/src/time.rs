@@ -1,10 +1,10 @@
-//! Virtual time, and the clocks of machines, which run at paces of their own.
+//! Virtual time, and the clocks of hosts, which run at different paces.
 
 use std::fmt;
 use std::ops::Add;
 use std::time::{Duration, Instant};
 
-/// Time since the beginning of a run, in microseconds.
+/// Time since the start of a run, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Time(pub(crate) u64);
 
@@ -22,7 +22,7 @@ impl fmt::Display for Time {
     }
 }
 
-/// Monotonic clock of one machine.
+/// Monotonic clock of one host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     base: Instant,
@@ -35,12 +35,12 @@ impl Clock {
         Self { base, pace }
     }
 
-    /// What the clock shows at this time.
+    /// Returns the reading of the clock at this time.
     pub(crate) fn at(self, time: Time) -> Instant {
         self.base + Duration::from_micros((u128::from(time.0) * u128::from(self.pace) / 1_000_000) as u64)
     }
 
-    /// The first time at which the clock shows this, or more.
+    /// Returns the first time at which the clock reads at least this value.
     pub(crate) fn when(self, shown: Instant) -> Time {
         let micros = shown.saturating_duration_since(self.base).as_nanos().div_ceil(1000);
         Time((micros * 1_000_000).div_ceil(u128::from(self.pace)) as u64 + 1)

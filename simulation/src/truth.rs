@@ -1,4 +1,4 @@
-//! What really happened in a run, and what was said about it: every difference that the invariants I1 to I8 do not allow is kept.
+//! The true course of a run, and the reports about it. Every difference that violates the invariants I1 to I8 is recorded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -14,55 +14,55 @@ use crate::scenario::Scenario;
 mod causes;
 mod input;
 
-/// The course of a run, as nobody in it can see it.
+/// The true course of a run, which no part of the cluster can observe.
 #[derive(Debug)]
 pub(crate) struct Truth {
     scenario: Scenario,
     size: u32,
-    /// By rank: fences before which it has put, that it has entered, that it has left.
+    /// By rank: number of the fences before which it has put, that it has entered, and that it has left.
     puts: Vec<u32>,
     entered: Vec<u32>,
     left: Vec<u32>,
-    /// By rank: how its process ended.
+    /// By rank: end of its process.
     pub(crate) exits: BTreeMap<Rank, RankExit>,
-    /// By rank that has ended: the number of fences that each rank had left by then.
+    /// By ended rank: the number of fences that each rank had left before the end.
     left_before: BTreeMap<Rank, Vec<u32>>,
-    /// A rank did something that ends the launch, whatever its status is.
+    /// A rank had an error that ends the launch, with any exit status.
     pub(crate) has_erred: bool,
-    /// Ranks of the spawned job whose start was reported to its parent.
+    /// Ranks of the spawned job, after its start was reported to the parent.
     spawned: Range<u32>,
     /// The disk of the API server has failed.
     pub(crate) disk_failed: bool,
-    /// Nodes that something happened to which may cost a launch its part there.
+    /// Nodes with an event because of which the launch may lose them.
     pub(crate) struck: BTreeSet<u32>,
-    /// Something happened that may make the API server forget news.
+    /// An event because of which the API server may lose reports.
     pub(crate) forgets: bool,
-    /// Nodes whose session ended its ranks as it had no agent for the agent lease, which ranks see as SIGHUP.
+    /// Nodes with a session that had no agent for the agent lease. Such a session ends its ranks with SIGHUP.
     pub(crate) left_alone: BTreeSet<u32>,
-    /// The API server was killed before the cause was on its disk: nodes know no more than the signals that it ordered.
+    /// The API server was killed before the cause was on its disk. The nodes only have the signals that it ordered.
     pub(crate) forgot_causes: bool,
-    /// Somebody ended the launch.
+    /// The launch was ended from outside.
     pub(crate) is_ended_by_others: bool,
-    /// The API server was killed before it told who had ordered the launch that it was started: nobody follows it.
+    /// The API server was killed before it reported the start to the client that ordered the launch. No client follows the launch.
     pub(crate) is_orphaned: bool,
-    /// An agent was killed before the launch came to its node: it is refused there, as nothing begins on a node without an agent, or
-    /// the node is lost to it when the next agent registers.
+    /// An agent was killed before the launch reached its node. Either the node refuses the launch, because it has no agent, or the
+    /// launch loses the node when the next agent registers.
     pub(crate) may_not_begin: bool,
-    /// Exits that the client was told since the API server was started.
+    /// Exits that were reported to the client since the start of the API server.
     told_exits: BTreeMap<Rank, RankExit>,
-    /// By rank: the number of the last line that its session has read, and that of the last one that the client was shown.
+    /// By rank: the number of the last line that its session has read, and of the last line that the client has displayed.
     printed: Vec<u32>,
     shown: Vec<u32>,
-    /// Causes that the API server told since it was started, behind the one that it found on its disk.
+    /// Causes that the API server reported since its start. The cause from its disk is the first one.
     causes: Vec<Cause>,
-    /// The cause that is on the disk of the API server.
+    /// The cause on the disk of the API server.
     kept_cause: Option<Cause>,
     complete: Vec<Completed>,
     pub(crate) input: InputTruth,
     violations: Vec<String>,
 }
 
-/// End of the launch, as a client or the disk has it.
+/// End of the launch, according to a client or the disk.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Completed {
     pub(crate) cause: Option<Cause>,
@@ -102,13 +102,13 @@ impl Truth {
         }
     }
 
-    /// Returns true if the launch may be ending in disorder, in which a PMIx server answers with errors.
+    /// Returns true if the launch may be ending because of a failure. Then a PMIx server answers with errors.
     pub(crate) fn may_be_ending(&self) -> bool {
         let has_failed = self.exits.values().any(|exit| !exit.is_success());
         has_failed || self.has_erred || self.is_ended_by_others || !self.struck.is_empty() || !self.causes.is_empty()
     }
 
-    /// The start of the spawned job of this number, from 1, is reported to its parent.
+    /// Records that the start of the spawned job of this number, from 1, was reported to its parent.
     pub(crate) fn has_spawned(&mut self, job: u32) {
         let ranks = self.scenario.spawn.map_or(0, |spawn| spawn.ranks);
         let first = self.size + job.saturating_sub(1) * ranks;
@@ -121,7 +121,7 @@ impl Truth {
         self.may_be_ending() || self.forgets || self.disk_failed || is_missing
     }
 
-    /// An invariant does not hold.
+    /// Records a violated invariant.
     pub(crate) fn wrong(&mut self, what: String) {
         if !self.violations.contains(&what) {
             self.violations.push(what);
@@ -144,7 +144,7 @@ impl Truth {
         self.entered[rank.index()] = epoch + 1;
     }
 
-    /// A rank leaves a fence: all must have entered it, but for those that a launch goes on without.
+    /// A rank leaves a fence. All ranks must have entered the fence, except failed ranks without which the launch continues.
     pub(crate) fn leave(&mut self, rank: Rank, epoch: u32) {
         self.left[rank.index()] = epoch + 1;
         let is_missing =
@@ -154,10 +154,13 @@ impl Truth {
         }
     }
 
-    /// Returns true if a fence may go on without a rank, and without the values that it put before that fence. The launch goes on
-    /// after failures, the rank failed before a rank left the fence that has not failed, and it was not the first fence.
+    /// Returns true if a fence may complete without a rank, and without its puts before that fence. These conditions must hold:
     ///
-    /// A rank that left the fence and failed as well is no source of the result: its node may have no living rank.
+    /// - The launch continues after failures.
+    /// - The rank failed before a rank that has not failed left the fence.
+    /// - It was not the first fence.
+    ///
+    /// A rank that left the fence and failed as well cannot provide the result, because its node may have no living rank.
     pub(crate) fn is_done_without(&self, rank: Rank, epoch: u32) -> bool {
         let was_left = self.left_before.get(&rank).is_some_and(|left| {
             let mut left = left.iter().zip(0..).filter(|(left, _)| **left > epoch);
@@ -178,7 +181,7 @@ impl Truth {
         }
     }
 
-    /// The API server is gone: what it told and had not written down may be found out anew.
+    /// The API server is gone. Reports that it had not written to its disk may be determined again.
     pub(crate) fn api_killed(&mut self) {
         self.forgets = true;
         let has_cause = !self.causes.is_empty() || self.complete.iter().any(|completed| completed.cause.is_some());
@@ -187,7 +190,7 @@ impl Truth {
         self.complete.clear();
     }
 
-    /// The API server's disk has this.
+    /// The disk of the API server has this record.
     pub(crate) fn written(&mut self, record: &Record) {
         self.kept_cause = record.cause();
     }
@@ -197,7 +200,7 @@ impl Truth {
         self.printed[rank.index()] += 1;
     }
 
-    /// The client hears of something.
+    /// The client receives an event.
     pub(crate) fn told(&mut self, event: &ClientEvent) {
         match event {
             ClientEvent::Exited(rank, exit) => {
@@ -214,7 +217,7 @@ impl Truth {
         }
     }
 
-    /// The client is told that the launch is over: it was shown all that was printed, unless a machine was lost that had it.
+    /// The client receives the end of the launch. It must have displayed all printed lines, unless the host with the lines was lost.
     fn check_output(&mut self) {
         if self.forgets || !self.struck.is_empty() {
             return;
@@ -238,7 +241,7 @@ impl Truth {
         }
     }
 
-    /// The end is told, or written down.
+    /// The end is reported, or written to the disk.
     pub(crate) fn completed(&mut self, completed: &Completed) {
         for (rank, exit) in &completed.ends {
             if self.exits.get(rank) != Some(exit) {
@@ -246,7 +249,7 @@ impl Truth {
             }
         }
         if completed.cause.is_none() {
-            // The ranks of a job that did not start as a whole are killed, and the launch goes on.
+            // If a job does not start on all nodes, its ranks are killed, and the launch continues.
             let counts = |rank: &Rank| rank.0 < self.size || self.spawned.contains(&rank.0);
             let bad = self
                 .exits
@@ -279,14 +282,14 @@ impl Truth {
         self.ranks_on(node).all(|rank| self.exits.contains_key(&Rank(rank)))
     }
 
-    /// The numbers of the ranks of a node.
+    /// Returns the numbers of the ranks of a node.
     fn ranks_on(&self, node: u32) -> Range<u32> {
         let ranks = &self.scenario.ranks;
         let first: u32 = ranks.iter().take(node as usize).sum();
         first..first + ranks.get(node as usize).copied().unwrap_or(0)
     }
 
-    /// The last end that was told.
+    /// Returns the last reported end.
     pub(crate) fn completion(&self) -> Option<&Completed> {
         self.complete.last()
     }

@@ -1,4 +1,4 @@
-//! A cluster in virtual time: its parts, and who of them hears of what happens.
+//! A cluster in virtual time: its parts, and the dispatch of events to them.
 
 mod disturbance;
 mod ending;
@@ -17,17 +17,17 @@ use crate::scenario::Scenario;
 use crate::surroundings::Surroundings;
 use crate::time::Time;
 
-/// Pause before the end of a connection is looked for again that a cut network holds up.
+/// Pause before the end of a connection is checked again, if a cut network delays it.
 const HELD_UP: Duration = Duration::from_millis(20);
 
-/// Interval between looks whether everything is over.
+/// Interval between checks whether the run is over.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Pause of a machine.
 #[derive(Debug)]
 struct Pause {
     until: Time,
-    /// Events that have reached the machine, in their order.
+    /// Events that have reached the host, in order.
     held: Vec<Event>,
 }
 
@@ -36,7 +36,7 @@ struct Pause {
 pub(crate) struct World {
     around: Surroundings,
     faults: Vec<Fault>,
-    /// Machines on which nothing runs.
+    /// Paused hosts.
     paused: BTreeMap<Host, Pause>,
     api: ApiHost,
     nodes: Vec<Node>,
@@ -58,7 +58,7 @@ impl World {
         world
     }
 
-    /// The nodes are there, and a launch is ordered.
+    /// Registers the nodes, and orders a launch.
     fn begin(&mut self) {
         let around = &mut self.around;
         for (number, fault) in self.faults.iter().enumerate() {
@@ -74,7 +74,7 @@ impl World {
         self.api.ask_nodes(around);
     }
 
-    /// Runs until the launch is over everywhere after the last fault, or this time has come.
+    /// Runs until the launch is over everywhere after the last fault, or until this time.
     pub(crate) fn run_until(&mut self, end: Time) {
         let mut next_look = self.faults.iter().map(|fault| fault.at + LONGEST.min(fault.kind.lasts())).max();
         while let Some(event) = self.around.schedule.next(end) {
@@ -89,7 +89,7 @@ impl World {
         }
     }
 
-    /// The record of the run, and the invariants that did not hold.
+    /// Returns the record of the run, and the violated invariants.
     pub(crate) fn into_record(self) -> (Journal, Vec<String>) {
         let violations = self.around.truth.violations().to_vec();
         (self.around.journal, violations)
@@ -108,21 +108,21 @@ impl World {
         }
     }
 
-    /// Pause of the machine on which an event happens.
+    /// Returns the pause of the host of an event.
     fn pause_of(&mut self, event: &Event) -> Option<&mut Pause> {
         let network = &self.around.network;
         let host = event.host(|connection, to| Some(network.get(connection)?.end(to).host))?;
         self.paused.get_mut(&host)
     }
 
-    /// Begins or extends the pause of a machine.
+    /// Begins or extends the pause of a host.
     fn pause(&mut self, host: Host, until: Time) {
         let pause = self.paused.entry(host).or_insert_with(|| Pause { until, held: Vec::new() });
         pause.until = until.max(pause.until);
         self.around.at(until, FaultEvent::PauseOver(host));
     }
 
-    /// Has the events of a pause happen, if it is over.
+    /// Handles the events of a pause, if the pause is over.
     fn pause_over(&mut self, host: Host) {
         if self.paused.get(&host).is_some_and(|pause| pause.until <= self.around.now()) {
             let held = self.paused.remove(&host).map(|pause| pause.held).unwrap_or_default();
@@ -192,19 +192,19 @@ impl World {
     }
 
     fn connection_broke(&mut self, connection: ConnectionId, to: Side) {
-        // An end comes behind what was sent before.
+        // An end arrives after all messages before it.
         if self.around.network.is_held_up(connection, to) {
             let again = ConnectionEvent::Broken { connection, to };
             return self.around.after(HELD_UP, Event::Connection(again));
         }
         let Some(known) = self.around.network.get(connection) else { return };
-        // It was held up, and is on its way.
+        // The end was delayed, and is in transit.
         if known.way(to).last > self.around.now() && !known.way(to).is_shut {
             let (at, again) = (known.way(to).last, ConnectionEvent::Broken { connection, to });
             return self.around.at(at, Event::Connection(again));
         }
         let (purpose, end) = (known.purpose, known.end(to));
-        // What was on its way to the other side is nobody's concern any more.
+        // Messages in transit to the other side are not needed any more.
         self.around.network.shut(connection, to);
         if self.lives(end) {
             let around = &mut self.around;

@@ -1,10 +1,10 @@
-//! Seeds of every run of the tests. `SIMULATION_SEEDS=100000` runs more of them.
+//! Seeds for every run of the tests. `SIMULATION_SEEDS=100000` runs more seeds.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lattice_simulation::{Lines, Plan};
 
-/// Seeds whose launches without input, PMIx and spawned jobs once broke an invariant.
+/// Seeds that once violated an invariant in launches without input, PMIx and spawned jobs.
 const ONCE_BROKEN: [u64; 61] = [
     25, 73, 173, 186, 279, 365, 514, 1005, 1022, 1276, 2202, 2856, 8878, 9203, 9695, 16_123, 23_225, 31_204, 31_589,
     33_027, 33_265, 34_462, 34_520, 34_699, 37_697, 37_705, 39_377, 39_564, 39_694, 45_016, 56_963, 78_055, 86_959,
@@ -13,7 +13,7 @@ const ONCE_BROKEN: [u64; 61] = [
     8_313_701, 8_323_276, 8_370_386, 8_553_042, 8_554_980, 8_967_240,
 ];
 
-/// The same of whole launches.
+/// Seeds that once violated an invariant in complete launches.
 const ONCE_BROKEN_WHOLE: [u64; 13] = [
     2103, 50_008_301, 50_008_351, 50_008_473, 50_008_646, 50_009_402, 50_009_991, 62_432_325, 65_626_786, 67_011_308,
     67_122_384, 67_470_505, 67_704_268,
@@ -70,7 +70,7 @@ fn seeds_differ() {
     assert_eq!(digests.len(), 50);
 }
 
-/// What a seed breaks, with the fewest faults that do.
+/// Returns the violations of a seed, with the fewest faults that cause them.
 fn violations_of(seed: u64) -> Option<String> {
     violations(seed, &Plan::of(seed))
 }

@@ -1,10 +1,10 @@
-//! Drawings as a real browser shows them.
+//! Drawings as rendered by a real browser.
 
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Switches that keep Chromium from asking the network for anything, and let it run as root.
+/// Flags that disable all network requests of Chromium, and let it run as root.
 const SWITCHES: &str = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking \
     --disable-component-update --disable-sync --hide-scrollbars --force-device-scale-factor=1";
 
@@ -15,15 +15,15 @@ pub struct Screenshot {
     pub width: usize,
     /// Height in pixels.
     pub height: usize,
-    /// Bytes of each pixel, of which the first three are red, green and blue.
+    /// Number of bytes of each pixel. The first three are red, green and blue.
     samples: usize,
     bytes: Vec<u8>,
 }
 
-/// Shows a drawing in Chromium, in a window of the drawing's size.
+/// Renders a drawing in Chromium, in a window of the drawing's size.
 ///
 /// # Panics
-/// Panics if there is no Chromium, or if it makes no picture of the drawing.
+/// Panics if Chromium is not installed, or if it creates no picture of the drawing.
 pub fn screenshot(drawing: &str) -> Screenshot {
     let directory = tempfile::tempdir().unwrap();
     let (page, picture) = (directory.path().join("drawing.svg"), directory.path().join("picture.png"));
@@ -38,7 +38,7 @@ pub fn screenshot(drawing: &str) -> Screenshot {
     Screenshot::read(&picture)
 }
 
-/// Number in the first attribute of a name in an SVG's text, or in one of its elements'.
+/// Returns the number in the first attribute with this name, in the text of an SVG or of one of its elements.
 ///
 /// # Panics
 /// Panics if there is none.
@@ -46,7 +46,7 @@ pub fn attribute(element: &str, name: &str) -> usize {
     text_attribute(element, name).parse().unwrap_or_else(|_| panic!("{name} is no number: {element}"))
 }
 
-/// Text of the first attribute of a name.
+/// Returns the text of the first attribute with this name.
 ///
 /// # Panics
 /// Panics if there is none.
@@ -64,7 +64,7 @@ impl Screenshot {
         Self { width, height, samples: frame.color_type.samples(), bytes }
     }
 
-    /// Colour of a pixel, as `#rrggbb`.
+    /// Returns the colour of a pixel, as `#rrggbb`.
     pub fn colour(&self, x: usize, y: usize) -> String {
         let start = (y * self.width + x) * self.samples;
         let [red, green, blue] = [0, 1, 2].map(|sample| self.bytes[start + sample]);

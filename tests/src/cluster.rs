@@ -1,16 +1,16 @@
-//! Clusters on this machine, as the tests use them: each test has one of its own, made and taken away by `lattice dev-cluster`.
+//! Clusters on this machine for tests. `lattice dev-cluster` creates and removes a separate cluster for each test.
 
 use std::fs;
 
 use crate::command::{Command, lattice};
 
-/// A cluster of so many nodes; what runs in it is still to be added, in the words of somebody who sits at it.
+/// Returns a command for a cluster of `nodes` nodes. The caller must append the command that runs in the cluster.
 pub fn cluster(nodes: u32) -> Command {
     // UCX, below MPICH, writes to standard output about connections that a peer closed first.
     lattice("dev-cluster --nodes").arg(nodes.to_string()).words("--").env("UCX_LOG_LEVEL", "fatal")
 }
 
-/// What the scripts of tests need to look around in their cluster, in bash.
+/// Functions in bash with which test scripts inspect their cluster.
 const LOOKING_AROUND: &str = r#"
     # The values of a field in the JSON on standard input, one on each line.
     field() { sed -nE "s/^ *\"$1\": \"?([^\",]*)\"?,?\$/\1/p"; }
@@ -69,22 +69,22 @@ const LOOKING_AROUND: &str = r#"
     pid_of_rank() { lattice proctable "$1" --json | awk -v wanted=$2 '/"rank":/ { rank = $2 + 0 } /"pid":/ && rank == wanted { print $2 + 0 }'; }
 "#;
 
-/// A bash script that runs in a cluster of so many nodes; what it gets as `$1` and so on is still to be added.
+/// Returns a command that runs a bash script in a cluster of `nodes` nodes. The caller may append the arguments `$1` and so on.
 pub fn script_on(nodes: u32, script: &str) -> Command {
     script_in(cluster(nodes), script)
 }
 
-/// The same in a cluster of one's own: a command that ends where the words of what runs in it begin.
+/// The same in a given cluster: a command that ends before the words of the command in the cluster.
 pub fn script_in(cluster: Command, script: &str) -> Command {
     cluster.bash(&format!("{LOOKING_AROUND}\n{script}"))
 }
 
-/// `lattice launch` with these flags as all that runs in a cluster; the program is still to be added.
+/// Returns a command that runs only `lattice launch` with these flags in a cluster. The caller must append the program.
 pub fn launch_on(nodes: u32, flags: &str) -> Command {
     cluster(nodes).words("lattice launch").words(flags)
 }
 
-/// The names of this machine's network interfaces, sorted.
+/// Returns the names of this machine's network interfaces, sorted.
 pub fn interfaces() -> Vec<String> {
     let entries = fs::read_dir("/sys/class/net").expect("/sys is mounted").flatten();
     let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();

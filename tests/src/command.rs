@@ -1,4 +1,4 @@
-//! A command as a test describes it: arguments, changes of the environment, input, deadline.
+//! A command of a test: arguments, changes of the environment, input, deadline.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -8,39 +8,39 @@ use std::time::Duration;
 
 use crate::built;
 
-/// Time after which a command is killed and its test fails: several times as much as any needs where each core has ten busy processes.
-/// It turns a hang into a report.
+/// Time after which a command is killed and its test fails. It is several times the longest run on a machine with ten busy processes
+/// per core. It turns a hang into a report.
 pub const DEADLINE: Duration = Duration::from_secs(300);
 
-/// A command to run, with what it gets.
+/// A command, with its input and environment.
 #[derive(Clone, Debug)]
 pub struct Command {
     pub(crate) program: PathBuf,
     pub(crate) arguments: Vec<OsString>,
-    /// `None` takes the variable out.
+    /// `None` removes the variable.
     pub(crate) environment: Vec<(OsString, Option<OsString>)>,
     pub(crate) directory: Option<PathBuf>,
     pub(crate) input: Vec<u8>,
     pub(crate) is_typed_to: bool,
-    /// Rows and columns of the terminal that it is started on.
+    /// Rows and columns of its terminal.
     pub(crate) terminal: Option<(u16, u16)>,
     pub(crate) deadline: Duration,
     pub(crate) mark: String,
     pub(crate) reads_output: bool,
 }
 
-/// `lattice` with these words; more can be added one by one.
+/// Returns `lattice` with these words. More words can be added.
 pub fn lattice(words: &str) -> Command {
     Command::new(built::lattice()).words(words)
 }
 
-/// `lattice launch` with these flags; the program is still to be added.
+/// Returns `lattice launch` with these flags. The caller must append the program.
 pub fn launch(flags: &str) -> Command {
     lattice("launch").words(flags)
 }
 
 impl Command {
-    /// A command without arguments; it has nothing to read.
+    /// Creates a command without arguments and with empty input.
     pub fn new(program: impl Into<PathBuf>) -> Self {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let number = LAST.fetch_add(1, Ordering::Relaxed);
@@ -58,25 +58,25 @@ impl Command {
         }
     }
 
-    /// Lets the command run for so long, where the usual deadline is too short.
+    /// Sets the deadline of the command, if the default is too short.
     pub fn within(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// Adds arguments that hold no spaces.
+    /// Adds arguments without spaces.
     pub fn words(mut self, words: &str) -> Self {
         self.arguments.extend(words.split_whitespace().map(OsString::from));
         self
     }
 
-    /// Adds one argument as it is.
+    /// Adds one argument unchanged.
     pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
         self.arguments.push(argument.as_ref().to_owned());
         self
     }
 
-    /// Adds a bash script as the program, and what it gets as `$1` and so on.
+    /// Adds a bash script as the program. The caller may append the arguments `$1` and so on.
     pub fn bash(self, script: &str) -> Self {
         self.words("bash -c").arg(script).arg("bash")
     }
@@ -93,7 +93,7 @@ impl Command {
         self
     }
 
-    /// Gives the command something to read, and then the end of its input.
+    /// Sets the standard input of the command, which ends after these bytes.
     pub fn input(mut self, input: impl Into<Vec<u8>>) -> Self {
         self.input = input.into();
         self
@@ -105,12 +105,13 @@ impl Command {
         self
     }
 
-    /// Directory of the sets of this command, unless it has another one.
+    /// Directory of this command's sets, unless it has another one.
     pub(crate) fn sets(&self) -> PathBuf {
         std::env::temp_dir().join(format!("lattice-test-sets-{}", self.mark))
     }
 
-    /// Starts the command on a terminal of its own, of so many rows and columns: what it shows is standard output, and the test types.
+    /// Starts the command on a new terminal with this number of rows and columns. The terminal's output is the standard output, and
+    /// the test types.
     pub fn on_terminal(mut self, rows: u16, columns: u16) -> Self {
         self.terminal = Some((rows, columns));
         self.typed_to()

@@ -1,9 +1,10 @@
-//! Ranks whose output passes through another process, or is held by one, and every end of their launch: no line may be lost.
+//! Ranks with output that passes through another process, or that another process holds, with every end of their launch. No line may be
+//! lost.
 
 use crate::{Command, built, cluster};
 
-/// Runs each kind of rank to each end by `$LAUNCH`, and prints for each pair the number of lines that came, the exit code and `warned` if a
-/// killed process was named. The filter writes nothing before its input ends.
+/// Runs each kind of rank to each end with `$LAUNCH`. Prints for each pair the number of received lines, the exit code, and the message
+/// about a killed process, if any. The filter writes nothing before its input ends.
 const TABLE: &str = r#"
     shopt -u patsub_replacement
     D=$(mktemp -d); trap 'rm -rf "$D"' EXIT; export D
@@ -90,10 +91,10 @@ fn expected() -> Vec<String> {
     expected
 }
 
-/// Runs the table with ranks on so many nodes, each in a cluster; on this machine alone for none.
+/// Runs the table in a cluster of `nodes` nodes, with a rank on each. For 0 nodes, runs it on this machine alone.
 ///
 /// # Panics
-/// If a line is lost, a process is waited for that holds no output, or one that was killed is not named.
+/// Panics if a line is lost, if a launch waits for a process that does not hold the output, or if a killed process is not named.
 pub fn no_line_is_lost(nodes: u32) {
     let command = match nodes {
         0 => Command::new("bash").words("-c").arg(format!("LAUNCH=\"$LATTICE launch -n 1\"\n{TABLE}")),

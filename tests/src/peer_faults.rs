@@ -1,8 +1,8 @@
-//! Faults of other launchers and MPI libraries that tests of their programs meet now and then, whatever starts them.
+//! Faults of other launchers and MPI libraries that sometimes affect tests of their programs, under any launcher.
 //!
-//! [`FAULTS`] is the one place that has them: the peer with its version, the signature by which a fault is known, and its source.
-//! [`Command::run`](crate::Command::run) looks for them. Where one appears, it runs the peer's own launcher as control, reports both on
-//! standard output, and runs the command again; no command is repeated for another reason.
+//! [`FAULTS`] is the only list of them: the peer with its version, the signature of the fault, and its source.
+//! [`Command::run`](crate::Command::run) checks for them. If a fault appears, it runs the peer's own launcher as a control, reports
+//! both on standard output, and repeats the command. No command is repeated for another reason.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -15,39 +15,39 @@ use crate::outcome::Outcome;
 /// A fault of a peer.
 #[derive(Debug)]
 pub struct PeerFault {
-    /// Libraries whose programs or launchers have the fault. Their names contain the version.
+    /// Libraries with the fault in their programs or launchers. Their names contain the version.
     pub peers: &'static [Flavour],
-    /// Texts of the command line without which it does not appear; the first of them is a program of `programs/` or the launcher.
+    /// Text of the command line without which the fault does not appear: a program of `programs/` or the launcher.
     pub at: &'static str,
     /// Signature in the outcome of the command.
     pub signature: Signature,
-    /// What is wrong, and where it was seen.
+    /// Description of the fault, and where it was observed.
     pub source: &'static str,
-    /// Program and arguments of the control; none for `hostname`.
+    /// Program and arguments of the control; `None` for `hostname`.
     pub control: Option<(&'static str, &'static [&'static str])>,
 }
 
 /// Signature of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signature {
-    /// A line of the output has all of these texts.
+    /// A line of the output contains all of these texts.
     Line(&'static [&'static str]),
     /// `timeout` ended the peer's launcher before any rank had written a line.
     HangsAtStart,
-    /// A rank was killed by SIGSEGV, and so was reported.
+    /// A rank was killed by SIGSEGV, and this was reported.
     Crash,
 }
 
-/// Exit code of `timeout`, by which scripts of the tests end a launcher that hangs.
+/// Exit code of `timeout`, with which scripts of the tests end a launcher that hangs.
 const TIMED_OUT: i32 = 124;
 
-/// Most repetitions of one command.
+/// Maximum number of repetitions of one command.
 const REPETITIONS_MAX: usize = 2;
 
-/// Most runs of a control; the first one that shows the fault ends them.
+/// Maximum number of runs of a control. The first run with the fault is the last one.
 const CONTROLS_MAX: usize = 10;
 
-/// Begins a line that reports a fault.
+/// Prefix of a line that reports a fault.
 const REPORT: &str = "fault of a peer: ";
 
 /// The known faults.
@@ -89,7 +89,7 @@ pub const FAULTS: [PeerFault; 5] = [
     },
 ];
 
-/// Runs the command to its end, and again where the outcome shows a fault of a peer.
+/// Runs the command to its end. Repeats it if the outcome shows a fault of a peer.
 #[track_caller]
 pub(crate) fn run(command: &Command) -> Outcome {
     let mut outcome = command.clone().start().finish();
@@ -101,22 +101,22 @@ pub(crate) fn run(command: &Command) -> Outcome {
     outcome
 }
 
-/// Writes a line that libtest does not keep back.
+/// Writes a line that libtest does not capture.
 fn report(text: &str) {
-    // As `println!`, which libtest captures.
+    // libtest would capture the output of `println!`.
     let _ = writeln!(io::stdout(), "\n{REPORT}{text}");
 }
 
-/// The fault of a peer that the outcome of a command shows.
+/// Returns the fault of a peer in the outcome of a command.
 fn shown(command: &Command, outcome: &Outcome) -> Option<(&'static PeerFault, Flavour)> {
     let words: Vec<String> = command.arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     FAULTS.iter().find_map(|fault| Some((fault, fault.peer_in(&words)?)).filter(|_| fault.signature.is_in(outcome)))
 }
 
 impl PeerFault {
-    /// The peer that these words of a command line start, if it can have the fault.
+    /// Returns the peer that this command line starts, if it can have the fault.
     fn peer_in(&self, words: &[String]) -> Option<Flavour> {
-        // A test of a crash wants one.
+        // A test of a crash expects one.
         let is_of = |peer: &&Flavour| {
             let marks = marks(**peer);
             let is_meant = |word: &String| marks.iter().any(|mark| word.contains(mark)) && word.contains(self.at);
@@ -125,7 +125,7 @@ impl PeerFault {
         self.peers.iter().find(is_of).copied()
     }
 
-    /// Runs the control until it shows the fault; returns what came of it.
+    /// Runs the control until it shows the fault. Returns a description of the result.
     fn tried(&self, peer: Flavour) -> String {
         for number in 1..=CONTROLS_MAX {
             if self.signature.is_in_output(&self.own_launcher(peer)) {
@@ -135,7 +135,7 @@ impl PeerFault {
         format!("control: none of {CONTROLS_MAX} runs of its own launcher has it")
     }
 
-    /// One run of the control.
+    /// Performs one run of the control.
     fn own_launcher(&self, peer: Flavour) -> Output {
         let (program, arguments) = match self.control {
             Some((name, arguments)) => (peer.program(name), arguments),
@@ -150,7 +150,7 @@ impl PeerFault {
     }
 }
 
-/// Texts in the paths of a peer's launcher and programs.
+/// Returns texts in the paths of a peer's launcher and programs.
 fn marks(peer: Flavour) -> Vec<String> {
     let launcher = peer.mpirun().display().to_string();
     vec![launcher, format!("e2e-programs/{peer:?}/")]
@@ -178,7 +178,7 @@ impl Signature {
                 let said = |line: &str| !line.is_empty() && line != timed_out;
                 (code == Some(TIMED_OUT) || stdout.lines().any(|line| line == timed_out)) && !stdout.lines().any(said)
             }
-            // As `lattice` reports it, Hydra, and Open MPI's own handler.
+            // The texts of `lattice`, of Hydra, and of Open MPI's own handler.
             Self::Crash => {
                 [&["killed by signal 11"][..], &["EXIT CODE: 139"], &["Signal: Segmentation fault"], &["signal 11"]]
                     .iter()
@@ -192,7 +192,7 @@ impl Signature {
 mod tests {
     use super::*;
 
-    /// The source of the fault that an outcome shows, cut to its beginning.
+    /// Returns the first words of the source of the fault in an outcome.
     fn found(words: &[&str], (code, stdout, stderr): (i32, &str, &str)) -> Option<&'static str> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         let shows =

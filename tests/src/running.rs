@@ -1,4 +1,4 @@
-//! A command at work: what it says is collected while it runs, so that it never waits for the test.
+//! A running command. Its output is collected while it runs, so that it never waits for the test.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -18,16 +18,16 @@ use crate::peer_faults;
 use crate::processes::{self, MARK};
 use crate::terminal::Terminal;
 
-/// How long processes that are no ranks may outlive the launcher: the one that watches over its end sees that it is gone.
+/// Time limit for processes other than ranks after the end of the launcher. The process that watches the launcher must detect its end.
 const KEEPER_LEAVES_WITHIN: Duration = Duration::from_secs(10);
-/// How often something is looked at that tells of no change.
+/// Interval between checks of a state that sends no event.
 pub const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Flag of `env`, by which every command is started: a test runner in the background of a script ignores SIGINT, and one under `nohup`
-/// SIGHUP, and a launch keeps to what it inherits of that.
+/// Flag of `env`, which starts every command. A test runner in the background of a script ignores SIGINT, and one under `nohup` ignores
+/// SIGHUP. A launch would inherit this.
 const DEFAULT_SIGNALS: &str = "--default-signal";
 
-/// A command that was started. It must be finished.
+/// A started command. The test must call [`Self::finish`].
 #[derive(Debug)]
 pub struct Running {
     command: Command,
@@ -41,11 +41,11 @@ pub struct Running {
     stderr: Arc<Stream>,
     helpers: Vec<JoinHandle<()>>,
     killed: bool,
-    /// Removed with it: launches of other tests are not seen there.
+    /// Removed together with the command. It hides launches of other tests.
     _runtime: TempDir,
 }
 
-/// What a command has said on one of its streams so far.
+/// Output of a command on one of its streams so far.
 #[derive(Debug, Default)]
 struct Stream {
     bytes: Mutex<Vec<u8>>,
@@ -59,10 +59,11 @@ impl Command {
         Running::new(self)
     }
 
-    /// Runs the command to its end, and checks that nothing is left of it. A command that shows a [fault of a peer](peer_faults) is run again.
+    /// Runs the command to its end, and checks that no process or file of it is left. A command that shows a [fault of a peer](peer_faults) is
+    /// repeated.
     ///
     /// # Panics
-    /// If the deadline passes, or something is left.
+    /// Panics if the deadline passes, or if anything is left.
     #[track_caller]
     pub fn run(self) -> Outcome {
         peer_faults::run(&self)
@@ -76,14 +77,14 @@ impl Running {
         let mut process = std::process::Command::new("env");
         process.arg(DEFAULT_SIGNALS).args(terminal.iter().flat_map(|_| Terminal::FIRST_PROCESS));
         process.arg(&command.program).args(&command.arguments).env(MARK, &command.mark);
-        // A test may itself run under a launcher.
+        // The test itself may run under a launcher.
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
             if ["LATTICE_", "PMI_", "PMIX_"].iter().any(|prefix| text.starts_with(prefix)) {
                 process.env_remove(&name);
             }
         }
-        // Names that ranks publish are found by all launches of a user: tests keep out of each other's way.
+        // All launches of a user find the names that ranks publish. A separate directory isolates the tests.
         process.env("LATTICE_SETS", command.sets());
         for (name, value) in &command.environment {
             match value {
@@ -120,22 +121,22 @@ impl Running {
             None if command.is_typed_to => child.stdin.take().map(|pipe| File::from(OwnedFd::from(pipe))),
             None => None,
         };
-        // Only the command has it, so that its end is seen.
+        // Only the command has the descriptors, so that its end is detected.
         drop(process);
         if let Some(mut pipe) = child.stdin.take() {
             let input = command.input.clone();
-            // A command that does not read all of it is a case to test.
+            // A command may end before it has read all input; this is a case to test.
             helpers.push(thread::spawn(move || drop(pipe.write_all(&input))));
         }
         Self { command, child, typing, terminal, started, stdout, stderr, helpers, killed: false, _runtime: runtime }
     }
 
-    /// The process id of the command.
+    /// Returns the process id of the command.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends the command a signal. After a SIGKILL its ranks have some time to go.
+    /// Sends a signal to the command. After SIGKILL its ranks have some time to end.
     pub fn signal(&mut self, signal: Signal) {
         self.killed |= signal == Signal::SIGKILL;
         kill(Pid::from_raw(self.child.id().cast_signed()), signal).expect("the command still runs");
@@ -147,35 +148,35 @@ impl Running {
         input.write_all(text.as_bytes()).expect("the command still reads");
     }
 
-    /// The terminal of the command.
+    /// Returns the terminal of the command.
     pub fn terminal(&self) -> Arc<Terminal> {
         Arc::clone(self.terminal.as_ref().expect("only a command with `on_terminal` has a terminal"))
     }
 
-    /// The reading end of standard output, if the test reads it by itself.
+    /// Returns the read end of standard output, if the test reads it directly.
     pub fn output(&mut self) -> ChildStdout {
         self.child.stdout.take().expect("only a command with `leave_output` has its output left, and once")
     }
 
-    /// What was said on standard output until now.
+    /// Returns the standard output so far.
     pub fn said(&self) -> String {
         String::from_utf8_lossy(&self.stdout.lock()).into_owned()
     }
 
-    /// Waits until `text` was said on standard output; returns when it was seen.
+    /// Waits until standard output contains `text`. Returns the time of its detection.
     #[track_caller]
     pub fn wait_for_stdout(&mut self, text: &str) -> Instant {
         self.wait_for_stdout_times(text, 1)
     }
 
-    /// Waits until `text` was said on standard output that often.
+    /// Waits until standard output contains `text` this number of times.
     #[track_caller]
     pub fn wait_for_stdout_times(&mut self, text: &str, times: usize) -> Instant {
         let stream = Arc::clone(&self.stdout);
         self.wait_for(&stream, text, times)
     }
 
-    /// Waits until `text` was said on standard error; returns when it was seen.
+    /// Waits until standard error contains `text`. Returns the time of its detection.
     #[track_caller]
     pub fn wait_for_stderr(&mut self, text: &str) -> Instant {
         let stream = Arc::clone(&self.stderr);
@@ -210,10 +211,10 @@ impl Running {
         }
     }
 
-    /// Waits for the end of the command, and checks that nothing is left of it.
+    /// Waits for the end of the command, and checks that no process or file of it is left.
     ///
     /// # Panics
-    /// If the deadline passes, or something is left.
+    /// Panics if the deadline passes, or if anything is left.
     #[track_caller]
     pub fn finish(mut self) -> Outcome {
         let status = self.wait();
@@ -238,7 +239,7 @@ impl Running {
         for helper in self.helpers.drain(..) {
             helper.join().expect("reading a pipe does not panic");
         }
-        // Most commands are no set, or took its file away.
+        // Most commands are not a set, or have removed the file of their set.
         let _ = std::fs::remove_dir_all(self.command.sets());
         let (stdout, stderr) = (self.stdout.lock().clone(), self.stderr.lock().clone());
         Outcome { command: self.command.to_string(), status, stdout, stderr, wall }
@@ -258,7 +259,7 @@ impl Running {
         }
     }
 
-    /// Kills everything that belongs to the command, and fails the test with all that is known.
+    /// Kills all processes of the command, and fails the test with all available information.
     #[track_caller]
     fn give_up(&mut self, what: &str) -> ! {
         let after = self.started.elapsed();

@@ -1,9 +1,10 @@
-//! Checks JSON against a schema, as far as our own schemas go: `$ref`, `oneOf`, `const`, `enum`, `type`, `properties`,
-//! `required`, `items`, `minimum`. A keyword that it does not know fails the check, so that none is passed over.
+//! Checks JSON against a schema, with the keywords of Lattice's own schemas: `$ref`, `oneOf`, `const`, `enum`, `type`,
+//! `properties`, `required`, `items`, `minimum`. The check fails for an unknown keyword, so that no keyword is
+//! ignored.
 
 use serde_json::Value;
 
-/// Keywords that say nothing about whether a value fits.
+/// Keywords without an effect on the check.
 const REMARKS: &[&str] = &["$schema", "title", "description", "$defs", "format"];
 
 /// A schema.
@@ -11,10 +12,10 @@ const REMARKS: &[&str] = &["$schema", "title", "description", "$defs", "format"]
 pub struct Schema(Value);
 
 impl Schema {
-    /// Reads a schema.
+    /// Parses a schema.
     ///
     /// # Errors
-    /// Fails if the text is no JSON.
+    /// Fails if the text is not JSON.
     pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(text).map(Self)
     }
@@ -22,7 +23,7 @@ impl Schema {
     /// Checks a value.
     ///
     /// # Errors
-    /// Says where the value does not fit, and what was expected there.
+    /// Returns the position of the mismatch, and the expected value.
     pub fn check(&self, value: &Value) -> Result<(), String> {
         self.check_against(&self.0, value)
     }
@@ -45,7 +46,7 @@ impl Schema {
             "minimum" => unless(value.as_f64() >= expected.as_f64()),
             "required" => {
                 let has = |name: &Value| name.as_str().is_some_and(|name| value.get(name).is_some());
-                // It says nothing of what is no object.
+                // The keyword only applies to objects.
                 unless(!value.is_object() || list().iter().all(has))
             }
             "properties" => self.check_properties(expected, value),
@@ -72,7 +73,7 @@ impl Schema {
         }
     }
 
-    /// Every property must be described: one that is not is a change of the format that nobody documented.
+    /// The schema must describe every property. Any other property is an undocumented change of the format.
     fn check_properties(&self, schemas: &Value, value: &Value) -> Result<(), String> {
         let Some(properties) = value.as_object() else { return Ok(()) };
         properties.iter().try_for_each(|(name, property)| {

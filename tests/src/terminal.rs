@@ -1,4 +1,4 @@
-//! Terminals of commands: a command's controlling terminal, as that of a window is, which the test looks at and types on.
+//! Terminals of commands: the controlling terminal of a command, like that of a window. The test reads its output and types on it.
 
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -12,7 +12,7 @@ use nix::pty::{OpenptyResult, Winsize, openpty};
 #[derive(Debug)]
 pub struct Terminal {
     driver: OwnedFd,
-    /// The terminal itself, until its command has it.
+    /// The terminal itself, until its command receives it.
     terminal: Mutex<Option<OwnedFd>>,
     path: PathBuf,
 }
@@ -32,28 +32,28 @@ impl Terminal {
         let terminal = self.terminal.lock().unwrap().take().expect("a terminal is given to one command");
         let copy = || Stdio::from(terminal.try_clone().expect("there are descriptors left"));
         command.stdin(copy()).stdout(copy()).stderr(copy());
-        // Text that is waited for has no colours in it, unless that is the matter.
+        // Tests wait for text without colours, unless they test the colours.
         if !command.get_envs().any(|(name, _)| name == "NO_COLOR") {
             command.env("NO_COLOR", "1");
         }
     }
 
-    /// What the command shows.
+    /// Returns the output of the command.
     pub(crate) fn screen(&self) -> File {
         self.driver.try_clone().expect("there are descriptors left").into()
     }
 
-    /// The way to type.
+    /// Returns the input of the command.
     pub(crate) fn keyboard(&self) -> File {
         self.screen()
     }
 
-    /// Changes the size, as a user does by pulling at the window.
+    /// Changes the size, as a user does by resizing the window.
     pub fn resize(&self, rows: u16, columns: u16) {
         self.stty(&["rows", &rows.to_string(), "columns", &columns.to_string()]);
     }
 
-    /// True if a program that reads it gets whole lines, which the terminal echoes.
+    /// Returns true if a program reads whole lines, which the terminal echoes.
     pub fn edits_lines(&self) -> bool {
         let settings = self.stty(&["-a"]);
         settings.contains(" icanon ") && settings.contains(" echo ")
@@ -67,18 +67,18 @@ impl Terminal {
     }
 }
 
-/// A shell that reads no start-up files, and whose prompt is `ready>`.
+/// A shell without start-up files, with the prompt `ready>`.
 pub const INTERACTIVE: &str = "env PS1=ready> bash --norc --noprofile -i";
 
-/// Works with a shell that `command` starts on a terminal: its terminal, the size of that, Ctrl-C, Ctrl-Z and jobs. The shell exits with 7.
+/// Tests a shell that `command` starts on a terminal: its terminal and the size, Ctrl-C, Ctrl-Z and jobs. The shell exits with 7.
 ///
 /// # Panics
-/// If it is not as on a terminal of its own.
+/// Panics if the behaviour differs from that on a local terminal.
 #[track_caller]
 pub fn try_a_shell(command: crate::Command) -> crate::Outcome {
     let mut running = command.on_terminal(40, 100).start();
     running.wait_for_stdout("ready>");
-    // No text that is waited for is in what is typed, which the shell echoes.
+    // The typed text, which the shell echoes, contains none of the awaited texts.
     running.type_in("tty; stty size; echo fi'rst'\n");
     running.wait_for_stdout("/dev/pts/");
     running.wait_for_stdout("40 100");
@@ -86,7 +86,7 @@ pub fn try_a_shell(command: crate::Command) -> crate::Outcome {
     running.terminal().resize(50, 120);
     running.type_in("until [ \"$(stty size)\" = '50 120' ]; do sleep 0.1; done; echo si'zed'\n");
     running.wait_for_stdout("sized");
-    // The job that says it has the foreground: a shell that has yet to start it would not.
+    // The job prints this when it has the foreground. Before that Ctrl-C would not reach it.
     running.type_in("sh -c 'echo beg\"un\"; exec sleep 999'\n");
     running.wait_for_stdout("begun");
     running.type_in("\u{3}");
@@ -97,7 +97,7 @@ pub fn try_a_shell(command: crate::Command) -> crate::Outcome {
     running.type_in("\u{1a}");
     running.wait_for_stdout("Stopped");
     running.type_in("jobs | grep -c Stop'ped'; fg\n");
-    // It is continued once it has the foreground.
+    // The job is continued when it has the foreground.
     running.wait_for_stdout("continued");
     running.type_in("\u{3}");
     running.type_in("echo fini'shed' $?; exit 7\n");

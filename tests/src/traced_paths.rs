@@ -1,39 +1,39 @@
-//! Paths that processes look up, and as whom, read from what `strace -ff -y` wrote of their system calls: for tests that root follows no path into
-//! what belongs to a user.
+//! Paths that processes look up, and the user of each look-up, from the output of `strace -ff -y`. For tests that root follows no path into
+//! files of a user.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Words for `strace -e`: calls that take a path, that change who a process is, or that make another one.
+/// Words for `strace -e`: calls that take a path, that change the user of a process, or that create a process.
 pub const CALLS: &str = "trace=%file,%creds,%process,connect,bind";
 
-/// One path that was looked up.
+/// One look-up of a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LookUp {
     /// Effective user.
     pub uid: u32,
     /// Name of the system call.
     pub call: String,
-    /// The path; a relative one if the call named no directory for it.
+    /// The path; relative if the call has no directory for it.
     pub path: PathBuf,
-    /// True if a link of that name would be followed.
+    /// True if the call follows a link with this name.
     pub follows: bool,
 }
 
 impl LookUp {
-    /// True if the call made the directory of that name: then nothing had it before.
+    /// Returns true if the call created the directory with this name, so that the name did not exist before.
     pub fn makes_directory(&self) -> bool {
         matches!(&*self.call, "mkdir" | "mkdirat")
     }
 }
 
-/// All paths that the traced processes looked up. The directory has a file `NAME.THREAD` of each, and `uids` tells who each was that ran when the
-/// trace began. A thread whose beginning was not seen, as whoever made it was killed in the middle, counts as root.
+/// Returns all look-ups of the traced processes. The directory has a file `NAME.THREAD` of each thread. `uids` has the user of each process that
+/// ran at the start of the trace. A thread without a recorded start counts as root, because its parent was killed during the start.
 ///
 /// # Panics
-/// If there is no such directory, or another file in it.
+/// Panics if there is no such directory, or if it contains another file.
 pub fn look_ups(directory: &Path, uids: &BTreeMap<u32, u32>) -> Vec<LookUp> {
     let mut traces: BTreeMap<u32, String> = BTreeMap::new();
     for entry in fs::read_dir(directory).expect("strace has written").flatten() {
@@ -52,7 +52,7 @@ pub fn look_ups(directory: &Path, uids: &BTreeMap<u32, u32>) -> Vec<LookUp> {
     look_ups
 }
 
-/// Goes through the calls of a thread that begins as this user.
+/// Processes the calls of a thread that starts as this user.
 fn follow(trace: &str, mut uid: u32, begun: &mut BTreeMap<u32, u32>, look_ups: &mut Vec<LookUp>) {
     for line in trace.lines() {
         let Some((call, rest)) = line.split_once('(') else { continue };
@@ -69,7 +69,7 @@ fn follow(trace: &str, mut uid: u32, begun: &mut BTreeMap<u32, u32>, look_ups: &
     }
 }
 
-/// True if a call follows a link at the end of its path.
+/// Returns true if a call follows a link at the end of its path.
 fn follows(call: &str, arguments: &str) -> bool {
     const NEVER: [&str; 16] = [
         "mkdir",
@@ -89,37 +89,37 @@ fn follows(call: &str, arguments: &str) -> bool {
         "lstat",
         "lchown",
     ];
-    // O_EXCL makes a file, and opens none that is there.
+    // O_EXCL creates a file, and opens no existing one.
     !NEVER.contains(&call) && !["NOFOLLOW", "O_EXCL"].iter().any(|flag| arguments.contains(flag))
 }
 
-/// Effective user after a call that changed the user.
+/// Returns the effective user after a call that changed the user.
 fn effective(call: &str, arguments: &str, before: u32) -> u32 {
     let position = usize::from(matches!(call, "setreuid" | "setresuid"));
     let argument = arguments.split([',', ')']).nth(position);
     argument.and_then(|word| word.trim().parse().ok()).unwrap_or(before)
 }
 
-/// Paths in the arguments of a call: all, or the one that is looked up.
+/// Returns the paths in the arguments of a call that are looked up.
 fn paths(call: &str, arguments: &str) -> Vec<PathBuf> {
     if matches!(call, "connect" | "bind") {
-        // A name that begins with @ is in no file system.
+        // A name that begins with @ is not in a file system.
         let name = arguments.split_once("sun_path=\"").and_then(|(_, name)| name.split_once('"'));
         return name.map(|(name, _)| name.into()).into_iter().collect();
     }
     let all = strings(arguments);
     let (first, count) = match call {
-        // What a link says is not looked up when it is made.
+        // The target of a link is not looked up when the link is created.
         "symlink" | "symlinkat" => (1, 1),
         "rename" | "renameat" | "renameat2" | "link" | "linkat" | "mount" | "pivot_root" => (0, 2),
         "prctl" | "wait4" | "waitid" | "exit" | "exit_group" | "kill" | "tgkill" => (0, 0),
         _ => (0, 1),
     };
-    // With an empty one the descriptor itself is meant.
+    // An empty path refers to the descriptor itself.
     all.into_iter().skip(first).take(count).filter(|path| !path.as_os_str().is_empty()).collect()
 }
 
-/// Quoted words among the arguments, each below the directory that stands before it.
+/// Returns quoted words of the arguments, each below the directory before it.
 fn strings(arguments: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut rest = arguments;
@@ -142,8 +142,8 @@ fn strings(arguments: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Returns true if what a path leads to is for this user to say: something on it is the user's, or can be put there by anybody. `/proc` and
-/// `/sys` are the kernel's, but for links there to what a process has.
+/// Returns true if this user can control the target of a path: a component belongs to the user, or every user can create it. `/proc` and `/sys`
+/// belong to the kernel, except links there to resources of a process.
 pub fn is_controlled(path: &Path, user: u32) -> bool {
     if path.starts_with("/proc") || path.starts_with("/sys") {
         let words: Vec<_> = path.iter().skip(2).map(|word| word.to_string_lossy()).collect();

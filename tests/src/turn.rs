@@ -1,10 +1,11 @@
-//! Whose turn it is: tests run side by side, but two that need the whole machine would only wait for each other.
+//! Mutual exclusion of heavy tests. Tests run concurrently, but two tests that use the whole machine would only
+//! delay each other.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Waits until no other test holds the whole machine; it is given back when the result is dropped.
+/// Waits until no other test holds the whole machine. The lock is released when the result is dropped.
 pub fn heavy() -> MutexGuard<'static, ()> {
     static MACHINE: Mutex<()> = Mutex::new(());
-    // A test that failed has given it back, too.
+    // A failed test has released the lock, too.
     MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! What is shipped beside the programs is understood by those who read it.
+//! The additional files of the packages are valid for the programs that read them.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -12,7 +12,7 @@ fn packaging() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging")
 }
 
-/// The unit files name programs where packages put them; here they are where they were built.
+/// The unit files name the installed programs. Here they name the programs of the build.
 #[test]
 fn systemd_understands_the_units() {
     let directory = tempfile::tempdir().unwrap();
@@ -48,7 +48,7 @@ fn a_check_refuses_what_the_server_would_refuse() {
     open.exits(125).says("can be reached from other machines");
 }
 
-/// The examples are right but for their certificates, which are where those of this test are.
+/// The examples are valid except for their certificates, in place of which the test uses its own.
 #[test]
 fn the_daemons_understand_the_example_configurations() {
     let directory = tempfile::tempdir().unwrap();
@@ -59,7 +59,7 @@ fn the_daemons_understand_the_example_configurations() {
         let example = fs::read_to_string(packaging().join("config").join(name)).unwrap();
         assert!(example.contains(place), "{example}");
         let text = example.replace(place, &format!("{}/", pki.join(owner).display()));
-        // A user that there is on every machine.
+        // A user that exists on every machine.
         let text = text.replace("user = \"lattice-agent\"", "user = \"daemon\"").replace("#node_id", "node_id");
         let file = directory.path().join(name);
         fs::write(&file, text).unwrap();
@@ -73,7 +73,7 @@ fn the_daemons_understand_the_example_configurations() {
     };
     let config = config("agent.toml", "/etc/lattice/agent/", "agent-node0");
     if geteuid().is_root() {
-        // Who listens is to read them, and nobody else.
+        // Only the daemon that listens may read them.
         agent(&config).exits(125).says("cannot read ");
         let all_may_pass = Permissions::from_mode(0o711);
         for above in [directory.path(), &pki] {
@@ -88,13 +88,13 @@ fn the_daemons_understand_the_example_configurations() {
     agent(&config).exits(0);
 }
 
-/// What `words`, called as a program of Kubernetes' clients, makes of our files.
+/// Returns the output of the command `words`, of the Kubernetes client `program`, for these files.
 fn rendered(program: &str, words: &str, files: &str) -> Command {
     let program = environment_program("kubernetes-clients-1.33", program);
     Command::new(program).words(words).arg(packaging().join("kubernetes").join(files))
 }
 
-/// Checks that text against the schemas of the oldest and the newest Kubernetes that the validator knows and people run.
+/// Checks the text against the schemas of the oldest and the newest supported Kubernetes that the validator has.
 fn is_valid(manifests: &str) {
     let file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
     fs::write(file.path(), manifests).unwrap();
@@ -151,7 +151,7 @@ fn numbers_in_a_file_of_values_stay_as_they_are() {
     of("kind: Job\nlaunch: [./a.out, 1000000]\n").says("1e+06 of launch is a number; write it in quotes");
 }
 
-/// The pods of both ways to install them are the same.
+/// Both ways of installation have the same pods.
 #[test]
 fn the_chart_and_the_manifests_start_jobs_alike() {
     let command = |file: &str| {

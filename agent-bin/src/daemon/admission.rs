@@ -1,4 +1,4 @@
-//! Admission of launches: checks the caller, the request, and that its user may start processes here. Starts nothing.
+//! Admission of launches: checks the caller and the request, and that the user of the launch may start processes here. Starts no process.
 
 use std::collections::HashSet;
 
@@ -19,12 +19,12 @@ use super::refusal::{Refusal, RefusalReason};
 use super::serials::NotNew;
 use super::wire::launch_request::{Assignment, Received};
 
-/// Launch that may start here.
+/// Launch that passed admission.
 pub(super) struct Admitted {
     pub(super) assignment: Assignment,
-    /// The same, for the fork server.
+    /// The launch as an order for the fork server.
     pub(super) order: StartOrder,
-    /// Request for fabric services; `None` for ranks that need none.
+    /// Request for fabric services; `None` if the ranks need none.
     pub(super) fabric: Option<Wish>,
 }
 
@@ -32,15 +32,15 @@ pub(super) struct Admitted {
 pub(super) async fn admit(node: &Node, caller: &Caller, request: &Received) -> Result<Admitted, Refusal> {
     let refuse = |reason, message: String| Refusal::of(node, reason, message);
     if let Caller::Agent(_) = caller {
-        // A stolen agent's key starts nothing: what an agent passes on must have been signed by the API server.
+        // A stolen agent key starts no launch: the API server must have signed each request that an agent forwards.
         request.verify(&node.security).map_err(|error| refuse(RefusalReason::Signature, error.to_string()))?;
     }
     if node.launches.get(request.launch_id()).is_some() {
-        // Taken up from the agent before, perhaps, which has not said that it has started it.
+        // Possibly adopted from an earlier agent that ended before it reported the start.
         return Err(refuse(RefusalReason::AlreadyRunning, "the launch runs here already".to_owned()));
     }
     let is_new = if matches!(caller, Caller::Agent(_)) || node.config.user.is_some() {
-        // The fork server, where it does not believe this agent, knows what is new when this agent does.
+        // A fork server that does not trust this agent checks the serial too. It receives the last serial before this agent registers it.
         node.launches.serials.check(request.serial()).await
     } else {
         node.launches.serials.check_asked(request.serial()).await
@@ -66,7 +66,7 @@ pub(super) async fn admit(node: &Node, caller: &Caller, request: &Received) -> R
     Ok(Admitted { assignment, order, fabric })
 }
 
-/// Decodes the launch, as a session will, and checks that it means this node.
+/// Decodes the launch as a session does, and checks that the request names this node.
 fn understand(node: &Node, request: &Received) -> Result<Assignment, WireError> {
     let address = node.address.get().to_string();
     let uid = node.config.starter.as_raw();
@@ -76,7 +76,7 @@ fn understand(node: &Node, request: &Received) -> Result<Assignment, WireError> 
     Ok(assignment)
 }
 
-/// Checks what only an agent that passes a launch on must prove; fails with the reason in words.
+/// Checks the additional conditions for a launch that an agent forwards. The error is the reason as text.
 fn check_relay(node: &Node, relay: &str, request: &Received, assignment: &Assignment) -> Result<(), String> {
     let launch_id = &assignment.launch_id;
     if !assignment.members.iter().any(|member| member.name == *relay) {
@@ -111,12 +111,12 @@ fn check_members(me: &str, members: &[Member], index: NodeIndex) -> Result<(), W
     }
 }
 
-/// Random bytes; none where the system has none, and then the launch is refused.
+/// Random bytes. Empty if the system has none; the launch is then refused.
 fn secret() -> Bytes {
     random::bytes::<SECRET_LEN>().map_or_else(|_| Bytes::new(), |secret| Bytes::copy_from_slice(&secret))
 }
 
-/// Checks that the user is known here, without blocking other launches: the database may be behind a network.
+/// Checks that this node has an account of the user. Does not block other launches, because the user database may be on the network.
 async fn know_user(uid: u32) -> Result<(), AccountError> {
     if uid == nix::unistd::geteuid().as_raw() {
         return Ok(());

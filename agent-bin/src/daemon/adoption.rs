@@ -1,5 +1,5 @@
-//! Adoption: at its start an agent takes up the sessions that have outlived the agents before it on this node, before it registers; so
-//! the API server hears at once that their launches go on.
+//! Adoption: a starting agent adopts the sessions that have outlived earlier agents on this node. It does so before it registers, so that its
+//! registration lists their launches as running.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,19 +13,18 @@ use super::launch;
 use super::launches::Handle;
 use super::wire::label;
 
-/// What fork servers of earlier agents have, or why it cannot be had from one of them.
+/// Processes of the fork servers of earlier agents. Each error is the reason why one fork server cannot be adopted.
 pub(super) type Found = Vec<Result<TakenUp, TakeUpError>>;
 
-/// Looks for fork servers of earlier agents in `directory`. They may be busy for a moment, and are waited for: an agent does nothing else
-/// yet.
+/// Looks for fork servers of earlier agents in `directory`. Waits for a fork server that is busy, because the agent has no other work yet.
 ///
 /// # Errors
-/// Fails if others can reach the directory.
+/// Fails if another user can access the directory.
 pub(super) fn find(directory: &Path, own: &ForkServer) -> Result<Found, RendezvousError> {
     ForkServer::take_up_all(directory, Some(own))
 }
 
-/// Takes up all sessions that were found; returns their number.
+/// Adopts all sessions that were found; returns their number.
 pub(super) async fn take_up(node: &Arc<Node>, found: Found) -> usize {
     let mut count = 0;
     for server in found {
@@ -59,7 +58,7 @@ async fn take_up_one(node: &Arc<Node>, Kept { forked, label }: Kept) -> bool {
     let (orders, ordered) = mpsc::unbounded_channel();
     let handle = Handle::new(&assignment, orders, None);
     if let Err(refusal) = node.launches.enter(&id, handle) {
-        // No two sessions here are of one launch.
+        // A launch has at most one session on a node.
         tracing::error!(launch = id, pid, ?refusal, "a second session of the launch is killed");
         forked.discard();
         return false;

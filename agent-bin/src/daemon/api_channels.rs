@@ -1,5 +1,5 @@
-//! Connections to the API server. One carries a bounded number of calls at a time, and each launch of the node has a call for as long as it
-//! runs, each user's connection another: so there are as many as the calls need.
+//! Connections to the API server. A connection carries a bounded number of calls at a time. Each running launch and each user connection of the
+//! node holds one call open, so the number of connections follows the number of calls.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use pmi_transport::address::Address;
 use pmi_transport::connect::{self, Channel, ConnectError};
 use pmi_transport::identity::{Caller, Security};
 
-/// Most calls of one connection: half of what the other end takes, so that calls which come and go find room beside those that stay.
+/// Maximum number of calls on one connection. It is half of the server's limit, so that short calls find room next to long ones.
 const CALLS_MAX: usize = 128;
 
-/// The connections, the first of which is always there.
+/// The connections; the first always exists.
 #[derive(Debug)]
 pub(super) struct ApiChannels {
     address: Address,
@@ -20,28 +20,28 @@ pub(super) struct ApiChannels {
     further: Mutex<Vec<Connection>>,
 }
 
-/// A connection, and the calls on it: each keeps a reference.
+/// A connection and its calls; each call holds a reference to `calls`.
 #[derive(Clone, Debug)]
 struct Connection {
     channel: Channel,
     calls: Arc<()>,
 }
 
-/// Room for one call, until it is dropped.
+/// Room for one call; dropping it frees the room.
 #[derive(Debug)]
 pub(super) struct Place(Connection);
 
 impl ApiChannels {
-    /// The first connection, which is made when it is used.
+    /// Creates the first connection, which is established on first use.
     ///
     /// # Errors
-    /// Fails if `security` does not suffice for the address.
+    /// Fails if `security` is not sufficient for the address.
     pub(super) fn new(address: &Address, security: &Security) -> Result<Self, ConnectError> {
         let first = Connection::new(address, security)?;
         Ok(Self { address: address.clone(), security: security.clone(), first, further: Mutex::default() })
     }
 
-    /// Room for one call, on a connection that is there if it has any.
+    /// Room for one call, on an existing connection if one has room.
     pub(super) fn place(&self) -> Place {
         if self.first.has_room() {
             return self.first.place();
@@ -57,7 +57,7 @@ impl ApiChannels {
                 further.push(connection);
                 place
             }
-            // The first was made of the same. A call too many waits there.
+            // The first connection has the same parameters. An excess call waits there.
             Err(error) => {
                 tracing::warn!(%error, "no further connection to the API server");
                 self.first.place()
@@ -95,7 +95,7 @@ impl From<Channel> for Connection {
 }
 
 impl Place {
-    /// The connection, for the call that this is kept for.
+    /// The connection of this call.
     pub(super) fn channel(&self) -> Channel {
         self.0.channel.clone()
     }

@@ -26,19 +26,19 @@ use super::report::PAUSE_FIRST;
 use super::to_session::{HasEnded, ToSession};
 use lattice_session::{timeouts, wire};
 
-/// Refusal of a call for what links between sessions are there for.
+/// Refusal of a call that the sessions must make over their links.
 const OVER_LINKS: &str = "the sessions of the launch have links for this";
 
 /// Answers the calls of one session.
 pub(super) struct Callee {
     pub(super) node: Arc<Node>,
     pub(super) launch_id: String,
-    /// Fences by way of the agents; `None` where sessions have links.
+    /// Fences through the agents; `None` if the sessions have links.
     pub(super) fences: Option<LaunchFences>,
 }
 
 impl Callee {
-    /// The answer to one call; it may take as long as other nodes' ranks take.
+    /// Answers one call. Takes as long as the ranks of other nodes take.
     pub(super) async fn answer(&self, call: proto::Call) -> proto::Answer {
         let id = call.id;
         let what = match call.what {
@@ -63,8 +63,8 @@ impl Callee {
         }
     }
 
-    /// Asks the API server, and the one that comes after it if it ends meanwhile: a call has a number, and is made once. If none comes,
-    /// the launch ends with the lease, and what is asked for it. A call that breaks twice in a row breaks by itself, and has failed.
+    /// Calls the API server, and repeats the call on its successor if the server ends meanwhile. The call's number makes it take effect once.
+    /// Without a successor, the lease ends the launch and its calls. A call that breaks two connections in a row is the cause, and fails.
     async fn ask_api<Q: Clone, A, F>(&self, request: Q, call: impl Fn(Channel, Q) -> F) -> Result<A, Status>
     where
         F: Future<Output = Result<Response<A>, Status>>,
@@ -76,7 +76,7 @@ impl Callee {
                 Ok(answer) => return Ok(answer.into_inner()),
                 Err(status) => status,
             };
-            // What tonic makes of a connection that is not there, and of one that breaks.
+            // Status codes of tonic: the first for a missing connection, the next three for a connection that breaks.
             broke = match status.code() {
                 Code::Unavailable => false,
                 Code::Unknown | Code::Cancelled | Code::Internal if !broke => true,
@@ -172,7 +172,7 @@ impl Callee {
     }
 }
 
-/// The answer to a call that is not made.
+/// The answer to a call that is refused.
 pub(super) fn refusal(call: &proto::Call, reason: &str) -> proto::Answer {
     let reason = reason.to_owned();
     let what = match &call.what {
@@ -187,10 +187,10 @@ pub(super) fn refusal(call: &proto::Call, reason: &str) -> proto::Answer {
     proto::Answer { id: call.id, what: Some(what) }
 }
 
-/// Passes on a session's reply.
+/// Reply of a session to a question, or its error as text.
 type Reply = Result<Bytes, String>;
 
-/// Passes other nodes' questions to a session, and its replies back.
+/// Forwards questions of other nodes to a session, and returns its replies.
 pub(super) struct SessionQuestions {
     launch_id: String,
     to_session: ToSession,
@@ -204,7 +204,7 @@ impl SessionQuestions {
         Self { launch_id, to_session, last: AtomicU64::new(0), asked: Mutex::new(Some(HashMap::new())) }
     }
 
-    /// The session replied to a question.
+    /// Delivers the session's reply to a question.
     pub(super) fn replied(&self, reply: proto::DataReply) {
         let asked = self.asked.lock().as_mut().and_then(|asked| asked.remove(&reply.request_id));
         let Some(asked) = asked else { return };
@@ -213,11 +213,11 @@ impl SessionQuestions {
             Some(proto::data_reply::Result::Error(reason)) => Err(reason),
             None => Err("it gave no answer".to_owned()),
         };
-        // The one who asked may have gone.
+        // The caller may be gone.
         let _ = asked.send(result);
     }
 
-    /// The session has ended.
+    /// Fails the open questions, because the session has ended.
     pub(super) fn close(&self) {
         *self.asked.lock() = None;
     }

@@ -1,4 +1,4 @@
-//! The agent's settings: a TOML file, and flags and variables over it. Checked once, before anything is done with them.
+//! The agent's settings: a TOML file, which flags and environment variables override. They are checked once, before the agent uses them.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -19,82 +19,82 @@ use lattice_daemon::MIN_UID;
 use lattice_daemon::identity::{Identity, IdentitySettings, IdentitySettingsError, TlsSettings};
 use lattice_daemon::settings_file::{self, SettingsFileError};
 
-/// The port of node agents.
+/// Default port of node agents.
 const PORT: u16 = 50052;
 
-/// The longest time that sessions can live without an agent, in seconds.
+/// Maximum time that sessions can live without an agent, in seconds.
 const AGENT_LEASE_MAX: u64 = 24 * 3600;
 
 /// Settings of an agent.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The version of this program.
+    /// Version of this program.
     pub version: &'static str,
-    /// The name of this node.
+    /// Name of this node.
     pub node_id: String,
     /// Address that the agent listens at.
     pub listen: Address,
-    /// Ports of which the first free one is taken if `listen` has port 0; any, without it.
+    /// Ports to try in order if `listen` has port 0; `None` for any port.
     pub port_range: Option<PortRange>,
-    /// Unix socket at which users of this node reach the API server; `None` for nowhere.
+    /// Unix socket at which users of this node reach the API server; `None` for no socket.
     pub socket: Option<PathBuf>,
-    /// Address at which others reach it; `None` for the one that it listens at.
+    /// Address at which other nodes reach the agent; `None` for the address that it listens at.
     pub advertise: Option<Address>,
-    /// The API server.
+    /// Address of the API server.
     pub api: Address,
-    /// Files of its identity; `None` for none, among loopback addresses.
+    /// Certificate files of the agent; `None` without certificates, which requires loopback addresses.
     pub tls: Option<TlsFiles>,
-    /// User that the daemon becomes before it listens; `None` for one that stays who it is.
+    /// User that the daemon becomes before it listens; `None` if it keeps its user.
     pub user: Option<Account>,
-    /// User whose processes make sessions: root, for all users, or the only one who can be served.
+    /// User of the processes that make sessions. Root serves all users; any other user serves only itself.
     pub starter: Uid,
-    /// Launches of root are run as well.
+    /// The node also runs launches of root.
     pub allow_root: bool,
-    /// Users below this number start nothing, root and the agent's own user apart.
+    /// Minimum uid of users that may start processes. Root and the agent's own user are exempt.
     pub min_uid: u32,
-    /// Setuid programs gain their owners' privileges in ranks as well.
+    /// Setuid programs in ranks gain the privileges of their owners.
     pub setuid_programs: bool,
-    /// Limits of all ranks.
+    /// Resource limits of all ranks.
     pub limits: Vec<Limit>,
-    /// PAM service by which users come in; `None` where none is asked.
+    /// PAM service that admits users; `None` without PAM.
     pub pam: Option<PamTerms>,
-    /// How ranks are told the topology of the node.
+    /// How ranks receive the topology of the node.
     pub share_topology: ShareTopology,
-    /// Address at which metrics are served over HTTP.
+    /// Address at which the agent serves metrics over HTTP.
     pub metrics: Option<SocketAddr>,
     /// Settings of the fabric on this node.
     pub fabric: NodeFabricConfig,
-    /// Directory in which sessions that have outlived their agent wait for the next one; `None` where none outlive it.
+    /// Directory in which sessions that outlive their agent wait for the next one; `None` if no session outlives its agent.
     pub runtime_dir: Option<PathBuf>,
     /// Time that sessions live without an agent.
     pub agent_lease: Duration,
-    /// What becomes of launches when the agent is stopped.
+    /// Treatment of launches when the agent stops.
     pub when_stopped: WhenStopped,
 }
 
-/// Fate of launches when their agent is stopped.
+/// Treatment of launches when their agent stops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WhenStopped {
-    /// They go on, and the next agent takes them up.
+    /// Launches continue, and the next agent adopts them.
     #[default]
     Keep,
-    /// They are ended.
+    /// The agent ends them.
     End,
 }
 
-/// Way in which ranks are told the topology of their node.
+/// How ranks receive the topology of their node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ShareTopology {
-    /// Those whose MPI library asks its launcher.
+    /// Ranks receive it if their MPI library requests it from its launcher.
     #[default]
     Asked,
-    /// All, by hwloc's variables as well.
+    /// All ranks receive it, also in hwloc's environment variables.
     Env,
 }
 
-/// Flags and variables, which override the settings file one by one.
+/// Flags and environment variables that override single settings of the file.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
     /// See [`Config::node_id`].
@@ -107,10 +107,10 @@ pub struct Overrides {
     pub advertise: Option<String>,
     /// See [`Config::api`].
     pub api: Option<String>,
-    /// The same as the environment names it, for settings that name none: it is a user's variable as well, and an agent that is
-    /// started in a user's shell must not follow it.
+    /// The address in the environment, for settings without one. The variable is also a user's: an agent that is started in a user's shell must
+    /// not follow it.
     pub api_variable: Option<String>,
-    /// No certificates are used.
+    /// The agent uses no certificates.
     pub insecure: bool,
     /// Name of [`Config::user`].
     pub user: Option<String>,
@@ -118,7 +118,7 @@ pub struct Overrides {
     pub allow_root: bool,
     /// See [`Config::metrics`].
     pub metrics: Option<SocketAddr>,
-    /// Directory above [`Config::runtime_dir`].
+    /// Parent directory of [`Config::runtime_dir`].
     pub runtime_dir: Option<PathBuf>,
 }
 
@@ -126,7 +126,7 @@ pub struct Overrides {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// The file cannot be used.
+    /// The file is not usable.
     #[error(transparent)]
     File(#[from] SettingsFileError),
     /// Malformed address.
@@ -137,33 +137,33 @@ pub enum ConfigError {
         /// Error of the address.
         source: AddressError,
     },
-    /// PAM cannot be asked.
+    /// The PAM settings are not usable.
     #[error(transparent)]
     Pam(#[from] PamConfigError),
     /// Malformed limit.
     #[error("limits: {0}")]
     Limit(#[from] LimitParseError),
-    /// Name that no node can have.
+    /// Invalid node name.
     #[error("node_id is {name:?}; a node's name has letters, digits, `-`, `_` and `.`; set node_id or --node-id")]
     NodeName {
         /// The name.
         name: String,
     },
-    /// Lease that is too short or too long.
+    /// The lease is too short or too long.
     #[error("agent_lease is {seconds} seconds; it can be 1 to {AGENT_LEASE_MAX}, a day")]
     AgentLease {
         /// The setting.
         seconds: u64,
     },
-    /// Something that must be said is not.
+    /// A required setting is missing.
     #[error("no {setting} is given; {remedy}")]
     Missing {
         /// Name of the setting.
         setting: &'static str,
-        /// Advice in words.
+        /// Advice as text.
         remedy: &'static str,
     },
-    /// An API server that would not know who calls.
+    /// The API server's address is a Unix socket, which carries no certificate to identify the agent.
     #[error(
         "api is {address}; agents are known by their certificates, which a Unix socket does not carry: name HOST:PORT"
     )]
@@ -171,10 +171,10 @@ pub enum ConfigError {
         /// The setting.
         address: Address,
     },
-    /// The certificate cannot be used.
+    /// The certificate is not usable.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// The certificate is nobody's who could be a node agent.
+    /// The certificate does not name a node agent.
     #[error("{} is the certificate of {named}; a node agent needs one for lattice:///agent/NODE", path.display())]
     NoAgent {
         /// The file.
@@ -182,30 +182,30 @@ pub enum ConfigError {
         /// Caller that the certificate names.
         named: Caller,
     },
-    /// The daemon's user cannot be used.
+    /// The daemon's user is not usable.
     #[error("user: {0}")]
     User(#[from] AccountError),
-    /// To become root is to stay root.
+    /// `user` is root, which would not give up root.
     #[error("user is {name:?}, which is root; name another one, or leave it out")]
     RootAsUser {
         /// The setting.
         name: String,
     },
-    /// A fork server that believes signatures alone needs some.
+    /// A fork server that trusts only signatures needs certificates.
     #[error("user is set, and insecure as well; a daemon that gives up root needs certificates")]
     UserWithoutCertificates,
-    /// There is no file, and nothing else names an identity.
+    /// There is no settings file, and no flag selects an identity.
     #[error(
         "there is no /etc/lattice/agent.toml, and the command line has no --insecure\n\
          try: --config FILE; lattice pki init DIR and lattice pki issue DIR --agents NODES, which make certificates"
     )]
     NoFile,
-    /// `[tls]` and `insecure` do not go together.
+    /// `[tls]` and `insecure` are inconsistent.
     #[error(transparent)]
     IdentitySettings(#[from] IdentitySettingsError),
 }
 
-/// The file as it is written.
+/// Content of the settings file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct File {
@@ -238,13 +238,13 @@ impl File {
     }
 }
 
-/// Address to listen at by default: without certificates nobody but this machine is served.
+/// Default address to listen at. Without certificates the agent serves only this machine.
 fn default_listen(file: &File) -> String {
     let host = if file.insecure { "127.0.0.1" } else { "0.0.0.0" };
     format!("{host}:{PORT}")
 }
 
-/// Directory for what must not outlive the machine's start: that of the system for root, else that of the user's session, if it has one.
+/// Directory for files that must not survive a reboot: the system's for root, otherwise the one of the user's session, if it has one.
 fn default_runtime_dir() -> PathBuf {
     let me = Uid::effective();
     match std::env::var_os("XDG_RUNTIME_DIR") {
@@ -255,10 +255,10 @@ fn default_runtime_dir() -> PathBuf {
 }
 
 impl Config {
-    /// Reads `file`, if one is named, and takes `overrides` over it.
+    /// Reads `file`, if any, and applies `overrides`.
     ///
     /// # Errors
-    /// Fails if the file cannot be read, or something in it is wrong, unknown or missing.
+    /// Fails if the file cannot be read, or if a setting is wrong, unknown or missing.
     pub fn load(file: Option<&Path>, overrides: Overrides) -> Result<Self, ConfigError> {
         Self::check(File::read(file)?, overrides).map_err(|error| match error {
             ConfigError::IdentitySettings(IdentitySettingsError::Neither) if file.is_none() => ConfigError::NoFile,
@@ -266,25 +266,25 @@ impl Config {
         })
     }
 
-    /// Reads the settings of this node alone from `file`: those of the fabric, and the address of the agent, which `listen` overrides. For
-    /// those who look at a node whose agent does not run, or has nobody to report to; what else the file should say is not asked.
+    /// Reads only the settings of this node from `file`: the fabric, and the address of the agent, which `listen` overrides. Serves commands on
+    /// a node where the agent does not run, or has no API server. Ignores other settings.
     ///
     /// # Errors
-    /// Fails if the file cannot be read, or something in it is wrong or unknown.
+    /// Fails if the file cannot be read, or if a setting is wrong or unknown.
     pub fn of_node(file: Option<&Path>, listen: Option<String>) -> Result<(NodeFabricConfig, Address), ConfigError> {
         let file = File::read(file)?;
         let listen = listen.or_else(|| file.listen.clone()).unwrap_or_else(|| default_listen(&file));
         Ok((file.fabric, address("listen", &listen)?))
     }
 
-    /// [`Config::runtime_dir`] of this node's agent, for those who must not run beside it; of the other settings nothing is asked.
+    /// [`Config::runtime_dir`] of this node's agent, for commands that must not run at the same time as it. Ignores other settings.
     ///
     /// # Errors
-    /// Fails if the file cannot be read, and if the name of this node is in a certificate that cannot be read.
+    /// Fails if the file cannot be read, or if the node's name is in a certificate that cannot be read.
     pub(crate) fn runtime_dir_of_node(file: Option<&Path>, over: Overrides) -> Result<PathBuf, ConfigError> {
         let file = File::read(file)?;
         let identity = IdentitySettings { tls: file.tls, insecure: over.insecure || file.insecure };
-        // No agent starts with settings that make no identity.
+        // An agent does not start with invalid identity settings.
         let tls = match identity.check() {
             Ok(Identity::Tls(files)) => Some(files),
             Ok(Identity::Insecure) | Err(_) => None,
@@ -348,7 +348,7 @@ impl Config {
     /// Reads this agent's identity.
     ///
     /// # Errors
-    /// Fails if a file of the identity cannot be used, or is another's.
+    /// Fails if a file of the identity is not usable, or belongs to another caller.
     pub(super) fn security(&self) -> Result<Security, DaemonError> {
         let me = Caller::Agent(self.node_id.clone());
         let Some(files) = &self.tls else {
@@ -362,12 +362,12 @@ impl Config {
         Ok(security)
     }
 
-    /// Reason in words why the user may not start processes here; `None` for one who may.
+    /// Why the user may not start processes here, as text; `None` if the user may.
     pub(crate) fn refuse_user(&self, uid: u32) -> Option<String> {
         let me = self.starter;
         let serves_itself_alone = match (&self.tls, me.is_root()) {
-            // Whoever connects would be whoever it likes.
-            (None, true) => Some("has no certificates, so that nobody proves who he is"),
+            // A client could claim to be any user.
+            (None, true) => Some("has no certificates, so that no caller is identified"),
             (_, false) => Some("is not root"),
             (Some(_), true) => None,
         };
@@ -375,7 +375,7 @@ impl Config {
             return Some(format!("this agent {why}: it starts processes of its own user {me} only, not of user {uid}"));
         }
         if uid == 0 {
-            let remedy = "set allow_root in the agent's configuration if it shall";
+            let remedy = "set allow_root in the agent's configuration to allow it";
             return (!self.allow_root).then(|| format!("this node starts no processes of root; {remedy}"));
         }
         (uid < self.min_uid && uid != me.as_raw()).then(|| {
@@ -384,7 +384,7 @@ impl Config {
     }
 }
 
-/// User that root's daemon becomes.
+/// User that a daemon of root becomes.
 fn daemon_user(name: String, has_certificates: bool) -> Result<Account, ConfigError> {
     let account = Account::named(&name)?;
     match account.uid {
@@ -394,7 +394,7 @@ fn daemon_user(name: String, has_certificates: bool) -> Result<Account, ConfigEr
     }
 }
 
-/// Name of this node: the one in the settings, else that of the certificate, else the host's.
+/// Name of this node: from the settings, else from the certificate, else the host name.
 fn node_id(set: Option<String>, tls: Option<&TlsFiles>, has_user: bool) -> Result<String, ConfigError> {
     match (set, tls) {
         (Some(name), _) => Ok(name),
@@ -404,13 +404,13 @@ fn node_id(set: Option<String>, tls: Option<&TlsFiles>, has_user: bool) -> Resul
     }
 }
 
-/// Directory of a node below the one of the settings, or below the default one.
+/// Directory of a node, below the directory in the settings or the default one.
 fn runtime_dir(set: Option<PathBuf>, node_id: &str) -> PathBuf {
     set.unwrap_or_else(default_runtime_dir).join(node_id)
 }
 
-/// Node that a certificate is for. Settings are read before the fork server is made, whose sessions must not inherit the key: so the
-/// certificate alone is read.
+/// Node that a certificate names. Settings are read before the fork server starts, and its sessions must not inherit the key. So only the
+/// certificate is read.
 fn node_name(files: &TlsFiles) -> Result<String, ConfigError> {
     match Security::named_in(files)? {
         Caller::Agent(name) => Ok(name),

@@ -1,12 +1,12 @@
-//! The ways in which the agent itself ends a launch on its node.
+//! Ways in which the agent ends a launch on its node.
 
 /// Order to end a launch here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// End the ranks because the launch failed elsewhere, and give no cause.
+    /// Ends the ranks because the launch failed on another node, and gives no cause.
     GiveUp,
-    /// End the ranks in order, because the user sent this signal.
+    /// Ends the ranks in order, because the user sent this signal.
     Signal(i32),
-    /// Kill the ranks; counts as ended by this signal if nothing ended the launch before.
+    /// Kills the ranks. The launch counts as ended by this signal if nothing ended it before.
     Kill(i32),
 }

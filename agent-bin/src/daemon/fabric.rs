@@ -1,13 +1,13 @@
-//! The CXI services of this node: made for a launch before its ranks start, ended after the last of them, and all gone when a
-//! VNI is retired. Services are root's: sessions are told of them and can do nothing to them, and a daemon that is not root has processes of
-//! its fork server do the work ([`crate::nics`]).
+//! The CXI services of this node. They are made before the ranks of a launch start, and ended after the last rank. When a VNI is retired, all
+//! its services end. Services belong to root: a session receives their numbers and cannot change them. A daemon that is not root does the work
+//! in processes of its fork server ([`crate::nics`]).
 //!
 //! ```text
 //!             first launch of the VNI            launch ends
 //! (unknown) ──────────────────────────> launches ────────────> no launches ──retire──> (unknown)
 //!     └── strays of launches that ended without an agent are ended ──┘
 //! ```
-//! Calls to NICs block, so they are made on threads or in processes of their own. Launches of one VNI wait for each other, others do not.
+//! Calls to NICs block, so they run on threads or in separate processes. Only launches of the same VNI wait for each other.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,13 +32,13 @@ use crate::nics::{self, errand, words};
 /// The fabric of this node.
 pub(super) struct Fabric {
     kind: NodeBackend,
-    /// `None` where no services are made.
+    /// `None` if this node makes no services.
     worker: Option<Worker>,
     provider: Provider,
     vnis: Mutex<BTreeMap<Vni, Arc<tokio::sync::Mutex<Users>>>>,
 }
 
-/// What does the work on services.
+/// Where the work on services runs.
 enum Worker {
     /// Threads of this process.
     Here(Arc<dyn CxiBackend>),
@@ -49,9 +49,9 @@ enum Worker {
 /// Use of a VNI on this node.
 #[derive(Debug, Default)]
 struct Users {
-    /// True once the services that an earlier agent left have been destroyed.
+    /// True after the services of earlier agents have been ended.
     is_swept: bool,
-    /// The services of each launch, those included that are being ended.
+    /// The services of each launch, including services that are being ended.
     launches: BTreeMap<String, Vec<NicService>>,
 }
 
@@ -68,11 +68,11 @@ pub(super) enum FabricError {
     NotStarted(#[from] NotStarted),
 }
 
-/// Services of a launch. Dropping it gives them back as well.
+/// Services of a launch; dropping it releases them.
 pub(super) struct Claimed {
     fabric: Arc<Fabric>,
     launch_id: String,
-    /// `None` once they are given back.
+    /// `None` after the release.
     uses: Option<FabricUse>,
 }
 
@@ -80,7 +80,7 @@ pub(super) struct Claimed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FabricUse {
     pub(super) vni: Vni,
-    /// The services that were made for it.
+    /// The services that were made for the launch.
     pub(super) services: Vec<NicService>,
 }
 
@@ -91,16 +91,16 @@ pub(super) struct Wish {
     pub(super) uid: u32,
     pub(super) ranks: u32,
     pub(super) claims: Claims,
-    /// The launch, and its credentials, as the API server has signed them.
+    /// The launch and its credentials, as the API server signed them.
     pub(super) order: StartOrder,
     pub(super) credentials: SignedCredentials,
 }
 
 impl Fabric {
-    /// The fabric, on which `fork_server` does what is root's for a daemon that is not root.
+    /// Creates the fabric. `fork_server` does the work of root for a daemon that is not root.
     ///
     /// # Errors
-    /// If services cannot be made as the settings say.
+    /// Fails if the fabric settings are not usable.
     pub(super) fn new(config: &NodeFabricConfig, fork_server: Option<Forks>) -> Result<Arc<Self>, NodeConfigError> {
         let worker = config.backend()?.map(|backend| fork_server.map_or(Worker::Here(backend), Worker::ForkServer));
         Ok(Arc::new(Self { kind: config.backend, worker, provider: config.provider, vnis: Mutex::default() }))
@@ -108,16 +108,16 @@ impl Fabric {
 
     /// Fabric settings for a session without credentials.
     pub(super) fn bare(&self) -> NodeFabric {
-        // Without credentials, cxi is no use to anybody.
+        // The cxi provider needs credentials.
         NodeFabric { provider: Some(self.provider).filter(|provider| *provider == Provider::Verbs), claims: None }
     }
 
-    /// Makes a launch's services; returns what its session is told of them.
+    /// Makes a launch's services; returns the fabric settings of its session, and the claim.
     ///
     /// # Errors
-    /// If a NIC refuses; then nothing is left of them.
+    /// Fails if a NIC refuses a service. The services made until then are ended.
     pub(super) async fn claim(self: &Arc<Self>, wish: Wish) -> Result<(NodeFabric, Claimed), FabricError> {
-        // Goes on when whoever asked has gone, so that what is made is known, and given back.
+        // The task continues if the caller is gone, so that new services are recorded and released.
         let claiming = tokio::spawn(Arc::clone(self).claim_all(wish));
         claiming.await.map_err(|_| FabricError::Gone)?
     }
@@ -127,7 +127,7 @@ impl Fabric {
         let vni = claims.credentials.vni;
         let mut users = self.users(vni).await;
         let services = match (&self.worker, claims.credentials.svc_id) {
-            // Somebody else made them, and ends them.
+            // Another program made these services, and ends them.
             _ if !claims.services.is_empty() => claims.services.clone(),
             (None, _) => Vec::new(),
             (Some(worker), 0) => {
@@ -145,7 +145,7 @@ impl Fabric {
                 found.services
             }
         };
-        // Also where there are no services, its ranks use the VNI.
+        // Recorded even without services, because the ranks use the VNI.
         let made = users.launches.entry(launch_id.clone()).or_default().clone();
         tracing::info!(launch = launch_id, %vni, services = %words(&services), "the launch may use the fabric");
         let told = NodeFabric { provider: Some(self.provider), claims: Some(Claims { services, ..claims }) };
@@ -153,14 +153,14 @@ impl Fabric {
         Ok((told, Claimed { fabric: Arc::clone(&self), launch_id, uses }))
     }
 
-    /// Takes over what the agent before this one made for a launch that goes on.
+    /// Takes over the services that an earlier agent made for a launch that continues.
     pub(super) async fn take_over(self: &Arc<Self>, launch_id: &str, uses: FabricUse) -> Claimed {
         let launch_id = launch_id.to_owned();
         self.users(uses.vni).await.launches.insert(launch_id.clone(), uses.services.clone());
         Claimed { fabric: Arc::clone(self), launch_id, uses: Some(uses) }
     }
 
-    /// Ends what a launch has.
+    /// Ends the services of a launch.
     async fn release(&self, vni: Vni, launch_id: &str) {
         let services = self.users(vni).await.launches.get(launch_id).cloned().unwrap_or_default();
         if let (Some(worker), false) = (&self.worker, services.is_empty()) {
@@ -176,7 +176,7 @@ impl Fabric {
         self.users(vni).await.launches.remove(launch_id);
     }
 
-    /// Ends what is left of a VNI, and says in words what cannot be ended.
+    /// Ends all remaining services of a VNI. The error names a launch that still uses it, or the services that cannot be ended.
     pub(super) async fn retire(&self, vni: Vni) -> Result<(), String> {
         let users = self.users(vni).await;
         if let Some(launch) = users.launches.keys().next() {
@@ -209,7 +209,7 @@ impl Fabric {
         survey
     }
 
-    /// Has the work of an order done, for a launch of this user.
+    /// Runs an order for a launch of this user.
     async fn carry_out(&self, worker: &Worker, uid: u32, order: StartOrder) -> Result<NicsAnswer, FabricError> {
         let answer = match worker {
             Worker::Here(backend) => {
@@ -230,7 +230,7 @@ impl Fabric {
         }
     }
 
-    /// The services that were made here, with their launches.
+    /// The services that were made here, each with its launch.
     async fn known(&self) -> BTreeMap<NicService, String> {
         let vnis: Vec<_> = self.vnis.lock().values().cloned().collect();
         let mut known = BTreeMap::new();
@@ -242,12 +242,12 @@ impl Fabric {
         known
     }
 
-    /// The users of a VNI, for one call at a time.
+    /// Locks the users of a VNI, for one call at a time.
     async fn users(&self, vni: Vni) -> OwnedMutexGuard<Users> {
         loop {
             let users = Arc::clone(self.vnis.lock().entry(vni).or_default());
             let locked = users.lock_owned().await;
-            // While we waited the VNI may have been retired, and what we waited for forgotten: others use another one by now.
+            // The VNI may have been retired and its entry removed during the wait. Later calls then use a new entry.
             let known = self.vnis.lock().get(&vni).map(Arc::as_ptr);
             if known == Some(Arc::as_ptr(OwnedMutexGuard::mutex(&locked))) {
                 return locked;
@@ -257,12 +257,12 @@ impl Fabric {
 }
 
 impl Claimed {
-    /// What the launch uses, for the agent after this one.
+    /// Fabric use of the launch, for the next agent.
     pub(super) fn uses(&self) -> Option<&FabricUse> {
         self.uses.as_ref()
     }
 
-    /// Gives the services back; returns when they are, or when they stay busy.
+    /// Releases the services; returns when they have ended, or when they stay busy.
     pub(super) async fn release(mut self) {
         if let Some(FabricUse { vni, .. }) = self.uses.take() {
             self.fabric.release(vni, &self.launch_id).await;

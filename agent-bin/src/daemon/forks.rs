@@ -1,5 +1,5 @@
-//! The agent's side of fork servers: requests session processes, and passes on the exit of each to who waits for it. Beside the agent's
-//! own fork server there are those of earlier agents, with the sessions that have outlived them.
+//! The agent's side of fork servers: requests session processes, and delivers each exit to the task that waits for it. Apart from the agent's
+//! own fork server there are the fork servers of earlier agents, with the sessions that outlived them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,71 +11,71 @@ use parking_lot::Mutex;
 use rank_spawner::{ForkEvent, ForkServer, ForkedProcess, KeptProcess, KeptState, Label, RankExit, TakenUp};
 use tokio::sync::oneshot;
 
-/// Session process, and the announcement of its exit.
+/// Session process, and the channel for its exit.
 pub(super) struct Forked {
     pub(super) pid: Pid,
-    /// `None` for one that ended before this agent was there.
+    /// `None` for a process that ended before this agent started.
     pub(super) process: Option<Arc<ForkedProcess>>,
-    /// Fails if the fork server is gone.
+    /// Fails if the fork server has ended.
     pub(super) ended: oneshot::Receiver<RankExit>,
     server: Arc<ForkServer>,
 }
 
-/// Session process of an earlier agent, with the label that it left.
+/// Session process of an earlier agent, with the label that the agent attached.
 pub(super) struct Kept {
     pub(super) forked: Forked,
     pub(super) label: Label,
 }
 
-/// Asks the agent's own fork server.
+/// Client of the agent's own fork server.
 #[derive(Clone)]
 pub(super) struct Forks {
     server: Arc<ForkServer>,
     expected: Arc<Mutex<Expected>>,
 }
 
-/// Reason why there is no new process.
+/// Reason why no process was started.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotStarted {
-    /// The system has none, or the fork server is gone.
+    /// The system refused the process, or the fork server has ended.
     #[error("no process for a session: {}", .0.desc())]
     System(Errno),
-    /// There is no memory for the order.
+    /// There is not enough memory for the order.
     #[error("no memory for the order of a session: {0}")]
     Order(#[from] std::io::Error),
-    /// The fork server refuses the order.
+    /// The fork server refused the order.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Events that are expected of a fork server.
+/// Events that are expected from a fork server.
 #[derive(Default)]
 struct Expected {
-    /// Open requests, in order.
+    /// Open start requests, in order.
     starts: VecDeque<oneshot::Sender<Result<Started, NotStarted>>>,
-    /// Words that are to be answered, in order.
+    /// Messages to the gate that await an answer, in order.
     words: VecDeque<oneshot::Sender<Vec<u8>>>,
     ends: HashMap<Pid, oneshot::Sender<RankExit>>,
 }
 
-/// New process, and the announcement of its exit.
+/// New process, and the channel for its exit.
 type Started = (ForkedProcess, oneshot::Receiver<RankExit>);
 
 impl Forks {
-    /// Begins to listen to the server. The future ends when the server is gone.
+    /// Starts to receive the server's events. The future ends when the server has ended.
     pub(super) fn new(server: ForkServer) -> (Self, impl Future<Output = ()>) {
         let server = Arc::new(server);
         let expected = Arc::new(Mutex::new(Expected::default()));
         let listening = tokio::spawn(listen(Arc::clone(&server), Arc::clone(&expected)));
         let gone = async {
-            // It does not panic, and nobody aborts it.
+            // The task does not panic, and is never aborted.
             let _ = listening.await;
             tracing::error!("the fork server is gone");
         };
         (Self { server, expected }, gone)
     }
 
-    /// A new process, for this order.
+    /// Starts a process for this order.
     pub(super) async fn start(&self, order: &StartOrder) -> Result<Forked, NotStarted> {
         let order = Label::new(&order.encode())?;
         let (sender, started) = oneshot::channel();
@@ -88,7 +88,7 @@ impl Forks {
         Ok(Forked { pid: process.pid, process: Some(Arc::new(process)), ended, server: Arc::clone(&self.server) })
     }
 
-    /// Says a word to the fork server's gate; returns its answer, which is empty where nobody can hear or answer it.
+    /// Sends a message to the fork server's gate; returns its answer. The answer is empty if the message cannot be delivered or answered.
     pub(super) async fn tell(&self, word: &[u8]) -> Vec<u8> {
         let Ok(word) = Label::new(word) else { return Vec::new() };
         let (sender, told) = oneshot::channel();
@@ -102,7 +102,7 @@ impl Forks {
         told.await.unwrap_or_default()
     }
 
-    /// Begins to listen to the fork server of an earlier agent; returns its sessions.
+    /// Starts to receive events from the fork server of an earlier agent; returns its sessions.
     pub(super) fn take_up(TakenUp { server, children, .. }: TakenUp) -> Vec<Kept> {
         let server = Arc::new(server);
         let mut expected = Expected::default();
@@ -115,49 +115,49 @@ impl Forks {
                     Some(Arc::new(process))
                 }
                 KeptState::Ended(exit) => {
-                    // It is received below.
+                    // The receiver `ended` still exists.
                     let _ = sender.send(exit);
                     None
                 }
             };
             kept.push(Kept { forked: Forked { pid, process, ended, server: Arc::clone(&server) }, label });
         }
-        // It ends when all of them are forgotten.
+        // The task ends when all of these processes are forgotten.
         tokio::spawn(listen(server, Arc::new(Mutex::new(expected))));
         kept
     }
 
-    /// Ends the fork server, and whatever sessions it has left.
+    /// Ends the fork server, and the sessions that it still has.
     pub(super) fn end(&self) {
-        // One that is gone has ended.
+        // An error means that the server has already ended.
         let _ = self.server.end();
     }
 }
 
 impl Forked {
-    /// Keeps the process for the agent after this one. To be called before it is told anything.
+    /// Keeps the process for the next agent. Must be called before the first message to the process.
     ///
     /// # Errors
-    /// Fails if the fork server is gone or stuck, or there is no memory for the label.
+    /// Fails if the fork server has ended or is blocked, or if there is not enough memory for the label.
     pub(super) fn keep(&self, label: &[u8]) -> std::io::Result<()> {
         let Some(process) = &self.process else { return Ok(()) };
         Ok(self.server.keep(process, &Label::new(label)?)?)
     }
 
-    /// No later agent needs to know of the process.
+    /// Stops keeping the process for later agents.
     pub(super) fn forget(&self) {
         if let Err(errno) = self.server.forget(self.pid) {
-            tracing::debug!(pid = self.pid.as_raw(), "cannot tell the fork server: {}", errno.desc());
+            tracing::debug!(pid = self.pid.as_raw(), "cannot reach the fork server: {}", errno.desc());
         }
     }
 
-    /// Kills it, and lets its fork server keep nothing of it.
+    /// Kills the process, and stops keeping it for later agents.
     pub(super) fn discard(&self) {
         self.kill();
         self.forget();
     }
 
-    /// Kills the process, if it runs; an agent that is not root has its fork server do it.
+    /// Kills the process if it runs. An agent that is not root has its fork server kill it.
     pub(super) fn kill(&self) {
         let Some(process) = &self.process else { return };
         if process.kill() == Err(Errno::EPERM)
@@ -176,7 +176,7 @@ async fn listen(server: Arc<ForkServer>, expected: Arc<Mutex<Expected>>) {
             Ok(None) | Err(_) => break,
         }
     }
-    // Whoever waits for it hears so.
+    // Dropping the senders fails all waiting requests.
     *expected.lock() = Expected::default();
 }
 
@@ -195,12 +195,12 @@ impl Expected {
             }
             ForkEvent::Told(answer) => {
                 let answer = answer.and_then(|answer| answer.read().ok()).unwrap_or_default();
-                // Whoever asked may have gone.
+                // The caller may be gone.
                 drop(self.words.pop_front().map(|told| told.send(answer)));
             }
             ForkEvent::Ended { pid, exit } => {
                 if let Some(ended) = self.ends.remove(&pid) {
-                    // Nobody waits for a session that has reported.
+                    // After a session has reported, no task waits for its exit.
                     let _ = ended.send(exit);
                 }
             }
@@ -210,7 +210,7 @@ impl Expected {
 
     fn answer(&mut self, answer: Result<Started, NotStarted>) {
         if let Some(asked) = self.starts.pop_front() {
-            // A process that nobody wants any more sees that its door is closed.
+            // If the caller is gone, the new process finds its door closed.
             let _ = asked.send(answer);
         }
     }
@@ -238,7 +238,7 @@ mod tests {
             let Ok(Err(error)) = answer.await else { panic!("started") };
             assert!(error.to_string().ends_with(expected), "{error}");
         }
-        // An answer that nobody waits for is dropped.
+        // An answer without a waiting caller is dropped.
         expected.take(ForkEvent::NotStarted(Errno::EMFILE));
     }
 

@@ -1,4 +1,4 @@
-//! Messages of a session process: read to the end of its socket, and passed to who receives them.
+//! Reads the messages of a session process to the end of its socket, and passes each to its receiver.
 
 use std::sync::Arc;
 
@@ -21,15 +21,15 @@ use super::report::{Events, Word};
 use super::to_session::ToSession;
 use super::warnings::Warnings;
 
-/// Number of calls of a session that may wait for their answers; more are refused. Some wait for an hour: look-ups of names.
+/// Maximum number of calls of a session that wait for an answer; further calls are refused. A look-up of a name may wait for an hour.
 const CALLS_MAX: usize = 4096;
 
-/// Report of a session.
+/// How the messages of a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LastWords {
     /// The session keeps its report, and stays until it is dismissed.
     Kept,
-    /// The session could not begin, and said so before it ended.
+    /// The session could not start. It reported that before it ended.
     Left,
     /// The session ended without a report.
     Nothing,
@@ -38,12 +38,12 @@ pub(super) enum LastWords {
 /// Receivers of the session's messages.
 pub(super) struct FromSession {
     pub(super) launch_id: String,
-    /// `None` when the session has no ranks any more.
+    /// `None` after the last rank of the session has ended.
     pub(super) callee: Option<Arc<Callee>>,
     pub(super) to_session: ToSession,
     pub(super) events: Arc<Events>,
     pub(super) questions: Arc<SessionQuestions>,
-    /// Told of the session's last words; `None` after them.
+    /// Channel for the last words of the session; `None` after they were sent.
     pub(super) last_words: Option<oneshot::Sender<LastWords>>,
 }
 
@@ -54,17 +54,17 @@ impl FromSession {
         self.close(LastWords::Nothing).await;
     }
 
-    /// The session has no ranks any more. Its fences end with it, but not before other nodes have what it replied to them: ranks there
-    /// may wait for what a rank committed last here.
+    /// Ends the calls of a session that has no ranks any more. Its fences end only after other nodes have received its replies: ranks there may
+    /// wait for the last values that ranks committed here.
     async fn close(&mut self, last: LastWords) {
         let Some(last_words) = self.last_words.take() else { return };
         self.questions.close();
         let callee = self.callee.take();
         if let Some(fences) = callee.as_ref().and_then(|callee| callee.fences.as_ref()) {
-            // Only a session that still runs, and does not read what it is asked, can hold this up.
+            // Only a session that still runs, and does not read its questions, can delay this.
             let _ = timeout(timeouts::KILL, fences.last_answers()).await;
         }
-        // Nobody waits for a launch that is over.
+        // An error means that the launch is over.
         let _ = last_words.send(last);
     }
 
@@ -96,11 +96,11 @@ impl FromSession {
         }
     }
 
-    /// Has a call answered, beside those that are under way.
+    /// Answers a call in a task of its own.
     async fn answer(&self, call: proto::Call, under_way: &mut JoinSet<()>) {
         while under_way.try_join_next().is_some() {}
         let Some(callee) = self.callee.clone() else { return };
-        // A send fails when the session has ended, and it needs no answer then.
+        // Sending fails only after the session has ended; it then needs no answer.
         if under_way.len() >= CALLS_MAX {
             let refusal = calls::refusal(&call, &format!("{CALLS_MAX} calls of this node wait for answers"));
             let _ = self.to_session.send(ToWhat::Answer(refusal)).await;

@@ -1,11 +1,11 @@
-//! Limit of the time for which the API server is waited for.
+//! Time limit for calls to the API server.
 
 use std::time::Duration;
 
 use tokio::time::timeout;
 use tonic::Status;
 
-/// Waits for an answer, but not for ever.
+/// Waits for an answer, at most for `limit`.
 pub(super) async fn in_time<T>(
     limit: Duration,
     call: impl Future<Output = Result<tonic::Response<T>, Status>>,

@@ -1,5 +1,5 @@
-//! What this node is, told to the API server after each registration, and when it has changed: the kind by its signature, and as a whole if nobody
-//! has told that kind yet; and the CPUs that this process leaves its sessions, where these are not all of them.
+//! Sends the inventory of this node to the API server after each registration and each change. The API server requests the template if it has
+//! none for the signature of this kind of node. Includes the CPUs that this process leaves its sessions, if not all.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,14 +17,14 @@ use tonic::{Code, Status};
 use super::Node;
 use super::in_time::in_time;
 
-/// Pauses after failures, each twice as long as the one before.
+/// Pauses after failures: the first and the longest. Each is twice as long as the one before.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// Pause between looks for a change of this node, however many the kernel tells of.
+/// Interval between checks for a change of this node, however many changes the kernel reports.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 
-/// Tells what this node is, and again when that has changed. No launch depends on it.
+/// Sends the inventory, and sends it again after each change. No launch depends on it.
 pub(super) async fn tell(node: Arc<Node>) {
     loop {
         tell_until_known(&node).await;
@@ -35,13 +35,13 @@ pub(super) async fn tell(node: Arc<Node>) {
     }
 }
 
-/// Waits until this node is not what is `known` of it any more; returns it as it is then.
+/// Waits until this node differs from `known`; returns its new state.
 async fn change(known: &Arc<ThisNode>) -> Arc<ThisNode> {
     loop {
         sleep(LOOK_EVERY).await;
         if known.may_have_changed() {
             let known = Arc::clone(known);
-            // All of it is read.
+            // Reads the whole inventory.
             if let Ok(Some(changed)) = spawn_blocking(move || known.changed()).await {
                 return Arc::new(changed);
             }
@@ -49,28 +49,28 @@ async fn change(known: &Arc<ThisNode>) -> Arc<ThisNode> {
     }
 }
 
-/// Tells what this node is, until the API server knows it with its kind.
+/// Sends the inventory until the API server has it, with the node's kind.
 async fn tell_until_known(node: &Arc<Node>) {
     let mut pause = PAUSE_FIRST;
     loop {
         let told = tell_once(node).await;
-        // An API server that does not want to know is none to warn of.
+        // An API server without this call is no reason for a warning.
         if let Some(status) = told.as_ref().err().filter(|status| status.code() != Code::Unimplemented) {
-            tracing::warn!("cannot tell what this node is: {}", status.message());
+            tracing::warn!("cannot read the inventory of this node: {}", status.message());
         }
         let Some(next) = again(&told, &mut pause) else { return };
         sleep(next).await;
     }
 }
 
-/// Time after which to tell again; `None` if that is of no use.
+/// Time until the next attempt; `None` if a further attempt is useless.
 fn again(told: &Result<Option<Duration>, Status>, pause: &mut Duration) -> Option<Duration> {
     match told {
-        // Another node was asked for the template.
+        // The API server has requested the template from another node.
         Ok(again) => *again,
         Err(status) => match status.code() {
-            // An API server that does not want to know, or that refuses these words; and one that wants this node to register first, which
-            // tells everything anew.
+            // The API server does not have this call, rejects the request, or requires a registration first. The next registration sends the
+            // inventory again.
             Code::Unimplemented | Code::InvalidArgument | Code::FailedPrecondition => None,
             _ => {
                 let next = *pause;
@@ -81,10 +81,10 @@ fn again(told: &Result<Option<Duration>, Status>, pause: &mut Duration) -> Optio
     }
 }
 
-/// Tells it once, as a whole if that is wanted; returns the time after which the API server wants to be told again.
+/// Sends the inventory once, with the template if the API server requests it. Returns the time after which the API server wants it again.
 async fn tell_once(node: &Arc<Node>) -> Result<Option<Duration>, Status> {
     let this_node = Arc::clone(&node.this_node.lock());
-    // It may still be read.
+    // The inventory may not have been read yet.
     let inventory = spawn_blocking(move || (this_node.inventory().clone(), usable_cpus(&this_node)));
     let (inventory, usable_cpus) = inventory.await.map_err(|error| Status::internal(error.to_string()))?;
     let place = node.api.place();
@@ -98,8 +98,8 @@ async fn tell_once(node: &Arc<Node>) -> Result<Option<Duration>, Status> {
     Ok(Some(Duration::from_millis(answer.tell_again_in_ms.into())).filter(|again| !again.is_zero()))
 }
 
-/// CPUs that sessions of this process may use, as a list; empty for all that are online, or where nobody tells. Sessions find them out in the
-/// same way, when they bind their ranks.
+/// CPUs that sessions of this process may use, as a list; empty for all CPUs that are online, or if the CPUs are unknown. Sessions determine
+/// them in the same way when they bind their ranks.
 fn usable_cpus(node: &ThisNode) -> String {
     let all = &node.inventory().template.cpus;
     match usable_here(node).map(|usable| usable.cpus()) {

@@ -1,4 +1,4 @@
-//! One launch on this node: the session process, and everything between it and the rest of the cluster.
+//! One launch on this node: its session process, and all messages between it and the rest of the cluster.
 //!
 //! ```text
 //!              ToSession              FromSession
@@ -7,11 +7,10 @@
 //! questions ┘                                    └─> replies ─> SessionQuestions
 //! ```
 //!
-//! A launch is over when its session has reported and the report was acknowledged; until then the session process stays, as it keeps
-//! what the API server has not taken, and then it is dismissed. A session that ends without a report has been killed, by us if it did
-//! not end in time: an order to end gives it the launch's grace, if that is no long one, and a little more, an order to kill hardly
-//! any. Sessions outlive the agent: one that starts has a label for the agent after this one, and one that is taken up was started by the
-//! agent before.
+//! A launch is over when its session has reported and the report was acknowledged. Until then the session process stays, because it keeps the
+//! events that the API server has not taken; then it is dismissed. A session that ends without a report was killed, by the agent if it exceeded
+//! its time limit. An order to end allows the launch's grace period, up to a maximum, and a little more. An order to kill allows hardly any
+//! time. Sessions outlive the agent: a new session has a label for the next agent, and an adopted session was started by an earlier agent.
 
 use std::io;
 use std::sync::Arc;
@@ -48,14 +47,14 @@ use super::to_session::{ToSession, first_frame};
 use super::wire::label;
 use super::wire::launch_request::Assignment;
 
-/// Starts the session of a launch that was entered into the table; it removes itself from there.
+/// Starts the session of a launch that is in the table; the launch removes itself from there.
 pub(super) async fn start(
     node: &Arc<Node>,
     Admitted { assignment, order, fabric }: &Admitted,
     orders: mpsc::UnboundedReceiver<LaunchOrder>,
     offers: Option<mpsc::Receiver<Offer>>,
 ) -> Result<(), Refusal> {
-    // A process that hears nothing ends by itself; services that nobody uses are given back when they are dropped.
+    // A process that receives no message ends by itself. Unused services are released when they are dropped.
     let launch = match tokio::join!(reach_fabric(node, fabric.clone()), node.forks.start(order)) {
         (Ok(fabric), Ok(forked)) => begin(node, assignment, fabric, forked, (orders, offers)).map_err(busy),
         (_, Err(NotStarted::Refused(why))) => Err((RefusalReason::Signature, why)),
@@ -79,7 +78,7 @@ fn busy(error: impl ToString) -> (RefusalReason, String) {
     (RefusalReason::Busy, error.to_string())
 }
 
-/// Tells a new session process what to be, and the fork server to keep it for later agents.
+/// Makes the first message to a new session process, and has the fork server keep the process for later agents.
 fn begin(
     node: &Arc<Node>,
     assignment: &Assignment,
@@ -91,13 +90,13 @@ fn begin(
         forked.keep(&label::encode(assignment, claimed.as_ref().and_then(Claimed::uses)))?;
     }
     let first = first_frame(&fabric);
-    // Unless it is forgotten its door is not closed, and it waits for ever.
+    // Without `forget` its door stays open, and the process waits indefinitely.
     let connection = connect(&forked).inspect_err(|_| forked.forget())?;
     let session = Session { forked, connection, first: Some(first), claimed };
     Ok(Launch::new(node, assignment, session, inboxes))
 }
 
-/// Takes up the session of a launch that was entered into the table; the launch removes itself from there.
+/// Adopts the session of a launch that is in the table; the launch removes itself from there.
 pub(super) fn take_up(
     node: &Arc<Node>,
     assignment: &Assignment,
@@ -105,7 +104,7 @@ pub(super) fn take_up(
     claimed: Option<Claimed>,
     orders: mpsc::UnboundedReceiver<LaunchOrder>,
 ) {
-    // One that cannot be connected to is told of as lost.
+    // A session without a connection is reported as lost.
     let connection = connect(&forked).unwrap_or_else(|error| {
         tracing::error!(launch = assignment.launch_id, %error, "its session cannot be taken up");
         None
@@ -122,14 +121,14 @@ fn connect(forked: &Forked) -> io::Result<Option<Connection>> {
 /// Both directions of the connection to a session process.
 type Connection = (ReadHalf, WriteHalf);
 
-/// Orders to a launch, and offers to relay its reports; `None` for one that reports to the API server itself.
+/// Orders to a launch, and offers to relay its reports; `None` for a launch that reports to the API server itself.
 type Inboxes = (mpsc::UnboundedReceiver<LaunchOrder>, Option<mpsc::Receiver<Offer>>);
 
-/// Session of a launch, as it is when its launch begins here.
+/// Session of a launch at the start of the launch in this agent.
 struct Session {
     forked: Forked,
     connection: Option<Connection>,
-    /// What it is told first; `None` for one that the agent before this one began.
+    /// First message to the session; `None` for an adopted session.
     first: Option<BytesMut>,
     claimed: Option<Claimed>,
 }
@@ -148,7 +147,7 @@ struct Launch {
     node: Arc<Node>,
     id: String,
     forked: Forked,
-    /// Exit of the session process; `Err` if the fork server is gone.
+    /// Exit of the session process; `Err` if the fork server has ended.
     exit: Option<Result<RankExit, RecvError>>,
     orders: mpsc::UnboundedReceiver<LaunchOrder>,
     to_session: ToSession,
@@ -157,17 +156,17 @@ struct Launch {
     last_words: oneshot::Receiver<LastWords>,
     events: Arc<Events>,
     delivering: JoinHandle<Delivered>,
-    /// Time limit for ranks to end, as the launch says.
+    /// Grace period of the launch: time limit for its ranks to end.
     grace: Duration,
     /// Time at which the session is killed.
     killed_at: Option<Instant>,
-    /// Number of looks in a row that found the session process stopped.
+    /// Number of consecutive checks that found the session process stopped.
     looks_stopped: u32,
-    /// The ranks are being ended because this node is lost to the launch.
+    /// The ranks are being ended because the launch has lost this node.
     is_lost: bool,
-    /// Services that it uses.
+    /// Services that the launch uses.
     claimed: Option<Claimed>,
-    /// Lets links through to the session.
+    /// Admits links to the session.
     _visitable: Option<Visitable>,
 }
 
@@ -179,7 +178,7 @@ impl Launch {
         let id = assignment.launch_id.clone();
         let (to_session, waiting) = ToSession::new();
         let questions = Arc::new(SessionQuestions::new(id.clone(), to_session.clone()));
-        // Those of a session that was taken up ended with the agent before.
+        // The fences of an adopted session ended with the earlier agent.
         let membership = assignment.membership().filter(|_| !is_taken_up);
         let fences = membership.map(|membership| node.fences.join(membership, Arc::clone(&questions) as _));
         let callee = Arc::new(Callee { node: Arc::clone(node), launch_id: id.clone(), fences });
@@ -201,7 +200,7 @@ impl Launch {
                 let writing = waiting.write(writer, first.unwrap_or_default());
                 (tokio::spawn(session.read(reader)), tokio::spawn(writing))
             }
-            // Its last words are nothing.
+            // Without a sender, the last words are `Nothing`.
             None => (tokio::spawn(async {}), tokio::spawn(async {})),
         };
         let delivering = tokio::spawn(delivery.run());
@@ -241,7 +240,7 @@ impl Launch {
         }
         self.delivering.abort();
         if let Some(giving_back) = giving_back {
-            // It does not panic, and nobody cancels it.
+            // The task does not panic, and is never cancelled.
             let _ = giving_back.await;
         }
         self.dismiss().await;
@@ -250,10 +249,10 @@ impl Launch {
         tracing::info!(launch = self.id, "ended");
     }
 
-    /// Carries out orders until the session has reported, or is gone.
+    /// Executes orders until the session has reported or ended.
     async fn until_session_ends(&mut self, delivered: &mut Option<Delivered>) -> LastWords {
         let mut looks = interval_at(Instant::now() + timeouts::STOPPED_LOOK, timeouts::STOPPED_LOOK);
-        // Looks that are late say no more than one.
+        // Missed checks are not made up for.
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -266,10 +265,10 @@ impl Launch {
                 },
                 result = &mut self.delivering, if delivered.is_none() => {
                     if let Ok(Delivered::Unwanted(status)) = &result {
-                        tracing::warn!(launch = self.id, "nobody wants this launch: {}", status.message());
+                        tracing::warn!(launch = self.id, "no client waits for this launch: {}", status.message());
                         self.end(Ending::GiveUp);
                     }
-                    // What it keeps would be taken by nobody.
+                    // No server takes the events that the session keeps.
                     self.to_session.dismiss();
                     *delivered = Some(result.unwrap_or(Delivered::All));
                 },
@@ -288,7 +287,7 @@ impl Launch {
         }
     }
 
-    /// Kills a session that was stopped: it would keep no time limit, and end for nobody.
+    /// Kills a session that a signal has stopped: it keeps no time limit, and follows no order to end.
     fn look_if_stopped(&mut self) {
         let is_stopped = self.forked.process.as_ref().is_some_and(|process| process.is_stopped());
         self.looks_stopped = if is_stopped { self.looks_stopped + 1 } else { 0 };
@@ -298,7 +297,7 @@ impl Launch {
         }
     }
 
-    /// Ends the session, by an order that is not the launch's client's. A later order can shorten the time limit, never extend it.
+    /// Ends the session on an order that is not from the launch's client. A later order can shorten the time limit, never extend it.
     fn end(&mut self, how: Ending) {
         let limit = match how {
             Ending::Kill(_) => timeouts::KILL,
@@ -309,7 +308,7 @@ impl Launch {
         self.killed_at = Some(self.killed_at.map_or(then, |before| before.min(then)));
     }
 
-    /// Ends the session because this node is lost to the launch, and reports that as the cause.
+    /// Ends the session because the launch has lost this node, and reports that cause.
     fn lose(&mut self, reason: String) {
         if std::mem::replace(&mut self.is_lost, true) {
             return;
@@ -317,21 +316,21 @@ impl Launch {
         tracing::warn!(launch = self.id, "its ranks are ended: {reason}");
         let cause = self.node_lost(reason);
         let events = Arc::clone(&self.events);
-        // There may be no room for it as long as nobody takes events. It is in line before the report is.
+        // The queue may be full while no events are taken. The cause is queued before the report.
         tokio::spawn(async move { events.push_cause(cause).await });
         self.end(Ending::GiveUp);
     }
 
-    /// Reports in place of a session that ended without a report.
+    /// Reports the loss of a session that ended without a report.
     async fn tell_of_lost_session(&mut self) {
         self.node.metrics.lost.inc();
-        // Whatever it does, nobody listens to it any more.
+        // The agent reads no more messages of the session, whatever its state.
         self.forked.kill();
         if self.exit.is_none() {
             self.exit = timeout(timeouts::EXIT, &mut self.forked.ended).await.ok();
         }
         let reason = match self.exit {
-            // In order, when it had waited for an agent for too long.
+            // The session ended in order, after it had waited too long for an agent.
             Some(Ok(RankExit::Code(_))) if self.forked.process.is_none() => {
                 "its agent was gone for too long".to_owned()
             }
@@ -343,11 +342,11 @@ impl Launch {
         };
         tracing::error!(launch = self.id, "{reason}");
         let cause = self.node_lost(reason);
-        // Unless something of it cannot be killed: then the API server gives this node up, and holds it until nothing is left.
+        // Without an exit, some process cannot be killed. The API server then gives this node up, and reserves it until no process is left.
         let is_over = self.exit.is_some();
         let report = Report::default();
         let events = Arc::clone(&self.events);
-        // There may be no room as long as nobody takes events.
+        // The queue may be full while no events are taken.
         tokio::spawn(async move {
             events.push_cause(cause).await;
             if is_over {
@@ -356,30 +355,30 @@ impl Launch {
         });
     }
 
-    /// The loss of this node to the launch, as a cause.
+    /// The launch's loss of this node, as a cause.
     fn node_lost(&self, reason: String) -> Cause {
         Cause { host: self.node.config.node_id.clone(), kind: CauseKind::NodeLost { reason } }
     }
 
-    /// Lets the session process go; one that does not is killed. Returns when the fork server says that it has ended, and nothing that it
-    /// started runs: as long as that is not so, heartbeats name the launch.
+    /// Dismisses the session process; kills it if it does not end. Returns when the fork server reports that the session and all processes that
+    /// it started have ended. Until then heartbeats list the launch.
     async fn dismiss(&mut self) {
         if !self.reading.is_finished() {
-            // It has said everything, and the fork server tells of its end: nobody need be woken by the end of its socket.
+            // The session has sent all messages, and the fork server reports its end. The end of its socket need not wake this task.
             self.reading.abort();
             self.to_session.dismiss();
         }
         if self.exit.is_none() && timeout(timeouts::KILL, &mut self.forked.ended).await.is_err() {
             tracing::warn!(launch = self.id, "the session does not leave; it is killed");
             self.forked.kill();
-            // What cannot be killed holds the node, and nothing else.
+            // A process that cannot be killed occupies this node, and blocks nothing else.
             let _ = (&mut self.forked.ended).await;
         }
         self.writing.abort();
     }
 
-    /// Waits until the report is acknowledged, or nobody takes it any more. A session that is killed meanwhile takes along what was
-    /// not taken of it.
+    /// Waits until the report is acknowledged, or until no server takes it any more. If the session is killed meanwhile, its remaining events
+    /// are lost.
     async fn until_delivered(&mut self, mut last_words: LastWords) {
         let deadline = Instant::now() + timeouts::REPORT_KEPT;
         loop {
@@ -390,12 +389,12 @@ impl Launch {
                     self.tell_of_lost_session().await;
                 }
                 order = self.orders.recv() => match order {
-                    // It has ended.
+                    // The launch has already ended.
                     Some(LaunchOrder::End(_) | LaunchOrder::NodeLost { .. }) => {}
                     Some(LaunchOrder::Forget) | None => return,
                 },
                 () = sleep_until(deadline) => {
-                    tracing::error!(launch = self.id, "the API server was never told of the end");
+                    tracing::error!(launch = self.id, "the end was never reported to the API server");
                     return;
                 }
             }

@@ -1,4 +1,4 @@
-//! Table of the launches of this node: each is taken once, is known until its report was acknowledged, and can be ended by its id.
+//! Table of the launches on this node. A launch is accepted once, stays until its report is acknowledged, and can be ended by its id.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use super::report_relay::Relayed;
 use super::serials::Serials;
 use super::wire::launch_request::Assignment;
 
-/// Number of ids of launches that have ended that are remembered, so that none is taken again.
+/// Maximum number of remembered ids of launches that have ended; none of them is accepted again.
 const ENDED_MAX: usize = 1 << 14;
 
-/// Number of ids of launches that were given up before they were here that are remembered.
+/// Maximum number of remembered ids of launches that were given up before they arrived.
 const GIVEN_UP_MAX: usize = 1 << 10;
 
 /// The table of launches.
 #[derive(Default)]
 pub(super) struct Launches {
     state: Mutex<State>,
-    /// Decides which launches that are not remembered may be new.
+    /// Decides which launches may be new if their ids are not remembered.
     pub(super) serials: Serials,
-    /// Notified when a launch leaves.
+    /// Notified when a launch leaves the table.
     left: Notify,
 }
 
@@ -34,49 +34,49 @@ pub(super) struct Launches {
 struct State {
     running: HashMap<String, Handle>,
     ended: VecDeque<(String, Serial)>,
-    /// Launches that the API server has given up while this node looked whether it takes them.
+    /// Launches that the API server gave up while this node was admitting them.
     given_up: VecDeque<String>,
-    /// No more are taken: the agent is stopping.
+    /// The agent is stopping, and accepts no more launches.
     closed: bool,
 }
 
 /// Handle of a running launch.
 #[derive(Clone)]
 pub(super) struct Handle {
-    /// Serial number under which the API server signed it.
+    /// Serial number that the API server signed.
     pub(super) serial: Serial,
-    /// The names of its nodes.
+    /// Names of its nodes.
     pub(super) nodes: Arc<[String]>,
-    /// Its session goes on without an agent.
+    /// Its session continues without an agent.
     pub(super) outlives_agent: bool,
-    /// Queue of its orders, but for those that come on the API server's stream.
+    /// Queue of its orders, except orders on the API server's stream.
     pub(super) orders: mpsc::UnboundedSender<LaunchOrder>,
-    /// Way of its reports, if that is not a stream to the API server from the beginning.
+    /// Route of its reports; `None` if they use a stream to the API server from the start.
     pub(super) relayed: Option<Arc<Relayed>>,
 }
 
-/// Order to a launch, by its id.
+/// Order to a launch, addressed by its id.
 #[derive(Debug)]
 pub(super) enum LaunchOrder {
-    /// End the ranks in this way.
+    /// Ends the ranks in this way.
     End(Ending),
-    /// End the ranks, because this node is lost to the launch, and report that as the cause as soon as the API server can be reached.
+    /// Ends the ranks, because the launch has lost this node. Reports that cause as soon as the API server can be reached.
     NodeLost {
-        /// Reason in words, after "node NAME was lost".
+        /// Reason as text, after "node NAME was lost".
         reason: String,
     },
-    /// Forget the launch: nobody takes its report any more.
+    /// Forgets the launch: no server takes its report any more.
     Forget,
 }
 
-/// Reason why a launch is not taken.
+/// Reason why a launch is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotTaken {
     /// The launch runs here.
     Running,
-    /// The launch was here and has ended.
+    /// The launch ran here and has ended.
     Ended,
-    /// The API server has given the launch up meanwhile.
+    /// The API server has given up the launch meanwhile.
     GivenUp,
     /// The agent is stopping.
     Stopping,
@@ -89,7 +89,7 @@ impl WhenStopped {
 }
 
 impl Launches {
-    /// Enters a launch; whoever does must remove it.
+    /// Enters a launch; the caller must remove it.
     pub(super) fn enter(&self, id: &str, handle: Handle) -> Result<(), NotTaken> {
         let mut state = self.state.lock();
         if state.closed {
@@ -108,7 +108,7 @@ impl Launches {
         Ok(())
     }
 
-    /// Removes a launch that is over, and whose report was acknowledged.
+    /// Removes a launch that is over, after its report was acknowledged.
     pub(super) fn remove(&self, id: &str) {
         let mut state = self.state.lock();
         let Some(handle) = state.running.remove(id) else { return };
@@ -121,7 +121,7 @@ impl Launches {
         self.left.notify_waiters();
     }
 
-    /// The API server has given up a launch that is not here: it is not taken if it comes.
+    /// Records that the API server has given up a launch that is not here: it is refused if it arrives.
     pub(super) fn give_up(&self, id: &str) {
         let mut state = self.state.lock();
         if state.ended.iter().any(|(ended, _)| ended == id) {
@@ -148,18 +148,18 @@ impl Launches {
         self.state.lock().running.len()
     }
 
-    /// Ends all launches, because this node is lost to them; the first reason of several counts.
+    /// Ends all launches, because they have lost this node. The first of several reasons counts.
     pub(super) fn lose_all(&self, reason: &str) {
         self.lose(reason, WhenStopped::End);
     }
 
-    /// Waits no longer for reports to be taken, for nobody is left who would.
+    /// Stops waiting for acknowledgements of reports, because no server is left to send them.
     pub(super) fn forget_all(&self) {
         self.state.lock().running.values().for_each(|handle| handle.order(LaunchOrder::Forget));
     }
 
-    /// Takes no more launches, ends those that are not to be kept for `reason`, and waits until they have left, for `time_limit` at
-    /// most.
+    /// Accepts no more launches, ends for `reason` the launches that are not to be kept, and waits until they have left, at most for
+    /// `time_limit`.
     pub(super) async fn stop(&self, what: WhenStopped, reason: &str, time_limit: Duration) {
         self.state.lock().closed = true;
         self.lose(reason, what);
@@ -190,7 +190,7 @@ impl Launches {
 }
 
 impl Handle {
-    /// Handle of a launch whose orders go to `orders`.
+    /// Creates the handle of a launch; its orders go to `orders`.
     pub(super) fn new(
         assignment: &Assignment,
         orders: mpsc::UnboundedSender<LaunchOrder>,
@@ -205,7 +205,7 @@ impl Handle {
         }
     }
 
-    /// Passes an order on; one that has ended needs none.
+    /// Sends an order to the launch; a launch that has ended needs none.
     pub(super) fn order(&self, order: LaunchOrder) {
         let _ = self.orders.send(order);
     }
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(launches.enter("c", handle(1)), Err(NotTaken::Stopping));
     }
 
-    /// Two launches that run, and their orders.
+    /// Two running launches, and their orders.
     fn two_launches(launches: &Launches) -> Vec<mpsc::UnboundedReceiver<LaunchOrder>> {
         let enter = |id: &str| {
             let (orders, ordered) = mpsc::unbounded_channel();
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(ids, ["a", "b"]);
         launches.remove("a");
         assert!(launches.get("a").is_none() && launches.get("b").is_some());
-        // Another time does no harm.
+        // A second removal has no effect.
         launches.remove("a");
         assert_eq!(launches.count(), 1);
     }

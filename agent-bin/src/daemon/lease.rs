@@ -1,9 +1,8 @@
-//! The lease: the time for which this node may assume that the API server counts on it.
+//! The lease: the time during which this node may assume that the API server does not regard it as lost.
 //!
-//! An agent that is cut off from the API server has been declared lost, its launches have failed, and their users may have
-//! started them again elsewhere; nobody can tell it. So it ends its launches by itself when the lease is over. They all end, also
-//! those of this node alone: they, too, were told to be over. A new lease begins with each word that the API server accepts, and one
-//! when an agent takes up launches at its start.
+//! When an agent loses its connection, the API server declares the node lost and its launches failed. Users may have started them again on other
+//! nodes, and no message reaches the agent. So the agent ends its launches when the lease expires. This includes launches of this node alone,
+//! which were reported as failed too. A lease starts with each message that the API server accepts, and when a starting agent adopts launches.
 
 use std::time::Duration;
 
@@ -22,21 +21,21 @@ pub(super) struct Lease {
 pub(super) type Renewals = watch::Sender<Option<Lease>>;
 
 impl Lease {
-    /// A lease from the moment at which the API server was asked: it counts from when it heard that, a little later.
+    /// A lease from the time of the request to the API server. The server counts it from the receipt of the request, a little later.
     pub(super) fn from(asked: Instant, length: Duration) -> Self {
-        // A lease beyond what the clock can count lasts for ever, or as good as that.
+        // A lease that exceeds the range of the clock is practically unlimited.
         let until = asked.checked_add(length).unwrap_or_else(|| asked + Duration::from_secs(u32::MAX.into()));
         Self { length, until }
     }
 }
 
-/// The `first` lease, if there is one yet: where it is renewed, and where that is seen.
+/// Creates the channel for renewals, with the `first` lease, if any.
 pub(super) fn begin(first: Option<Lease>) -> (Renewals, watch::Receiver<Option<Lease>>) {
     watch::channel(first)
 }
 
-/// Calls `cut_off` with the reason in words when a lease is over, and again and again until there is another: other nodes may
-/// pass launches on meanwhile. Ends when leases cannot be renewed any more.
+/// Calls `cut_off` with the reason as text when a lease expires, and repeats that until there is a new lease: other nodes may forward launches
+/// meanwhile. Ends when leases cannot be renewed any more.
 pub(super) async fn watch(mut lease: watch::Receiver<Option<Lease>>, cut_off: impl Fn(&str)) {
     let mut not_before = Instant::now();
     loop {
@@ -53,7 +52,7 @@ pub(super) async fn watch(mut lease: watch::Receiver<Option<Lease>>, cut_off: im
         tokio::select! {
             renewed = lease.changed() => if renewed.is_err() { return },
             length = is_over => {
-                cut_off(&format!("the API server has not been heard for {length:?}"));
+                cut_off(&format!("nothing has come from the API server for {length:?}"));
                 not_before = Instant::now() + timeouts::HEARTBEAT;
             }
         }
@@ -83,7 +82,7 @@ mod tests {
         assert!(cut_off.is_empty(), "it was renewed each time");
         let (first, reason) = cut_off.recv().await.unwrap();
         assert!(first >= 5 * LENGTH - 3 * Duration::from_millis(10), "{first:?}");
-        assert_eq!(reason, "the API server has not been heard for 30s");
+        assert_eq!(reason, "nothing has come from the API server for 30s");
         let (again, _) = cut_off.recv().await.unwrap();
         assert!(again >= first + timeouts::HEARTBEAT, "launches that came meanwhile end as well");
         renewals.send_replace(Some(Lease::from(Instant::now(), Duration::MAX)));

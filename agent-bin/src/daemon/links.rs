@@ -1,5 +1,4 @@
-//! Links between sessions, as far as an agent has to do with them: a connection that comes to its port is handed to the session that
-//! it is for, and the agent keeps nothing of it.
+//! The agent's part in links between sessions: it hands each connection at its port to the session that the link is for, and keeps no state.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -20,8 +19,7 @@ impl HandOver for ToProcess {
     }
 }
 
-/// Lets links through to a session process that has the agent's connection, until the result is dropped; `None` for a launch without
-/// links.
+/// Admits links to a session process that the agent is connected to, until the result is dropped. `None` for a launch without links.
 pub(super) fn let_through(node: &Node, assignment: &Assignment, process: &Arc<ForkedProcess>) -> Option<Visitable> {
     let key = assignment.link_key.as_ref()?;
     let (id, nodes) = (&assignment.launch_id, assignment.members.clone());

@@ -10,7 +10,7 @@ use super::Node;
 /// Counters since the start of the agent.
 #[derive(Default)]
 pub(super) struct Metrics {
-    /// Launches whose session was started.
+    /// Sessions that were started for launches.
     pub(super) started: Counter,
     /// Launches that were refused.
     pub(super) refused: Counter,
@@ -22,7 +22,7 @@ pub(super) struct Metrics {
 pub(super) fn text(node: &Node) -> String {
     let mut registry = Registry::with_prefix("lattice_agent");
     let Metrics { started, refused, lost } = &node.metrics;
-    registry.register("launches_started", "Launches whose session was started", started.clone());
+    registry.register("launches_started", "Launches with a session that was started", started.clone());
     registry.register("launches_refused", "Launches that were refused", refused.clone());
     registry.register("sessions_lost", "Sessions that ended without a report", lost.clone());
     let gauge = |registry: &mut Registry, name: &str, help: &str, value: i64| {

@@ -1,8 +1,8 @@
-//! Name and resources of this node, as the API server is told of them.
+//! Name and resources of this node, as sent to the API server.
 
 use std::fs;
 
-/// The first label of the host's name.
+/// The first label of the host name.
 pub(super) fn host_name() -> String {
     let name = nix::unistd::gethostname().unwrap_or_default();
     name.to_string_lossy().split('.').next().unwrap_or_default().to_owned()
@@ -17,13 +17,13 @@ pub(super) fn network_addresses() -> Vec<String> {
 pub(super) struct Resources {
     /// Processors that this process may use.
     pub(super) cores: u32,
-    /// Size of memory, in bytes; 0 where the kernel does not tell it.
+    /// Size of memory, in bytes; 0 if the kernel does not report it.
     pub(super) memory_bytes: u64,
     /// Addresses by which other nodes may reach this one, IPv4 first.
     pub(super) network_addresses: Vec<String>,
 }
 
-/// The resources of this node, as they are now.
+/// The present resources of this node.
 pub(super) fn resources() -> Resources {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     Resources { cores, memory_bytes: memory_bytes(), network_addresses: network_addresses() }

@@ -1,5 +1,5 @@
-//! The address at which others reach this agent: the one that it advertises or listens at, or, where it listens at all of its node's,
-//! the one by which the node reaches the API server. The latter may change while the agent runs, and is found anew at each registration.
+//! The address at which other nodes reach this agent: the advertised address, or else the address that it listens at. An agent that listens at
+//! all addresses of its node uses the source address for the API server. That address may change, and is determined again at each registration.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -12,14 +12,14 @@ use tokio::time::timeout;
 
 use super::config::Config;
 
-/// Time for the API server's name to be looked up; without an answer the address is chosen among those of the node.
+/// Time limit for the look-up of the API server's name. Without an answer the address is one of the node's addresses.
 const LOOK_UP: Duration = Duration::from_secs(1);
 
-/// Address of this agent, for others.
+/// Address of this agent for other nodes.
 #[derive(Debug)]
 pub(super) struct OwnAddress {
     last: Mutex<Address>,
-    /// Choice among the node's addresses; `None` where the settings name one.
+    /// Choice among the node's addresses; `None` if the settings name an address.
     choice: Option<Choice>,
 }
 
@@ -62,12 +62,12 @@ impl OwnAddress {
         Self { last: Mutex::new(Address::Tcp { host, port }), choice: Some(choice) }
     }
 
-    /// The address as it was found last.
+    /// The address that was determined last.
     pub(super) fn get(&self) -> Address {
         self.last.lock().clone()
     }
 
-    /// Finds the address anew.
+    /// Determines the address again.
     pub(super) async fn find(&self) -> Address {
         if let Some(choice) = &self.choice {
             let source = timeout(LOOK_UP, source_to(&choice.api)).await.ok().flatten();
@@ -77,7 +77,7 @@ impl OwnAddress {
         self.get()
     }
 
-    /// True if the address was found among those of this node, and is not there any more while others are.
+    /// True if the address was one of this node's, and the node has lost it but has another one.
     pub(super) fn is_gone(&self) -> bool {
         let Some(choice) = &self.choice else { return false };
         let all = network_addresses();
@@ -92,7 +92,7 @@ impl OwnAddress {
     }
 }
 
-/// Address by which this node reaches the API server, as the kernel would choose it for a connection. Nothing is sent.
+/// Address from which this node reaches the API server, as the kernel selects it for a connection. Sends nothing.
 async fn source_to(api: &Address) -> Option<IpAddr> {
     let Address::Tcp { host, port } = api else { return None };
     for to in lookup_host((host.as_str(), *port)).await.ok()? {
@@ -110,8 +110,8 @@ async fn source_of(to: SocketAddr) -> Option<IpAddr> {
     Some(socket.local_addr().ok()?.ip())
 }
 
-/// Chooses among the addresses of the node: `source` if others reach it there, else the `last` one while it is there, else the first. A
-/// node that has none serves itself.
+/// Chooses among the addresses of the node: `source` if other nodes reach the listener there, else `last` if the node still has it, else the
+/// first. A node without addresses uses loopback.
 fn choose(all: &[IpAddr], family: Family, source: Option<IpAddr>, last: Option<IpAddr>) -> IpAddr {
     let there = |address: &IpAddr| all.contains(address) && family.has(address);
     let first = || all.iter().copied().find(|address| family.has(address)).or_else(|| all.first().copied());
@@ -132,7 +132,7 @@ mod tests {
         };
         let two = &["10.0.0.1", "10.1.0.1", "fd00::1"][..];
         check(two, Family::V4, "10.1.0.1", "10.0.0.1", "10.1.0.1");
-        // The API server is on this machine, is reached by a family that is not listened at, or its name is not known.
+        // The API server is on this machine, or its address family has no listener, or its name is unknown.
         check(two, Family::V4, "127.0.0.1", "10.1.0.1", "10.1.0.1");
         check(two, Family::V4, "fd00::1", "", "10.0.0.1");
         check(two, Family::All, "fd00::1", "", "fd00::1");

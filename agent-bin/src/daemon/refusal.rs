@@ -2,7 +2,7 @@
 
 use super::Node;
 
-/// Refusal of a launch, by this node or by one that it was to be passed on to.
+/// Refusal of a launch, by this node or by a node that it forwards the launch to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) reason: RefusalReason,
@@ -11,26 +11,26 @@ pub(super) struct Refusal {
     pub(super) node_id: String,
 }
 
-/// Class of a refusal, by which the API server decides what to tell the client.
+/// Class of a refusal; it determines the error that the API server sends to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RefusalReason {
-    /// The node takes no launches at present.
+    /// The node accepts no launches at present.
     Busy,
-    /// The node cannot do what is asked for.
+    /// The node does not support a capability of the request.
     UnsupportedCapability,
-    /// The request makes no sense.
+    /// The request is malformed.
     MalformedRequest,
-    /// The launch runs on the node already.
+    /// The launch already runs on the node.
     AlreadyRunning,
     /// The user is unknown on the node, or may not start processes there.
     User,
-    /// Nobody whom the node trusts signed the request.
+    /// The request has no signature that the node trusts.
     Signature,
-    /// A node that the request should have been passed on to cannot be reached.
+    /// The request cannot be forwarded, because a node cannot be reached.
     Unreachable,
-    /// The agent is being replaced, or was a moment ago: what is signed from now on is taken.
+    /// The agent is being replaced, or was a moment ago. It accepts launches that are signed from now on.
     Restarting,
-    /// The node gives no reason that this version knows.
+    /// The node gives no reason, or one that this version does not support.
     Unspecified,
 }
 

@@ -1,5 +1,5 @@
-//! Registration with the API server: the agent registers, sends heartbeats with its launches, and registers again when it was
-//! forgotten, or has another address or other CPUs than before. Each time that the API server accepts that, the lease begins anew.
+//! Registration with the API server. The agent registers, sends heartbeats with its launches, and registers again if the API server has
+//! forgotten it or if its address or CPUs have changed. Each accepted registration or heartbeat starts a new lease.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,17 +30,17 @@ use super::node_info::Resources;
 use super::renewal::Granted;
 use super::{Node, inventory, node_info, relay, vouching};
 
-/// Pause between attempts to register: after the first failure, and at most.
+/// Pauses between attempts to register: the first and the longest.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// The pace of heartbeats that is kept whatever the API server says.
+/// Limits of the interval between heartbeats, whatever the API server requests.
 const BEAT_MIN: Duration = Duration::from_millis(50);
 const BEAT_MAX: Duration = Duration::from_secs(60);
 
-/// Registers, and does so again whenever the API server asks for it. Never ends.
+/// Registers, and registers again whenever the API server requires it. Never ends.
 ///
-/// What the API server grants with that goes to `renewals`, of leases, and to `certificates`; `gone` is told when it has ended.
+/// Sends the granted leases to `renewals`, and the granted validity to `certificates`. Notifies `gone` when the API server has ended.
 pub(super) async fn keep_registered(
     node: Arc<Node>,
     renewals: Renewals,
@@ -49,13 +49,13 @@ pub(super) async fn keep_registered(
 ) {
     let mut pause = PAUSE_FIRST;
     loop {
-        // Before they are told.
+        // Read before the registration sends them.
         let cpus = allowed_cpus().ok();
         match register(&node, &renewals).await {
             Ok(accepted) => {
                 certificates.send_replace(accepted.certificate);
                 pause = PAUSE_FIRST;
-                // Told until the next registration, which tells it anew.
+                // Runs until the next registration, which starts it again.
                 let mut telling = JoinSet::new();
                 telling.spawn(inventory::tell(Arc::clone(&node)));
                 beat(&node, accepted, cpus, &renewals, &gone).await;
@@ -75,11 +75,11 @@ pub(super) async fn keep_registered(
 #[derive(Clone, Copy)]
 struct Accepted {
     interval: Duration,
-    /// Length of the lease; `None` for an API server that grants none.
+    /// Length of the lease; `None` if the API server grants none.
     lease: Option<Duration>,
-    /// Time for which certificates are valid that it issues.
+    /// Validity of the certificates that the API server issues.
     certificate: Granted,
-    /// The fork server knows which launches are new.
+    /// The fork server can distinguish new launches from old ones.
     is_vouched: bool,
 }
 
@@ -90,7 +90,7 @@ async fn register(node: &Node, renewals: &Renewals) -> Result<Accepted, Status> 
     let asked = Instant::now();
     let request = proto::RegisterNodeRequest { challenge: challenge.clone(), ..registration(node, &address) };
     let response = in_time(timeouts::REGISTER_ANSWER, client.register_node(request)).await?;
-    // Launches wait for the number of the last one, and it comes after this.
+    // Launches wait for the last serial, which is registered only after the fork server has it.
     let last = Serial(response.last_serial);
     let answer = response.serial_signature.map(|signature| encode_last_serial(last, signature));
     let is_vouched = vouching::bring(node, &challenge, answer, vouching::AT_FIRST).await;
@@ -100,7 +100,7 @@ async fn register(node: &Node, renewals: &Renewals) -> Result<Accepted, Status> 
     }
     for id in response.unknown_launches {
         if let Some(launch) = node.launches.get(&id) {
-            tracing::warn!(launch = id, "nobody knows this launch any more");
+            tracing::warn!(launch = id, "the API server does not have this launch any more");
             launch.order(LaunchOrder::End(Ending::GiveUp));
             launch.order(LaunchOrder::Forget);
         }
@@ -133,7 +133,7 @@ fn registration(node: &Node, address: &Address) -> proto::RegisterNodeRequest {
     }
 }
 
-/// Sends heartbeats, until this node must register again.
+/// Sends heartbeats until this node must register again.
 async fn beat(node: &Node, accepted: Accepted, cpus: Option<CpuSet>, renewals: &Renewals, gone: &Notify) {
     let mut client = NodeServiceClient::new(node.pulse.clone());
     let mut refused = None;
@@ -156,7 +156,7 @@ async fn beat(node: &Node, accepted: Accepted, cpus: Option<CpuSet>, renewals: &
             node_id: node.config.node_id.clone(),
             incarnation: node.incarnation,
             launches: node.launches.ids(),
-            // A list that is refused need not come again.
+            // A list that was refused is not requested again.
             revoked_digest: refused.clone().or_else(|| Some(node.security.revocations().digest().clone())),
             challenge: challenge.clone(),
         };
@@ -177,7 +177,7 @@ async fn beat(node: &Node, accepted: Accepted, cpus: Option<CpuSet>, renewals: &
                 node.launches.serials.hear(Serial(last_serial), Instant::now());
                 renewals.send_replace(accepted.lease.map(|length| Lease::from(asked, length)));
             }
-            // The launches go on while the lease lasts; whether the node still counts is told when the API server is back.
+            // Launches continue while the lease lasts. When the API server is back, its answer shows if the node is still registered.
             Err(status) => {
                 tracing::debug!("no answer to a heartbeat: {}", status.message());
                 if connect::is_refused(&status) {
@@ -188,7 +188,7 @@ async fn beat(node: &Node, accepted: Accepted, cpus: Option<CpuSet>, renewals: &
     }
 }
 
-/// Takes up the API server's list of revoked certificates. Returns the digest of a list that cannot be taken, now or later.
+/// Accepts the API server's list of revoked certificates. Returns the digest of a list that can never be accepted.
 fn take_revocations(node: &Node, list: Bytes) -> Option<Bytes> {
     let digest = RevocationList::digest_of(&list);
     match node.security.take_revocations(list) {

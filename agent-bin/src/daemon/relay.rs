@@ -1,5 +1,5 @@
-//! A request to start a launch on its way through a tree of nodes: each passes it on to those below it, all at once, with less
-//! time than it has itself. So a node that does not answer is named by the one right above it.
+//! Forwards a request to start a launch through a tree of nodes. Each node forwards it to all nodes below it at once, with a shorter time limit
+//! than its own. So the node directly above reports a node that does not answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,12 +18,12 @@ use super::Node;
 use super::refusal::{Refusal, RefusalReason};
 use super::wire;
 
-/// Number of agents to which a connection is kept for the next launch: several times the fan-out of a relay.
+/// Maximum number of agents with an open connection for the next launch: several times the fan-out of a relay.
 pub(super) const AGENTS_MAX: usize = 64;
 /// Time for which an unused connection is kept.
 pub(super) const AGENT_UNUSED_MAX: Duration = Duration::from_secs(60);
 
-/// Time after its arrival for which whoever sent a request waits for the answer.
+/// Time after the arrival of a request during which its sender waits for the answer.
 pub(super) fn time_to_answer(request: &proto::LaunchProcessesRequest) -> Duration {
     match request.answer_within_ms {
         0 => timeouts::start_answer(1),
@@ -31,9 +31,9 @@ pub(super) fn time_to_answer(request: &proto::LaunchProcessesRequest) -> Duratio
     }
 }
 
-/// Passes `request` on, which came at `arrived`, and waits until all nodes below have taken the launch.
+/// Forwards `request`, which arrived at `arrived`, and waits until all nodes below have accepted the launch.
 ///
-/// The first refusal counts; who asked this node ends the launch on all nodes then.
+/// The first refusal counts; the sender of the request then ends the launch on all nodes.
 pub(super) async fn pass_on(
     node: &Arc<Node>,
     request: &proto::LaunchProcessesRequest,
@@ -50,7 +50,7 @@ pub(super) async fn pass_on(
     let mut calls = JoinSet::new();
     for share in shares(first..first + count, request.relay_fan_out) {
         let (node, members) = (Arc::clone(node), Arc::clone(members));
-        // The first node of a share passes the request on to the others.
+        // The first node of a share forwards the request to the rest of the share.
         let (node_index, relay_nodes) = (share.start, share.len() as u32 - 1);
         let request = proto::LaunchProcessesRequest { node_index, relay_nodes, answer_within_ms, ..request.clone() };
         calls.spawn(async move { ask(&node, &members[node_index as usize], request, deadline).await });
@@ -64,7 +64,7 @@ pub(super) async fn pass_on(
     first_refusal
 }
 
-/// Class of a call's failure: nobody listens where the next agent will, or the node cannot be reached.
+/// Class of a failed call: no process listens yet at the next agent's port, or the node cannot be reached.
 fn fault(status: &Status) -> RefusalReason {
     if is_refused(status) { RefusalReason::Restarting } else { RefusalReason::Unreachable }
 }
@@ -93,7 +93,7 @@ async fn ask(
         Err(_) => return Err(unreachable(&format!("no answer within {within:.1?}"))),
     };
     match wire::refusal::decode(answer, &member.name) {
-        // One that runs there already was started by this very request, sent twice.
+        // The launch runs there already because this request was sent twice.
         Err(Refusal { reason: RefusalReason::AlreadyRunning, .. }) => Ok(()),
         result => result,
     }

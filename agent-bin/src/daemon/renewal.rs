@@ -1,5 +1,5 @@
-//! Renewal of this node's certificate: the API server issues a new one by the present one, for a key that is made here. Both are taken
-//! up as the agent runs.
+//! Renewal of this node's certificate. On the strength of the present one, the API server issues a new certificate for a key that is made here.
+//! The running agent switches to both.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use tonic::Status;
 
 use super::Node;
 
-/// Pause between looks at how long the certificate is still valid, and between attempts: clocks are set, and hours are many of these.
+/// Interval between checks of the certificate's validity, and between attempts. A clock may be set, so it is much shorter than an hour.
 const LOOK: Duration = Duration::from_secs(60);
-/// Time for the API server's answer.
+/// Time limit for the API server's answer.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// Time for which the API server issues certificates; `None` while it renews none.
+/// Validity of the certificates that the API server issues; `None` while it renews none.
 pub(super) type Granted = Option<Duration>;
 
-/// A certificate that is not renewed now.
+/// Reason why a certificate is not renewed now.
 #[derive(Debug, thiserror::Error)]
 enum RenewalError {
     #[error("the API server: {}", connect::reason(.0))]
@@ -37,7 +37,7 @@ enum RenewalError {
     Identity(#[from] IdentityError),
 }
 
-/// Renews the certificate whenever it is time to. Ends when nothing can be granted any more.
+/// Renews the certificate whenever it is due. Ends when no validity can be granted any more.
 pub(super) async fn keep_valid(node: Arc<Node>, mut granted: watch::Receiver<Granted>) {
     loop {
         let length = *granted.borrow_and_update();
@@ -63,7 +63,7 @@ pub(super) async fn keep_valid(node: Arc<Node>, mut granted: watch::Receiver<Gra
     }
 }
 
-/// Time until the certificate should be renewed by one that is valid for `length`; `None` for an agent without one.
+/// Time until a certificate that is valid for `length` should replace the present one; `None` for an agent without one.
 fn until_renewal(node: &Node, length: Duration) -> Result<Option<Duration>, IdentityError> {
     let validity = node.security.validity()?;
     Ok(validity.map(|validity| validity.until_renewal(length, SystemTime::now())))
@@ -75,7 +75,7 @@ async fn renew(node: &Node) -> Result<(), RenewalError> {
         node_id: node.config.node_id.clone(),
         request: renewal.request().to_vec().into(),
     };
-    // A connection of its own is made with the certificate that is in use now, not with the one before.
+    // A new connection uses the present certificate; an open connection may use an earlier one.
     let channel = connect::channel(&node.config.api, &Caller::Api, &node.security)?;
     let mut client = NodeServiceClient::new(channel);
     let answer = timeout(ANSWER, client.renew_certificate(request)).await.map_err(|_| RenewalError::Late)?;

@@ -1,18 +1,18 @@
-//! The stream on which a launch's events go to the API server and its commands come back; opened again when it breaks.
+//! The stream that carries a launch's events to the API server, and its commands back. It is opened again when it breaks.
 //!
 //! ```text
 //! session ──events──> [Line] ──────────────> API server
-//!    ^                  │ discards, while no stream is there, and until the session has answered `resume`
-//!    └──commands, resume, what was taken <── API server
-//!    └──that a stream broke <── here
+//!    ^                  │ discards without a stream, and until the session has answered `resume`
+//!    └──commands, resume, acknowledged events <── API server
+//!    └──notice of a broken stream <── agent
 //! ```
 //!
-//! A delivery is a pipe: the session numbers its events and keeps them until the API server has taken them. When a stream breaks, what
-//! was on its way is dropped here; on the next one the API server says what it has, and the session goes on from there. Only what the
-//! agent has to say itself is kept here: the cause and the report of a session that was killed.
+//! A delivery is a pipe: the session numbers its events, and keeps them until the API server has taken them. When a stream breaks, the agent
+//! drops the events under way. On the next stream the API server reports its last event, and the session continues from there. The agent keeps
+//! only its own messages: the cause and the report of a session that was killed.
 //!
-//! The acknowledgement of a report is the end of the stream after it, which the API server withholds until the report is durable. One
-//! that does not come within [`timeouts::REPORT_ACK`] is asked for on a new stream.
+//! The end of the stream after a report acknowledges the report. The API server delays it until the report is durable. If it does not come
+//! within [`timeouts::REPORT_ACK`], the agent opens a new stream.
 
 mod line;
 
@@ -40,22 +40,22 @@ use super::api_channels::Place;
 use super::report_relay::{Downward, Offer, Way};
 use super::to_session::ToSession;
 
-/// Number of a session's messages that may wait here: few, as the session keeps them.
+/// Maximum number of a session's messages that wait here; small, because the session keeps them.
 const WAITING_MAX: usize = 16;
 
-/// Pause before the API server is asked a second time; doubles up to [`timeouts::REPORT_PAUSE`].
+/// Pause before the second attempt to reach the API server; doubles up to [`timeouts::REPORT_PAUSE`].
 pub(super) const PAUSE_FIRST: Duration = Duration::from_millis(50);
 
-/// Number of events on their way into the stream: those that are there at once share packets on the connection.
+/// Number of events that wait for the stream: events that are ready at the same time share packets on the connection.
 const ON_THEIR_WAY: usize = 16;
 
-/// Time that the first stream waits for its first event; events of a launch that ends at once go all together.
+/// Time that the first stream waits for its first event, so that the events of a very short launch are sent together.
 const FIRST_EVENT: Duration = Duration::from_millis(50);
 
-/// Message of a session, or of this agent in place of it, on its way to the API server.
+/// Message from a session, or from this agent in its place, to the API server.
 #[derive(Debug)]
 pub(super) enum Word {
-    /// An event; one of the agent's own has no number.
+    /// An event; an event of the agent itself has no number.
     Event(proto::NodeEvent),
     /// The session's answer to `resume`.
     Resumed(proto::Resumed),
@@ -64,41 +64,41 @@ pub(super) enum Word {
 /// Queue of a session's messages.
 pub(super) struct Events {
     words: mpsc::Sender<Word>,
-    /// Notified of each event.
+    /// Notified after each event.
     news: Arc<Notify>,
 }
 
 impl Events {
-    /// Queues the first cause, as the agent sees it; waits while there is no room.
+    /// Queues the first cause that the agent detected; waits while the queue is full.
     pub(super) async fn push_cause(&self, cause: Cause) {
         self.push(Word::Event(wire::event::encode(&Event::Ending(cause)))).await;
     }
 
-    /// Queues a report in place of a session; waits while there is no room.
+    /// Queues a report in place of a session's; waits while the queue is full.
     pub(super) async fn push_report(&self, report: &Report) {
         self.push(Word::Event(wire::event::encode_report(report))).await;
     }
 
-    /// Queues a message; waits while there is no room.
+    /// Queues a message; waits while the queue is full.
     pub(super) async fn push(&self, word: Word) {
-        // Nobody takes them once the API server does not know the launch.
+        // The queue is closed once the API server has no record of the launch.
         let _ = self.words.send(word).await;
         self.news.notify_one();
     }
 }
 
-/// End of a delivery.
+/// Result of a delivery.
 #[derive(Debug)]
 pub(super) enum Delivered {
     /// The API server has acknowledged the report.
     All,
     /// The API server refuses reports of this launch.
     Unwanted(Status),
-    /// The API server knows nothing of reports: the launch runs for itself.
+    /// The API server does not support reports, and the launch runs without it.
     Unheard,
 }
 
-/// Part of a launch that a stream reports of.
+/// Part of a launch that a stream covers.
 #[derive(Clone, Debug)]
 pub(super) struct ReportFor {
     pub(super) launch_id: String,
@@ -114,10 +114,10 @@ impl ReportFor {
     }
 }
 
-/// Ways on which a launch's events can go.
+/// Routes for a launch's events.
 pub(super) struct Ways {
     pub(super) api: Place,
-    /// Offers to relay what the launch reports first; `None` if nobody will make any.
+    /// Offers to relay the launch's first reports; `None` if there can be no offer.
     pub(super) offers: Option<mpsc::Receiver<Offer>>,
 }
 
@@ -128,12 +128,12 @@ pub(super) struct Delivery {
     to_session: ToSession,
     line: Line,
     news: Arc<Notify>,
-    /// The session may think that the API server hears it.
+    /// The session may assume that the API server receives its events.
     seems_heard: bool,
 }
 
 impl Delivery {
-    /// Makes a delivery, and the queue of its events; of a session that was taken up an agent before has delivered events.
+    /// Makes a delivery, and the queue of its events. The events of an adopted session had a delivery in an earlier agent.
     pub(super) fn new(ways: Ways, of: ReportFor, to_session: ToSession, is_taken_up: bool) -> (Self, Events) {
         let (words, waiting) = mpsc::channel(WAITING_MAX);
         let news = Arc::new(Notify::new());
@@ -142,10 +142,10 @@ impl Delivery {
         (Self { ways, of, to_session, line, news, seems_heard: true }, events)
     }
 
-    /// Delivers until the report is acknowledged, however often the stream has to be opened again.
+    /// Delivers until the report is acknowledged, and opens the stream again as often as necessary.
     pub(super) async fn run(mut self) -> Delivered {
         let mut pause = PAUSE_FIRST;
-        // Without any, the stream is there for commands.
+        // Without an event, the stream still carries commands.
         let _ = timeout(FIRST_EVENT, self.news.notified()).await;
         if let Some(delivered) = self.relayed().await {
             return delivered;
@@ -156,27 +156,27 @@ impl Delivery {
                 Ok(()) => tracing::warn!(launch = self.of.launch_id, "the API server ended the stream of reports"),
                 Err(status) => match status.code() {
                     Code::NotFound | Code::FailedPrecondition => return Delivered::Unwanted(status),
-                    // Also where it takes this agent for somebody else: the launch is no worse for that.
+                    // Also if the server mistakes this agent for another peer: the launch is not affected.
                     Code::Unimplemented => return Delivered::Unheard,
                     _ if self.seems_heard => {
                         tracing::warn!(launch = self.of.launch_id, "reports wait: {}", status.message());
                     }
-                    // Told already, for this time without an API server.
+                    // Logged before, for this absence of the API server.
                     _ => tracing::debug!(launch = self.of.launch_id, "reports wait: {}", status.message()),
                 },
             }
             if std::mem::take(&mut self.seems_heard) {
                 self.to_session.unheard();
             }
-            // A session whose messages nobody took could not be heard on anything else.
+            // If no task took its messages, the session could not send anything else.
             let _ = timeout(pause, self.line.discard()).await;
             pause = (pause * 2).min(timeouts::REPORT_PAUSE);
         }
     }
 
-    /// Reports by way of a relay, if one comes in time, until all is said or the node is to go on by itself.
+    /// Reports through a relay, if one arrives in time, until everything is reported or the node must continue without it.
     async fn relayed(&mut self) -> Option<Delivered> {
-        // From the end of this on, offers come too late.
+        // After this function returns, offers come too late.
         let mut offers = self.ways.offers.take()?;
         let Ok(Some(Offer::Way(Way { reports, mut commands }))) = timeout(timeouts::FETCHED, offers.recv()).await
         else {
@@ -193,7 +193,7 @@ impl Delivery {
             }
         };
         let replaced = async {
-            // A relay that comes again has nothing that the one before did not have.
+            // A second relay has nothing that the first one did not have.
             while let Some(Offer::Way(_)) = offers.recv().await {}
         };
         let stream = self.line.begin();
@@ -215,7 +215,7 @@ impl Delivery {
         }
     }
 
-    /// Sends events and receives commands on a stream to the API server until either end ends it.
+    /// Sends events and receives commands on a stream to the API server until either side ends it.
     async fn one_stream(&mut self) -> Result<(), Status> {
         let (sender, receiver) = mpsc::channel(ON_THEIR_WAY);
         let client = NodeServiceClient::new(self.ways.api.channel());
@@ -248,7 +248,7 @@ impl Delivery {
         result
     }
 
-    /// Passes events on to a stream until `receive`, which takes what comes back on it, is at its end.
+    /// Forwards events to a stream until `receive` ends, which handles the other direction.
     async fn carry(
         &mut self,
         stream: Beginning,
@@ -256,7 +256,7 @@ impl Delivery {
         receive: impl Future<Output = Result<(), Status>>,
     ) -> Result<(), Status> {
         let mut receive = std::pin::pin!(receive);
-        // There is room: it is the first.
+        // The channel has room for its first message.
         let _ = sender.send(report(ReportWhat::Of(self.of.encode(stream.is_again())))).await;
         let mut acknowledged_by = self.line.has_reported().then(acknowledgement_due);
         loop {

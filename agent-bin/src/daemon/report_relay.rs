@@ -1,14 +1,14 @@
-//! Reports of a launch by way of the agent that passed the launch on, so that the API server hears of many nodes in few messages.
+//! Reports of a launch through the agent that forwarded the launch, so that the API server receives the reports of many nodes in few messages.
 //!
 //! ```text
 //! API server ──RelayReports──> relay ──RelayReports──> node ──> Offer ──> Delivery
 //!            <──reports of all──    <──reports of its branch──
 //! ```
 //!
-//! Whoever asked a node to start its part of a launch fetches what the node reports, and passes it on with what the others report. Events keep
-//! their numbers on the way, so that it is the API server and the session which see to it that each arrives once. A relay brings nodes
-//! no more than confirmations, signals and orders to end ([`report_relay::may_come`]). When there is more to say to a node, when a relay
-//! does not come, is gone or does not keep up, the node opens a stream of its own to the API server, as after any other break.
+//! The sender of a request to start a node's part of a launch fetches the node's reports, and forwards them with the reports of further nodes.
+//! Events keep their numbers on the way: the API server and the session ensure that each event arrives once. A relay carries only confirmations,
+//! signals and orders to end to nodes ([`report_relay::may_come`]). For any other command the node opens its own stream to the API server, as
+//! after any break. It also does so if the relay is missing, gone or too slow.
 //!
 //! [`report_relay::may_come`]: lattice_session::wire::report_relay::may_come
 
@@ -26,49 +26,49 @@ use tonic::Status;
 
 pub(super) use self::streams::relay;
 
-/// Number of a node's reports that wait to be put together with others.
+/// Maximum number of a node's reports that wait to be combined with reports of other nodes.
 const REPORTS: usize = 16;
 
-/// Number of messages to a node that wait for it to take them. With more it opens a stream of its own: it holds up no other node.
+/// Maximum number of messages that wait for a node. Beyond that, the node opens its own stream, so that it delays no other node.
 const MESSAGES: usize = 64;
 
-/// Part of a launch that a node relays the reports of: its own, and that of the nodes behind it.
+/// Part of a launch that a node relays reports for: the node itself, and the nodes below it.
 pub(super) struct Relayed {
-    /// Who asked for the launch here, and may fetch the reports.
+    /// Sender of the request to start the launch here, which may fetch the reports.
     by: Caller,
     /// Index of this node.
     own: u32,
-    /// The nodes behind it, as the launch was passed on to them: the first of each run answers for the run.
+    /// The nodes below this one, as the launch was forwarded to them: the first node of each run relays for the run.
     behind: Vec<Range<u32>>,
     members: Arc<[Member]>,
     offers: mpsc::Sender<Offer>,
 }
 
-/// What becomes of a node's reports.
+/// Route of a node's reports.
 pub(super) enum Offer {
-    /// A relay takes them.
+    /// A relay forwards them.
     Way(Way),
-    /// The node is to report to the API server itself.
+    /// The node reports to the API server itself.
     Direct,
 }
 
 /// Stream of one node's reports through a relay.
 pub(super) struct Way {
     pub(super) reports: mpsc::Sender<proto::LaunchReport>,
-    /// Ends without [`Downward::End`] when the relay is gone.
+    /// Closed without [`Downward::End`] when the relay is gone.
     pub(super) commands: mpsc::Receiver<Downward>,
 }
 
-/// Message of the API server to one node, through a relay.
+/// Message from the API server to one node, through a relay.
 pub(super) enum Downward {
     Command(proto::NodeCommand),
-    /// The end of the stream; in order, it acknowledges the report.
+    /// The end of the stream; without an error, it acknowledges the report.
     End(Result<(), Status>),
 }
 
 impl Relayed {
-    /// The relayed part of a launch that `caller` asks for, and the offers to this node's delivery; `None` if it reports to the API server
-    /// from the beginning.
+    /// The relayed part of a launch that `caller` requests, and the offers to this node's delivery. `None` if the node reports to the API server
+    /// from the start.
     pub(super) fn of(
         caller: &Caller,
         request: &proto::LaunchProcessesRequest,
@@ -76,7 +76,7 @@ impl Relayed {
     ) -> Option<(Arc<Self>, mpsc::Receiver<Offer>)> {
         let own = request.node_index;
         let end = own.checked_add(1)?.checked_add(request.relay_nodes)?;
-        // What goes beyond the launch's nodes is refused by who passes it on.
+        // `relay::pass_on` refuses a range beyond the launch's nodes.
         if !request.relays_reports || end as usize > members.len() {
             return None;
         }
@@ -86,7 +86,7 @@ impl Relayed {
         Some((Arc::new(relayed), offered))
     }
 
-    /// Has this node report to the API server itself. One that does already need not hear it.
+    /// Makes this node report to the API server itself. Has no effect if it already does.
     pub(super) fn report_directly(&self) {
         let _ = self.offers.try_send(Offer::Direct);
     }
@@ -94,7 +94,7 @@ impl Relayed {
     /// Checks that `caller` may fetch the reports.
     ///
     /// # Errors
-    /// Says who may.
+    /// The error names the caller that may fetch them.
     pub(super) fn check(&self, caller: &Caller) -> Result<(), Status> {
         if *caller == self.by {
             return Ok(());

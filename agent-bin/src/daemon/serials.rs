@@ -1,7 +1,7 @@
-//! Replay protection: decides if a launch that another agent passes on was signed for this agent, and was not here before.
+//! Replay protection: decides if a launch that another agent forwards was signed for this agent, and did not run here before.
 //!
-//! Whoever has the key of a member can send again what the API server signed once. An agent remembers the ids of many launches, but
-//! not of all, and none of those that the agent before it ran or that never came here: below the [floor](Floor) it takes none.
+//! The holder of a member's key can repeat a request that the API server signed once. An agent remembers the ids of many launches, but not of
+//! all. It has no ids of launches that an earlier agent ran, or that never arrived. So it accepts no launch below the [floor](Floor).
 
 use lattice_session::timeouts;
 use pmi_transport::signature::Serial;
@@ -15,23 +15,23 @@ pub(super) struct Serials {
     floor: watch::Sender<Floor>,
 }
 
-/// Reason why a signed launch is not taken.
+/// Reason why a signed launch is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NotNew {
-    /// The launch may have been here before.
+    /// The launch may have run here before.
     #[error("the launch was signed before this agent started, or long ago; only new launches are passed on")]
     Old,
-    /// The API server has asked for the launch before this agent registered.
+    /// The API server requested the launch before this agent registered.
     #[error("its agent was started anew when the launch was started")]
     AskedBefore,
-    /// The API server begins anew with numbers that were given out before.
+    /// The API server assigns numbers again that it assigned before.
     #[error(
         "the API server's numbers of launches have gone back, as where it has lost its state and its clock was set back; restart this \
          node's agent"
     )]
     Behind,
     /// The agent has not registered yet.
-    #[error("the agent has not registered with the API server yet, and cannot tell new launches from old ones")]
+    #[error("the agent has not registered with the API server yet, and cannot distinguish new launches from old ones")]
     Unregistered,
 }
 
@@ -47,17 +47,17 @@ impl Serials {
         self.floor.send_modify(|floor| floor.register(last));
     }
 
-    /// See [`Floor::hear`].
+    /// Records that the API server has signed launches up to `last` by now.
     pub(super) fn hear(&self, last: Serial, now: Instant) {
         self.floor.send_modify(|floor| floor.hear(last, now.into_std()));
     }
 
-    /// The id of a launch that was here is not remembered any more.
+    /// Raises the floor, because the id of this launch is no longer remembered.
     pub(super) fn forget(&self, serial: Serial) {
         self.floor.send_modify(|floor| floor.raise(serial));
     }
 
-    /// Makes sure that a launch of this number was signed for this agent and is not forgotten.
+    /// Checks that a launch with this number was signed for this agent and is not forgotten.
     pub(super) async fn check(&self, serial: Serial) -> Result<(), NotNew> {
         match self.known(|floor| (floor.least(), floor.is_behind())).await {
             Some((Some(least), _)) if serial > least => Ok(()),
@@ -67,8 +67,8 @@ impl Serials {
         }
     }
 
-    /// Makes sure that a launch that the API server itself asks for was signed after this agent had registered: an older one was asked of
-    /// the agent before, and counts as lost here unless it was taken up from that one. Servers that give no numbers have 0.
+    /// Checks that a launch that the API server itself requests was signed after this agent registered. An older launch was requested from an
+    /// earlier agent, and counts as lost here unless it was adopted. Servers without numbers send 0.
     pub(super) async fn check_asked(&self, serial: Serial) -> Result<(), NotNew> {
         if serial == Serial(0) {
             return Ok(());
@@ -80,7 +80,7 @@ impl Serials {
         }
     }
 
-    /// The state of the floor once there is one; `None` if the agent does not register.
+    /// The state of the floor as soon as it exists; `None` if the agent does not register in time.
     async fn known<T>(&self, state: impl FnOnce(&Floor) -> T) -> Option<T> {
         let mut watched = self.floor.subscribe();
         let registered = timeout(timeouts::KNOWN, watched.wait_for(|floor| floor.least().is_some())).await;
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(serials.check(Serial(6)).await, Ok(()), "it may be under way");
         serials.hear(Serial(9), start + UNDER_WAY);
         assert_eq!((serials.check(Serial(7)).await, serials.check(Serial(8)).await), (Err(NotNew::Old), Ok(())));
-        // A server that has forgotten its numbers makes none of them new.
+        // A server that has lost its numbers makes none of them new.
         serials.register(Serial(3));
         assert_eq!(serials.check(Serial(6)).await, Err(NotNew::Behind));
         serials.hear(Serial(3), start + 2 * UNDER_WAY);
@@ -138,7 +138,7 @@ mod tests {
             (Err(NotNew::AskedBefore), Ok(())),
             "however long its credentials took"
         );
-        // It has lost its state, and believes its own numbers.
+        // The server has lost its state, and trusts its own numbers.
         serials.register(Serial(3));
         assert_eq!(serials.check_asked(Serial(4)).await, Ok(()));
     }

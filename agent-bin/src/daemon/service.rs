@@ -22,19 +22,19 @@ use super::report_relay::Relayed;
 use super::wire::launch_request::Received;
 use super::{Node, launch, relay, report_relay, wire};
 
-/// The agent as others call it. Which role may call what was checked before.
+/// The agent as a gRPC server. The caller's role was checked before.
 pub(super) struct Service {
     pub(super) node: Arc<Node>,
 }
 
 impl Service {
-    /// Starts a launch here and on the nodes behind. It must be seen to its end: a launch that was entered has to leave.
+    /// Starts a launch on this node and on the nodes below. Must not be cancelled: a launch that was entered must be removed.
     async fn launch(node: &Arc<Node>, caller: &Caller, request: &Received) -> Result<(), Refusal> {
         let arrived = Instant::now();
         let admitted = admit(node, caller, request).await?;
         if arrived.elapsed() >= relay::time_to_answer(request.message()) {
             let text = format!(
-                "it needed {:.1} s to admit the launch, too long for who asked",
+                "it needed {:.1} s to admit the launch, too long for its client",
                 arrived.elapsed().as_secs_f64()
             );
             return Err(Refusal::of(node, RefusalReason::Busy, text));
@@ -55,7 +55,7 @@ impl Service {
         let passing_on = relay::pass_on(node, request.message(), &assignment.members, arrived);
         let (started, passed_on) = tokio::join!(launch::start(node, &admitted, ordered, offers), passing_on);
         if started.is_ok() && passed_on.is_err() {
-            // Who asked ends it on the nodes that took it; here nobody need be asked.
+            // The caller ends the launch on the nodes that accepted it. This node ends it without an order.
             handle.order(LaunchOrder::End(Ending::Kill(SIGTERM)));
         }
         started.and(passed_on)
@@ -67,7 +67,7 @@ impl Service {
         relayed.ok_or_else(|| Status::not_found(format!("no reports of launch {launch_id} are relayed here")))
     }
 
-    /// The name of the agent that calls.
+    /// Name of the calling agent.
     fn agent<T>(request: &Request<T>) -> Result<String, Status> {
         match caller_of(request)? {
             Caller::Agent(name) => Ok(name.clone()),
@@ -84,7 +84,7 @@ impl NodeAgentService for Service {
     ) -> Result<Response<proto::LaunchProcessesResponse>, Status> {
         let caller = caller_of(&request)?.clone();
         let (node, request) = (Arc::clone(&self.node), Received::new(request.into_inner()));
-        // Who asked may go any moment, and this call with it.
+        // The caller may disconnect at any time, which cancels this call.
         let launching = tokio::spawn(async move {
             let result = Self::launch(&node, &caller, &request).await;
             if let Err(Refusal { message, node_id, .. }) = &result {
@@ -110,7 +110,7 @@ impl NodeAgentService for Service {
             }
             tracing::info!(launch = launch_id, "{caller} ends it: {reason}");
             launch.order(LaunchOrder::End(wire::ending::decode_signal(signal)));
-            // Whoever was to fetch its reports may never come.
+            // The node that fetches its reports may never do so.
             launch.relayed.inspect(|relayed| relayed.report_directly());
         } else if caller == Caller::Api {
             self.node.launches.give_up(&launch_id);

@@ -15,14 +15,14 @@ use zeroize::Zeroize;
 use super::ending::Ending;
 use super::wire::ending;
 
-/// Number of messages that may wait for a session to read them.
+/// Maximum number of messages that wait for a session to read them.
 const WAITING_MAX: usize = 256;
 
 /// Queue of messages to a session.
 #[derive(Clone)]
 pub(super) struct ToSession(mpsc::Sender<proto::ToSession>);
 
-/// Messages that the session is still to be sent.
+/// Messages that wait to be sent to the session.
 pub(super) struct Waiting(mpsc::Receiver<proto::ToSession>);
 
 /// Error of a message to a session that has ended.
@@ -30,30 +30,29 @@ pub(super) struct Waiting(mpsc::Receiver<proto::ToSession>);
 pub(super) struct HasEnded;
 
 impl ToSession {
-    /// An empty queue; whoever has the second half writes it.
+    /// Creates an empty queue; the holder of the second half writes it.
     pub(super) fn new() -> (Self, Waiting) {
         let (sender, receiver) = mpsc::channel(WAITING_MAX);
         (Self(sender), Waiting(receiver))
     }
 
-    /// Tells the session to end, unless the queue is full: one that reads nothing any more is killed in the end.
+    /// Orders the session to end, unless the queue is full: a session that no longer reads is killed later.
     pub(super) fn end(&self, how: Ending) {
         let what = Some(What::Command(ending::encode(how)));
         let _ = self.0.try_send(proto::ToSession { what });
     }
 
-    /// Tells the session that nothing more of it is wanted, unless the queue is full: one that reads nothing any more is killed in the
-    /// end.
+    /// Dismisses the session, unless the queue is full: a session that no longer reads is killed later.
     pub(super) fn dismiss(&self) {
         let _ = self.0.try_send(proto::ToSession { what: Some(What::Dismissed(proto::Nothing {})) });
     }
 
-    /// Tells the session that the API server does not hear it, unless the queue is full: it finds out by itself in the end.
+    /// Notifies the session that the API server does not receive its messages, unless the queue is full: the session detects it later by itself.
     pub(super) fn unheard(&self) {
         let _ = self.0.try_send(proto::ToSession { what: Some(What::Unheard(proto::Nothing {})) });
     }
 
-    /// Queues a message; waits while there is no room.
+    /// Queues a message; waits while the queue is full.
     ///
     /// # Errors
     /// Fails if the session has ended.
@@ -63,16 +62,16 @@ impl ToSession {
 }
 
 impl Waiting {
-    /// The next message; for tests that take the session's part.
+    /// The next message, for tests in the role of the session.
     #[cfg(test)]
     pub(super) async fn next(&mut self) -> Option<What> {
         self.0.recv().await?.what
     }
 
-    /// Writes what the session must hear first, and then the queue, until nobody has its other half, or the session reads no more.
+    /// Writes the first message, and then the queue, until its other half is dropped or the session stops reading.
     pub(super) async fn write(mut self, mut socket: WriteHalf, mut first: BytesMut) {
         let written = socket.write_all(&first).await;
-        // They may hold a key.
+        // The bytes may contain a key.
         first.as_mut().zeroize();
         if written.is_err() {
             return;
@@ -92,10 +91,10 @@ impl Waiting {
     }
 }
 
-/// First frame for a session process: what this node adds to its order.
+/// First frame for a session process: this node's additions to its order.
 pub(super) fn first_frame(told: &NodeFabric) -> BytesMut {
     let start = proto::StartSession { fabric: fabric::encode_node(told), ..Default::default() };
-    // Enough for all of it: memory that grows leaves copies behind, of a key here.
+    // Capacity for the whole frame: a buffer that grows leaves copies in memory, here of a key.
     let mut bytes = BytesMut::with_capacity(start.encoded_len() + 16);
     append_frame(&mut bytes, &start);
     bytes

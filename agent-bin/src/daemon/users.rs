@@ -1,5 +1,5 @@
-//! Users of this node, who need no certificate for the API server: what they say to a Unix socket here is passed on as it comes, under the
-//! uid that the kernel names, and the API server decides what that user may do from this node.
+//! Users of this node need no certificate for the API server. The agent forwards their bytes from a Unix socket unchanged, with the uid that the
+//! kernel reports. The API server decides which operations that user may request from this node.
 
 mod crowd;
 
@@ -26,10 +26,10 @@ use self::crowd::Crowd;
 use super::Node;
 use super::api_channels::Place;
 
-/// Messages on their way to the API server, each of at most so many bytes.
+/// Maximum number of messages on their way to the API server, and maximum size of each in bytes.
 const WAITING: usize = 4;
 const PIECE: usize = 16 << 10;
-/// Passes connections on for ever.
+/// Forwards connections indefinitely.
 pub(super) async fn serve(node: Arc<Node>, socket: LocalSocket) {
     let mut passing = JoinSet::new();
     let mut crowd = Crowd::default();
@@ -37,7 +37,7 @@ pub(super) async fn serve(node: Arc<Node>, socket: LocalSocket) {
         let accepted = tokio::select! {
             accepted = socket.accept() => accepted,
             Some(ended) = passing.join_next() => {
-                // They do not panic.
+                // The tasks do not panic.
                 if let Ok(member) = ended {
                     crowd.leave(member);
                 }
@@ -71,7 +71,7 @@ pub(super) async fn serve(node: Arc<Node>, socket: LocalSocket) {
     }
 }
 
-/// Passes on what a user and the API server say, until the API server has closed the connection.
+/// Forwards bytes between a user and the API server until the API server has closed the connection.
 async fn pass_on(node: &Node, uid: u32, user: UnixStream) -> Result<(), Status> {
     let deadline = Instant::now() + AWAY;
     let Passage { sender, mut answers, place: _place } = loop {
@@ -91,24 +91,24 @@ async fn pass_on(node: &Node, uid: u32, user: UnixStream) -> Result<(), Status> 
     };
     tokio::select! {
         ended = inward => ended,
-        // The API server closes the connection when it has heard of its end.
+        // The API server closes the connection after it has received the end of the user's stream.
         _ = async { drop(say(reader, sender).await); std::future::pending::<()>().await } => Ok(()),
     }
 }
 
-/// A way to the API server and back for one connection of a user.
+/// Path to the API server and back for one connection of a user.
 struct Passage {
     sender: mpsc::Sender<ProxiedBytes>,
     answers: Streaming<ProxiedBytes>,
-    /// Counts the stream as long as it lives: further calls go elsewhere before the connection is full.
+    /// Counts the stream as long as it lives, so that further calls use another connection before this one is full.
     place: Place,
 }
 
-/// Opens a way to the API server for what a user says, and for the answers.
+/// Opens a path to the API server for the bytes of a user, and for the answers.
 async fn passage(node: &Node, uid: u32) -> Result<Passage, Status> {
     let (sender, receiver) = mpsc::channel(WAITING);
     let of = ProxyFor { node_id: node.config.node_id.clone(), uid };
-    // The receiver is there.
+    // The receiver exists.
     let _ = sender.send(ProxiedBytes { what: Some(What::Of(of)) }).await;
     let place = node.api.place();
     let mut api = NodeServiceClient::new(place.channel());
@@ -116,7 +116,7 @@ async fn passage(node: &Node, uid: u32) -> Result<Passage, Status> {
     Ok(Passage { sender, answers, place })
 }
 
-/// Sends what a user says, to its end.
+/// Sends the bytes of a user until the end of the stream.
 async fn say(mut user: OwnedReadHalf, api: mpsc::Sender<ProxiedBytes>) -> io::Result<()> {
     let mut piece = BytesMut::new();
     loop {

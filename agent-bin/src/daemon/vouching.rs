@@ -1,7 +1,7 @@
-//! Vouching: the API server tells this node's fork server which launches are new. The fork server believes the API server and not this agent,
-//! so that the agent fetches a challenge there, and brings it back signed with the number of the last launch.
+//! Vouching: the API server proves to this node's fork server which launches are new. The fork server trusts the API server and not this agent.
+//! So the agent fetches a challenge from the fork server, and returns it signed with the number of the last launch.
 //!
-//! A fork server that is busy or stopped holds no heartbeat up: then it is asked again with the next one, and launches wait for that.
+//! A fork server that is busy or stopped delays no heartbeat. The agent repeats the request with the next one, and launches wait for that.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use tokio::time::timeout;
 
 use super::Node;
 
-/// Time between two answers of the API server for the fork server: an order is too old after two of them.
+/// Interval between two answers of the API server for the fork server: an order is too old after two of them.
 pub(super) const EVERY: Duration = Duration::from_secs(60);
-/// Time for the fork server to say something: with a registration, when it may have just been made, and with a heartbeat.
+/// Time limits for the fork server's answer: with a registration, when the fork server may be new, and with a heartbeat.
 pub(super) const AT_FIRST: Duration = Duration::from_secs(5);
 pub(super) const LATER: Duration = Duration::from_millis(500);
 
-/// The fork server's next challenge; empty for one that believes this agent, or says nothing now.
+/// The fork server's next challenge; empty if it trusts this agent, or does not answer in time.
 pub(super) async fn challenge(node: &Node, within: Duration) -> Bytes {
     match node.config.user {
         Some(_) => timeout(within, node.forks.tell(b"")).await.unwrap_or_default().into(),
@@ -24,7 +24,7 @@ pub(super) async fn challenge(node: &Node, within: Duration) -> Bytes {
     }
 }
 
-/// Brings the API server's answer to a challenge to the fork server. Returns false if that has none now, and is to be asked again soon.
+/// Sends the API server's answer to a challenge to the fork server. Returns false if the agent must repeat this soon.
 pub(super) async fn bring(node: &Node, challenge: &Bytes, answer: Option<Vec<u8>>, within: Duration) -> bool {
     if challenge.is_empty() {
         return node.config.user.is_none();

@@ -1,12 +1,12 @@
 //! Warnings of a session process on their way to the agent's log.
 //!
-//! A session process has no log of its own. It runs as its user, who may have it send anything, and must neither fill the agent's log
-//! nor write lines into it that look like the agent's: so warnings are few, short and escaped.
+//! A session process has no log of its own. It runs as its user, and the user can make it send any text. The text must neither fill the agent's
+//! log nor look like the agent's lines: so warnings are few, short and escaped.
 
-/// Number of warnings of one session that are logged.
+/// Maximum number of warnings of one session that are logged.
 const WARNINGS_MAX: usize = 32;
 
-/// Longest warning, in characters; the rest is cut off.
+/// Maximum length of a warning, in characters; the rest is cut off.
 const LENGTH_MAX: usize = 1000;
 
 /// Warnings of one session.
@@ -16,7 +16,7 @@ pub(super) struct Warnings {
 }
 
 impl Warnings {
-    /// Returns the words to log for a warning; `None` after [`WARNINGS_MAX`] of them.
+    /// Returns the text to log for a warning; `None` after [`WARNINGS_MAX`] of them.
     pub(super) fn take(&mut self, text: &str) -> Option<String> {
         self.taken += 1;
         (self.taken <= WARNINGS_MAX).then(|| text.chars().take(LENGTH_MAX).flat_map(char::escape_debug).collect())

@@ -1,4 +1,4 @@
-//! Between the messages of `lattice.v1` and the types of the agent, where the session crate has no conversion yet.
+//! Conversions between the messages of `lattice.v1` and the types of the agent, where the session crate has none yet.
 
 pub(super) mod ending;
 pub(super) mod label;

@@ -1,8 +1,7 @@
-//! Numbers of launches that a gate lets in: each once, and none that is old.
+//! Numbers of launches that a gate admits: each once, and none that is old.
 //!
-//! The API server says which was the last number that it has signed, in answers that are bound to a challenge of the gate; who passes them
-//! on can hold them back, and repeat none. So an order counts for two of these answers at most, and as long as the last one is no older
-//! than five minutes.
+//! The API server reports the last number that it has signed, in answers that are bound to a challenge of the gate. A relay can delay these
+//! answers, and repeat none. So an order is valid for two of these answers at most, and while the last one is no older than five minutes.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -11,9 +10,9 @@ use pmi_transport::signature::Serial;
 
 use crate::floor::Floor;
 
-/// Longest time that an answer of the API server counts.
+/// Maximum age of a valid answer of the API server.
 const COUNTS_FOR: Duration = Duration::from_secs(300);
-/// Most numbers that are remembered.
+/// Maximum number of remembered launch numbers.
 const SPENT_MAX: usize = 1 << 14;
 
 /// State of the numbers.
@@ -22,11 +21,11 @@ pub(super) struct Numbers {
     floor: Floor,
     /// Time of the API server's last answer.
     heard: Option<Instant>,
-    /// Numbers above the floor of orders that were let in, with what for.
+    /// Admitted numbers above the floor, each with its use.
     spent: BTreeSet<(Serial, Use)>,
 }
 
-/// Use of a number: each counts once.
+/// Use of a number; each use is admitted once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Use {
     /// The session of the launch.
@@ -35,13 +34,13 @@ pub(super) enum Use {
     Services,
 }
 
-/// Reason why an order is not let in.
+/// Reason why an order is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NotNew {
-    #[error("the API server has not told this node's fork server which launches are new")]
+    #[error("no replay floor from the API server yet: this node's fork server cannot check that the launch is new")]
     Unknown,
     #[error(
-        "the API server has not told this node's fork server for {} minutes which launches are new",
+        "this node's fork server has had no replay floor from the API server for {} minutes: new launches cannot be checked",
         COUNTS_FOR.as_secs() / 60
     )]
     Unheard,
@@ -57,7 +56,7 @@ pub(super) enum NotNew {
 }
 
 impl Numbers {
-    /// The API server has signed launches up to `last` now.
+    /// Records that the API server has signed launches up to `last` now.
     pub(super) fn hear(&mut self, last: Serial, now: Instant) {
         self.heard = Some(now);
         match self.floor.least() {
@@ -69,7 +68,7 @@ impl Numbers {
         });
     }
 
-    /// Lets a number in, once for each use.
+    /// Admits a number, once for each use.
     pub(super) fn spend(&mut self, serial: Serial, what_for: Use, now: Instant) -> Result<(), NotNew> {
         let (Some(heard), Some(least)) = (self.heard, self.floor.least()) else { return Err(NotNew::Unknown) };
         if now.duration_since(heard) > COUNTS_FOR {
@@ -124,7 +123,7 @@ mod tests {
         assert_eq!(numbers.spent.len(), 1, "old ones need not be remembered");
     }
 
-    /// Whoever has taken the daemon over has all orders of a server that is no more.
+    /// An attacker that has taken the daemon over has all orders of a server that is gone.
     #[test]
     fn a_server_whose_numbers_went_back_makes_no_order_new_again() {
         let (mut numbers, now) = (Numbers::default(), Instant::now());
@@ -157,7 +156,7 @@ mod tests {
         assert_eq!(numbers.spent.len(), SPENT_MAX);
         assert_eq!(numbers.spend(Serial(1), Use::Session, now), Err(NotNew::Old));
         assert_eq!(numbers.spend(Serial(2), Use::Session, now), Err(NotNew::Spent));
-        // The greatest number there can be is no reason to panic.
+        // The maximum number causes no panic.
         numbers.hear(Serial(u64::MAX), now);
         numbers.hear(Serial(u64::MAX), now + UNDER_WAY);
     }

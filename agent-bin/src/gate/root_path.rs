@@ -1,4 +1,4 @@
-//! Files on whose content root relies: nobody but root may be able to put another one in their place.
+//! Files that root trusts: only root may be able to replace them.
 
 use std::ffi::OsString;
 use std::io;
@@ -8,17 +8,17 @@ use std::{env, fs};
 
 use nix::errno::Errno;
 
-/// Permission bits of group and others to write, and the bit by which a directory's entries are their owners' alone.
+/// Write permission of group and other users, and the sticky bit, which restricts a directory's entries to their owners.
 const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
-/// Most symbolic links on one way, as the kernel has it (`path_resolution(7)`).
+/// Maximum number of symbolic links on one path, as in the kernel (`path_resolution(7)`).
 const LINKS_MAX: u32 = 40;
 
-/// Error of a file on which root cannot rely.
+/// Error of a file that root cannot trust.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PathError {
-    /// Somebody else could change what is there.
+    /// Another user could change the file.
     #[error(
         "{} belongs to user {owner} and has mode {mode:o}, so that not only root could change {}; a directory that others write to must \
          belong to root and be sticky (chmod 1770)",
@@ -34,21 +34,21 @@ pub(crate) enum PathError {
         /// Its permissions.
         mode: u32,
     },
-    /// The system refused something.
+    /// A system call failed.
     #[error("cannot look at {}: {error}", path.display())]
     System {
         /// The file.
         path: PathBuf,
-        /// Error of the system.
+        /// Error of the system call.
         error: io::Error,
     },
 }
 
-/// Checks that root alone decides what is at `path`: whoever else could exchange it would be believed by root. The way there is gone as
-/// the kernel goes it, from link to link, and every directory and link on it is looked at.
+/// Checks that only root controls the content of `path`, because root would trust a replacement. Follows the path as the kernel does, from link
+/// to link, and checks every directory and link on it.
 ///
 /// # Errors
-/// Names the part of the path that somebody else could change.
+/// The error names the part of the path that another user could change.
 pub(super) fn check(path: &Path) -> Result<(), PathError> {
     let system = |error| PathError::System { path: path.to_owned(), error };
     let mut links = 0;
@@ -56,7 +56,7 @@ pub(super) fn check(path: &Path) -> Result<(), PathError> {
     let mut part = PathBuf::new();
     while let Some(next) = left.pop() {
         if next == ".." {
-            // It was looked at on the way down, as everything above it.
+            // It was checked on the way down, like everything above it.
             part.pop();
             continue;
         }
@@ -74,14 +74,14 @@ pub(super) fn check(path: &Path) -> Result<(), PathError> {
     Ok(())
 }
 
-/// Components of a path, the first one last. One that is absolute begins with the root, which takes the place of what was before.
+/// Components of a path, the first one last. An absolute path starts with the root, which replaces all earlier components.
 fn components(path: &Path) -> Vec<OsString> {
     let mut components: Vec<OsString> = path.iter().map(OsString::from).collect();
     components.reverse();
     components
 }
 
-/// Checks one directory, link or file on the way to `path`, of which nothing but its own entry counts.
+/// Checks one directory, link or file on the way to `path`. Only its own entry counts.
 fn belongs_to_root(path: &Path, part: &Path) -> Result<fs::Metadata, PathError> {
     let seen = fs::symlink_metadata(part).map_err(|error| PathError::System { path: path.to_owned(), error })?;
     let (owner, mode) = (seen.uid(), seen.mode() & 0o7777);
@@ -127,7 +127,7 @@ mod tests {
         chown(&file, Some(0), None).unwrap();
         chown(&sub, Some(1), None).unwrap();
         check_all(false);
-        // A link of somebody else's, in a directory where all may make one.
+        // A link of another user, in a directory where all users may create one.
         let link = directory.path().join("link");
         symlink("/etc/hostname", &link).unwrap();
         check(&link).unwrap();
@@ -140,7 +140,7 @@ mod tests {
         )
         .unwrap();
         assert!(check(&link).is_err());
-        // From link to link, over a directory of somebody else's, to a file of root's. Both ends are root's alone.
+        // From link to link, through a directory of another user, to a file of root. Only root controls both ends.
         let (first, second) = (directory.path().join("first"), sub.join("second"));
         chown(&sub, Some(0), None).unwrap();
         symlink("/etc/hostname", &second).unwrap();

@@ -1,4 +1,4 @@
-//! The gate of a daemon that is not root: orders of the API server are carried out, each once, for this node, and nobody else's.
+//! The gate of a daemon that is not root: admits orders of the API server, each once, and only for this node.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -19,19 +19,19 @@ use super::numbers::{NotNew, Numbers, Use};
 use super::root_path::{self, PathError};
 use crate::daemon::Config;
 
-/// Time for the API server to answer a challenge.
+/// Time limit for the API server's answer to a challenge.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
 /// The gate.
 pub(crate) struct Signed {
-    /// Settings as root has read them.
+    /// Settings that root has read.
     config: Config,
     /// File with the certificates of the CAs.
     ca: PathBuf,
     authorities: Authorities,
-    /// State of the file when it was read.
+    /// Inode and change time of the file when it was read.
     stamp: Option<(u64, i64, i64)>,
-    /// Challenge that waits for its answer.
+    /// Challenge that awaits its answer.
     challenge: Option<(Challenge, Instant)>,
     numbers: Numbers,
 }
@@ -39,13 +39,13 @@ pub(crate) struct Signed {
 /// Error of a gate that cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum GateError {
-    /// Root cannot rely on the CA's certificate.
+    /// Root cannot trust the CA's certificate.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// The CA's certificate cannot be used.
+    /// The CA's certificate is not usable.
     #[error(transparent)]
     Authority(#[from] IdentityError),
-    /// There is none.
+    /// No CA certificate is set.
     #[error("a daemon that gives up root needs certificates: set [tls]")]
     NoAuthority,
 }
@@ -65,7 +65,7 @@ enum Refusal {
     NotNew(#[from] NotNew),
 }
 
-/// Reason why an answer of the API server is not taken.
+/// Reason why an answer of the API server is not accepted.
 #[derive(Debug, thiserror::Error)]
 enum Unanswered {
     #[error("the number of the last launch cannot be understood: {0}")]
@@ -77,7 +77,7 @@ enum Unanswered {
 }
 
 impl Signed {
-    /// A gate that believes the CAs of the settings.
+    /// A gate that trusts the CAs in the settings.
     pub(super) fn new(config: &Config) -> Result<Self, GateError> {
         let ca = config.tls.as_ref().ok_or(GateError::NoAuthority)?.ca.clone();
         root_path::check(&ca)?;
@@ -103,7 +103,7 @@ impl Signed {
                 self.numbers.spend(order.serial, Use::Services, now)?;
                 Ok(errand(uid))
             }
-            // Whose services may be ended the process looks up that ends them; and everybody may look.
+            // The process that ends services checks their users itself. All users may list services.
             Some(_) => Ok(errand(0)),
         }
     }
@@ -112,7 +112,7 @@ impl Signed {
     fn launch_of(&mut self, order: &StartOrder) -> Result<Head, Refusal> {
         let StartOrder { serial, spec, signature, .. } = order;
         self.verified(|by| by.verify(*serial, spec, &signature.signature, &signature.signer))?;
-        // The API server's bytes, from here on.
+        // From here on the bytes are the API server's.
         let head = order.head()?;
         let (node, index) = (&self.config.node_id, order.node.0);
         let named = head.nodes.get(order.node.index());
@@ -133,14 +133,14 @@ impl Signed {
         Ok(())
     }
 
-    /// A challenge that was never used; `None` where the system has no random bytes.
+    /// A challenge that was never used; `None` if the system has no random bytes.
     fn new_challenge(&mut self, now: Instant) -> Option<Challenge> {
         let challenge = random::bytes::<CHALLENGE_LEN>().ok()?;
         self.challenge = Some((challenge, now));
         Some(challenge)
     }
 
-    /// Checks a signature, by the CAs' certificates as they are now if it is not good by those that were read.
+    /// Checks a signature with the CAs' certificates in memory. If their chain does not fit, reads the file again and repeats the check.
     fn verified(&mut self, check: impl Fn(&Authorities) -> Result<(), VerifyError>) -> Result<(), VerifyError> {
         match check(&self.authorities) {
             Err(VerifyError::Chain(_)) if self.read_again() => check(&self.authorities),
@@ -148,7 +148,7 @@ impl Signed {
         }
     }
 
-    /// Reads the CAs' certificates again if the file has changed, and root alone can have done that.
+    /// Reads the CAs' certificates again if the file has changed and only root can have changed it.
     fn read_again(&mut self) -> bool {
         let stamp = self.stamp_now();
         if stamp == self.stamp || root_path::check(&self.ca).is_err() {
@@ -167,7 +167,7 @@ impl Signed {
     }
 }
 
-/// Word for a process that stays root.
+/// Admission of a process that stays root.
 fn errand(uid: u32) -> Admitted {
     Admitted { uid, host: String::new() }
 }
@@ -178,7 +178,7 @@ impl Gate for Signed {
         Ok(admitted.encode())
     }
 
-    /// Answers nothing at all with a challenge, and an answer to that with nothing; else says what is wrong with it.
+    /// Answers an empty message with a challenge. Answers a valid response with an empty message, and an invalid one with its error.
     fn hear(&mut self, word: Vec<u8>) -> Vec<u8> {
         let now = Instant::now();
         if word.is_empty() {

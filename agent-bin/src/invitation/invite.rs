@@ -1,4 +1,4 @@
-//! `lattice-agent invite`: has an agent started on a host that waits for invitations, and is its standard input from then on.
+//! `lattice-agent invite`: starts an agent on a host that waits for invitations, and then serves as its standard input.
 
 use std::io::{self, Read, Write};
 use std::thread;
@@ -12,13 +12,13 @@ use tokio::time::{sleep, timeout};
 
 use super::{KeyArgs, KeyError, PORT, WELCOME, first_line};
 
-/// Time for the system to find the addresses of a name, and to connect to one of them.
+/// Time limit for the look-up of a name, and for the connection to one of its addresses.
 const STEP_WITHIN: Duration = Duration::from_secs(5);
-/// Pause before a host is tried again.
+/// Pause before the next attempt.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Time for the agent to end once its input has.
+/// Time limit for the agent to end after the end of its input.
 const END_WITHIN: Duration = Duration::from_secs(60);
-/// Bytes of standard input that are read at once, and pieces of them that may wait.
+/// Size of one read of standard input, in bytes, and maximum number of reads that wait.
 const READ_ROOM: usize = 16 << 10;
 const PIECES: usize = 4;
 
@@ -27,7 +27,7 @@ const PIECES: usize = 4;
 pub(crate) struct InviteArgs {
     #[command(flatten)]
     key: KeyArgs,
-    /// Wait so many seconds for the host to be known and to answer
+    /// Time limit in seconds for the host to be known and to answer
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     within: u64,
     /// The host, by the name that the node has in the cluster
@@ -35,7 +35,7 @@ pub(crate) struct InviteArgs {
     host: String,
 }
 
-/// An invitation that is not accepted, or not any more.
+/// Error of an invitation that is not accepted, or that breaks.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InviteError {
     #[error(transparent)]
@@ -51,7 +51,7 @@ pub(crate) enum InviteError {
 }
 
 impl InviteArgs {
-    /// Invites the host, and stays until standard input or the agent ends.
+    /// Invites the host, and runs until standard input or the agent ends.
     ///
     /// # Errors
     /// Fails if the host does not accept in time, and if the agent ends before the input.
@@ -63,12 +63,12 @@ impl InviteArgs {
             let (reader, writer) = self.accepted(&key).await?;
             self.carry(reader, writer).await
         });
-        // A look-up or a read that still waits holds nobody up.
+        // A look-up or a read that still blocks delays no exit.
         runtime.shutdown_background();
         carried
     }
 
-    /// Tries until the host accepts.
+    /// Repeats the invitation until the host accepts.
     async fn accepted(&self, key: &SharedKey) -> Result<(SealedReader, SealedWriter), InviteError> {
         let mut reason = "it was not tried".to_owned();
         let accepted = async {
@@ -89,7 +89,7 @@ impl InviteArgs {
         accepted.map_err(|_| InviteError::Late { host: self.host.clone(), within, reason })
     }
 
-    /// Carries standard input there, and the words of the agent here.
+    /// Forwards standard input to the agent, and the output of the agent to standard error.
     async fn carry(&self, mut reader: SealedReader, mut writer: SealedWriter) -> Result<(), InviteError> {
         let broken = |error| InviteError::Broken { host: self.host.clone(), error };
         let mut input = standard_input();
@@ -103,7 +103,7 @@ impl InviteArgs {
             loop {
                 match reader.next().await {
                     Ok(words) if words.is_empty() => return Ok(()),
-                    // Nobody need listen.
+                    // A closed standard error is ignored.
                     Ok(words) => drop(io::stderr().write_all(&words)),
                     Err(error) => return Err(error),
                 }
@@ -120,7 +120,7 @@ impl InviteArgs {
     }
 }
 
-/// The host's stream, or why there is none yet.
+/// The host's stream, or the reason why there is none yet.
 async fn try_once(host: &str, key: &SharedKey) -> Result<(SealedReader, SealedWriter), String> {
     let late = |what: &str| format!("{what} within {STEP_WITHIN:?}");
     let addresses = timeout(STEP_WITHIN, lookup_host((host, PORT))).await;
@@ -140,7 +140,7 @@ async fn try_once(host: &str, key: &SharedKey) -> Result<(SealedReader, SealedWr
     Err(reason)
 }
 
-/// Says by which name the other end is meant, and hears that its agent starts.
+/// Sends the name of the node that is meant, and waits until its agent starts.
 async fn welcomed(host: &str, socket: TcpStream, key: &SharedKey) -> Result<(SealedReader, SealedWriter), String> {
     let words = |error: SealedError| error.to_string();
     let (mut reader, mut writer) = sealed_stream::open(socket, key).await.map_err(words)?;
@@ -156,7 +156,7 @@ async fn welcomed(host: &str, socket: TcpStream, key: &SharedKey) -> Result<(Sea
     }
 }
 
-/// What comes over standard input, piece by piece, until its end.
+/// Pieces of standard input, until its end.
 fn standard_input() -> mpsc::Receiver<Vec<u8>> {
     let (send, receive) = mpsc::channel(PIECES);
     thread::spawn(move || {

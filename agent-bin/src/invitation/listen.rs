@@ -1,7 +1,7 @@
 //! `lattice-agent listen`: waits for invitations, and starts an agent for each.
 //!
-//! Whoever has the key starts agents here, and by them whatever he likes, as the user that this process runs as. Others are refused before
-//! anything is done for them.
+//! A caller with the key starts agents here, and through them any program, as the user of this process. Other callers are refused before any
+//! work is done for them.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -33,15 +33,15 @@ use tokio::time::{Instant, timeout};
 
 use super::{KeyArgs, KeyError, PORT, WELCOME, first_line};
 
-/// Time for a caller to name this node, after it has proven that it has the key.
+/// Time limit for a caller to name this node, after it has proved that it has the key.
 const NAMED_WITHIN: Duration = Duration::from_secs(10);
-/// Time from its connection for a caller to prove itself and to say whom it means, with some to spare.
+/// Time limit, from its connection, for a caller to prove itself and to name a node; includes a margin.
 const INVITED_WITHIN: Duration = Duration::from_secs(30);
-/// Time for an agent to end once its input has. It ends its launches first.
+/// Time limit for an agent to end after the end of its input. It ends its launches first.
 const LEAVE_WITHIN: Duration = Duration::from_secs(60);
-/// Time for the last words of an agent that has ended; what it has started may hold its output open.
+/// Time limit for the last output of an agent that has ended; processes that it started may keep the output open.
 const WORDS_WITHIN: Duration = Duration::from_secs(1);
-/// Bytes of an agent's words that are passed on at once.
+/// Size of one read of an agent's output, in bytes.
 const WORDS_ROOM: usize = 4096;
 
 /// Arguments of `lattice-agent listen`.
@@ -49,15 +49,15 @@ const WORDS_ROOM: usize = 4096;
 pub(crate) struct ListenArgs {
     #[command(flatten)]
     key: KeyArgs,
-    /// End when the first agent that was invited has ended
+    /// End when the first invited agent has ended
     #[arg(long)]
     once: bool,
-    /// End if nobody has been invited within so many seconds
+    /// End if no invitation arrives within this many seconds
     #[arg(long, value_name = "SECONDS")]
     within: Option<u64>,
 }
 
-/// Nobody can be invited here.
+/// Reason why this node cannot be invited.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ListenError {
     #[error(transparent)]
@@ -79,7 +79,7 @@ enum Refusal {
     Nameless,
     #[error("its place was needed for another connection")]
     Dismissed,
-    /// The address of a name may still be that of a host that was there before.
+    /// A name may still have the address of an earlier host.
     #[error("this is {here}, and {meant} is meant")]
     Another { here: String, meant: String },
     #[error("cannot start an agent: {0}")]
@@ -89,30 +89,30 @@ enum Refusal {
 /// State that all connections share.
 struct Host {
     key: SharedKey,
-    /// Becomes true when all agents are to leave.
+    /// True when all agents must leave.
     leaving: watch::Sender<bool>,
-    /// Agents, which are reaped by those who wait for them.
+    /// Running agents; the tasks that wait for them reap them.
     agents: Mutex<BTreeSet<Pid>>,
-    /// An agent was started, whether or not it has ended.
+    /// An agent was started, and may have ended.
     was_invited: AtomicBool,
 }
 
-/// Time until which an invitation must have come.
+/// Time limit for the first invitation.
 struct Patience {
-    /// `None` for ever.
+    /// `None` for no limit.
     until: Option<Instant>,
-    /// It was prolonged for those who were about to invite this node.
+    /// The limit was extended for callers that were about to invite this node.
     is_prolonged: bool,
 }
 
 impl Patience {
-    /// Patience for so many seconds; for ever without a number, and for more than a clock can count.
+    /// A limit of this many seconds; no limit without a number, or if the clock cannot represent it.
     fn of(seconds: Option<u64>, now: Instant) -> Self {
         let until = seconds.and_then(|seconds| now.checked_add(Duration::from_secs(seconds)));
         Self { until, is_prolonged: false }
     }
 
-    /// The time is over, while so many callers have not said yet what they want. Returns true if nobody will invite this node.
+    /// Handles the end of the limit, with this number of callers under way. Returns true if no invitation will arrive.
     fn is_over(&mut self, was_invited: bool, callers: usize, now: Instant) -> bool {
         let prolonged = callers > 0 && !self.is_prolonged;
         self.until = (prolonged && !was_invited).then(|| now + INVITED_WITHIN);
@@ -122,11 +122,11 @@ impl Patience {
 }
 
 impl ListenArgs {
-    /// Waits for invitations until SIGTERM or SIGINT, or, where that is asked for, until the first agent has ended or the time for an
-    /// invitation is over.
+    /// Waits for invitations until SIGTERM or SIGINT. Depending on the arguments, also ends when the first agent has ended, or when the time for
+    /// an invitation is over.
     ///
     /// # Errors
-    /// Fails if there is no key, or the port cannot be listened at.
+    /// Fails if there is no key, or if the port is not available.
     pub(crate) fn run(&self) -> Result<(), ListenError> {
         let (key, leaving) = (self.key.read()?, watch::Sender::new(false));
         let host = Arc::new(Host { key, leaving, agents: Mutex::default(), was_invited: AtomicBool::new(false) });
@@ -151,7 +151,7 @@ impl ListenArgs {
                         let greeter = Greetings::admit(&greetings, peer.ip());
                         serving.spawn(Arc::clone(host).serve((socket, greeter), peer.ip()));
                     }
-                    // As when descriptors are short: connections that end give some back.
+                    // For example without free descriptors: connections that end release some.
                     Err(error) => {
                         tracing::warn!("cannot take a connection: {error}");
                         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -162,7 +162,7 @@ impl ListenArgs {
                 () = &mut too_late => {
                     let was_invited = host.was_invited.load(Ordering::Relaxed);
                     if patience.is_over(was_invited, serving.len(), Instant::now()) {
-                        tracing::info!("nobody has invited this node, which is needed no more");
+                        tracing::info!("this node was not invited, and is not needed any more");
                         break;
                     }
                     too_late.set(until(patience.until));
@@ -177,7 +177,7 @@ impl ListenArgs {
     }
 }
 
-/// A socket for IPv6, which takes IPv4 as well, or one for IPv4 where there is no other.
+/// A socket for IPv6, which accepts IPv4 as well, or a socket for IPv4 if IPv6 is not available.
 async fn listener() -> io::Result<TcpListener> {
     match TcpListener::bind((Ipv6Addr::UNSPECIFIED, PORT)).await {
         Ok(listener) => Ok(listener),
@@ -201,7 +201,7 @@ impl Host {
         let (reader, mut writer, name, rest) = match named {
             Ok(named) => named,
             Err(Refusal::Stream(SealedError::Io(error))) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                // A connection that only tests whether the port is open.
+                // A connection that only tests if the port is open.
                 return Served::Nobody;
             }
             Err(refusal) => {
@@ -215,7 +215,7 @@ impl Host {
             Ok(started) => started,
             Err(refusal) => {
                 tracing::warn!(from = %peer, "a caller is refused: {refusal}");
-                // It may be gone.
+                // The caller may be gone.
                 let _ = writer.write_all(format!("{refusal}\n").as_bytes()).await;
                 let _ = writer.end().await;
                 return Served::Nobody;
@@ -228,7 +228,7 @@ impl Host {
         Served::Agent
     }
 
-    /// The stream of a caller that has the key, the name that it calls this node by, and bytes that came with it.
+    /// The stream of a caller that has the key, the name that it sent for this node, and the bytes that arrived with it.
     async fn named(
         &self,
         socket: TcpStream,
@@ -241,7 +241,7 @@ impl Host {
         Ok((reader, writer, name, rest))
     }
 
-    /// Starts an agent; what it says comes out of the pipe.
+    /// Starts an agent; its output goes to the pipe.
     fn start(&self, name: &str) -> io::Result<(Child, pipe::Receiver)> {
         let (words, output) = io::pipe()?;
         let mut command = Command::new(std::env::current_exe()?);
@@ -253,7 +253,7 @@ impl Host {
         Ok((agent, pipe::Receiver::from_owned_fd(words.into())?))
     }
 
-    /// Carries what comes to the agent, and its words back, until it has ended.
+    /// Forwards received bytes to the agent, and its output back, until it has ended.
     async fn accompany(
         &self,
         mut agent: Child,
@@ -271,7 +271,7 @@ impl Host {
             _ = agent.wait() => {}
             () = fed => drop(timeout(LEAVE_WITHIN, agent.wait()).await),
         }
-        // Refused for one that has ended.
+        // Fails for an agent that has ended.
         let _ = agent.start_kill();
         let status = agent.wait().await;
         if let Some(pid) = pid {
@@ -284,14 +284,14 @@ impl Host {
         status
     }
 
-    /// Gives the agent what comes, until that ends or all agents are to leave.
+    /// Forwards received bytes to the agent, until they end or all agents must leave.
     async fn feed(&self, (mut reader, first): (SealedReader, BytesMut), mut input: ChildStdin) {
         let mut leaving = self.leaving.subscribe();
         let fed = async {
             let mut piece = first;
             loop {
                 if input.write_all(&piece).await.is_err() {
-                    // It reads no more, so it ends.
+                    // The agent reads no more, so it ends.
                     return std::future::pending().await;
                 }
                 match reader.next().await {
@@ -306,13 +306,13 @@ impl Host {
         }
     }
 
-    /// Reaps what has fallen to this process as the first one of its container, but agents.
+    /// Reaps the orphans of this process, which is the first one of its container, but not its agents.
     fn reap(&self) {
         let agents: Vec<Pid> = self.agents.lock().iter().copied().collect();
         let Ok(nobodys) = JobId::new("lattice-listen") else { return };
         let tag = LaunchTag::new(nobodys);
         let orphans = Orphans::Claim { except: &agents };
-        // What is not reaped now is reaped next time.
+        // Processes that are not reaped now are reaped next time.
         let _ = reap_adopted(&SweepScope { tag: &tag, ranks: &agents, orphans });
     }
 }
@@ -321,7 +321,7 @@ fn agent_pid(agent: &Child) -> Option<Pid> {
     agent.id().map(|pid| Pid::from_raw(pid.cast_signed()))
 }
 
-/// Passes on what an agent says, with a word of welcome before, until it ends; whether anybody listens is of no concern to the agent.
+/// Sends a line of welcome and then the output of an agent, until it ends. The agent continues without a reader.
 async fn pass_on(mut words: pipe::Receiver, mut writer: SealedWriter) {
     let mut heard = writer.write_all(format!("{WELCOME}\n").as_bytes()).await.is_ok();
     let mut room = vec![0; WORDS_ROOM];
@@ -329,12 +329,12 @@ async fn pass_on(mut words: pipe::Receiver, mut writer: SealedWriter) {
         heard = heard && writer.write_all(&room[..length]).await.is_ok();
     }
     if heard {
-        // The caller may be gone by now.
+        // The caller may be gone.
         let _ = writer.end().await;
     }
 }
 
-/// Refuses a name that is another host's.
+/// Refuses the name of another host.
 fn checked(name: &str) -> Result<(), Refusal> {
     let here = gethostname().unwrap_or_default().to_string_lossy().into_owned();
     let label = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
@@ -351,11 +351,11 @@ mod tests {
         let mut patience = Patience::of(Some(5), now);
         assert_eq!(patience.until, Some(now + Duration::from_secs(5)));
         assert!(patience.is_over(false, 0, now), "nobody came");
-        // The agent may have ended by now.
+        // The agent may have ended.
         let mut patience = Patience::of(Some(5), now);
         assert!(!patience.is_over(true, 0, now));
         assert_eq!(patience.until, None);
-        // Somebody is about to prove that he has the key, or is a stranger.
+        // A connected caller may still prove that it has the key.
         let mut patience = Patience::of(Some(5), now);
         assert!(!patience.is_over(false, 1, now));
         assert_eq!(patience.until, Some(now + INVITED_WITHIN));

@@ -1,5 +1,4 @@
-//! Credentials that came over a pipe, as the files that a TLS identity is read from: files without a name, in this process's memory
-//! alone.
+//! Credentials from a pipe, as the files of a TLS identity: files without a name, only in this process's memory.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
@@ -11,7 +10,7 @@ use lattice_daemon::membership::Credentials;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use pmi_transport::identity::TlsFiles;
 
-/// The files; they are there as long as this is.
+/// The files; they exist as long as this value.
 #[derive(Debug)]
 pub(super) struct Held {
     ca: File,
@@ -23,12 +22,12 @@ impl Held {
     /// Puts the credentials into memory files, which session processes and ranks do not inherit.
     ///
     /// # Errors
-    /// Fails if the system has no memory or no descriptor.
+    /// Fails if the system has no free memory or descriptor.
     pub(super) fn new(ca: &str, Credentials { certificate, key }: &Credentials) -> io::Result<Self> {
         Ok(Self { ca: memory_file(ca)?, certificate: memory_file(certificate)?, key: memory_file(key)? })
     }
 
-    /// The files by the names that they have for this process.
+    /// The paths of the files in this process.
     pub(super) fn files(&self) -> TlsFiles {
         let [ca, cert, key] = [&self.ca, &self.certificate, &self.key]
             .map(|file| PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())));
@@ -61,7 +60,7 @@ mod tests {
         drop(directory);
         let security = Security::from_files(&held.files()).unwrap();
         assert_eq!(security.caller(), &node3);
-        // Read anew, as before each connection.
+        // Reads the files again, as before each connection.
         security.renew().unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! The way to the API server: of the addresses of its machine, one that answers from here; and this node's own address on that way.
+//! Search for the API server: finds one of its machine's addresses that answers from here, and this node's own address on that route.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -9,21 +9,21 @@ use pmi_transport::identity::{Caller, IdentityError, Security, TlsFiles};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-/// Time for the search.
+/// Time limit for the search.
 const FIND_WITHIN: Duration = Duration::from_secs(60);
-/// Pause before all addresses are tried anew.
+/// Pause before all addresses are tried again.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The API server as it is reached from here.
+/// The API server, as this node reaches it.
 #[derive(Debug)]
 pub(super) struct Found {
     /// Address that answers.
     pub(super) api: Address,
-    /// Our own address, as it is seen from there.
+    /// This node's own address, as the API server sees it.
     pub(super) here: IpAddr,
 }
 
-/// No address of the API server answers.
+/// Error of the search.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FindError {
     #[error(transparent)]
@@ -42,10 +42,10 @@ fn listed(addresses: &[SocketAddr]) -> String {
     addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Tries all addresses at once until one answers as the API server of our CA.
+/// Tries all addresses at once until one answers as the API server of the cluster's CA.
 ///
 /// # Errors
-/// Fails if none does within a minute.
+/// Fails if no address answers within a minute.
 pub(super) fn find(addresses: &[SocketAddr], node: &str, files: &TlsFiles) -> Result<Found, FindError> {
     let security = Security::from_files(files)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -65,7 +65,7 @@ pub(super) fn find(addresses: &[SocketAddr], node: &str, files: &TlsFiles) -> Re
     })
 }
 
-/// The first of the addresses to answer, or why the last one did not.
+/// The first address that answers, or the reason of the last failure.
 async fn first_that_answers(addresses: &[SocketAddr], security: &Security) -> Result<Found, String> {
     let mut tries = JoinSet::new();
     for address in addresses {
@@ -91,7 +91,7 @@ async fn try_one(address: SocketAddr, security: &Security) -> Result<Found, Stri
     Ok(Found { api, here })
 }
 
-/// The address that connections from here to `other` come from. Nothing is sent.
+/// The source address of connections from this node to `other`. Sends nothing.
 fn own_address(other: SocketAddr) -> std::io::Result<IpAddr> {
     let any: IpAddr = if other.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
     let socket = UdpSocket::bind((any, 0))?;

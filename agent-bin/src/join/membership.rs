@@ -1,4 +1,4 @@
-//! What this node is told about the cluster, and which of the nodes in it this one is; and notice that it is not wanted any more.
+//! The cluster's membership, this node's name in it, and the notice that the node is no longer wanted.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
@@ -15,18 +15,18 @@ use nix::unistd::gethostname;
 use pmi_transport::address::PortRange;
 use tokio::sync::oneshot;
 
-/// Time for the membership to arrive.
+/// Time limit for the membership to arrive.
 const TOLD_WITHIN: Duration = Duration::from_secs(60);
-/// Name of standard input as a file.
+/// Path of standard input.
 const STDIN: &str = "/dev/stdin";
 
 /// Arguments of `lattice-agent join`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct JoinArgs {
-    /// This node's name in the cluster [default: by a variable that the membership names, else the host's]
+    /// This node's name in the cluster [default: from a variable that the membership names, else the host name]
     #[arg(long, value_name = "NAME")]
     pub(crate) node: Option<String>,
-    /// Read the membership from FILE in place of standard input; then the end of standard input ends nothing
+    /// Read the membership from FILE in place of standard input; the end of standard input then has no effect
     #[arg(long, value_name = "FILE")]
     pub(crate) from: Option<PathBuf>,
 }
@@ -39,11 +39,11 @@ pub(super) struct Member {
     pub(super) ca: String,
     pub(super) credentials: Credentials,
     pub(super) port_range: Option<PortRange>,
-    /// Ends with the reason in words when the node is not wanted any more; only where standard input tells.
+    /// Receives the reason when the node is no longer wanted; only if standard input is a stream.
     pub(super) left: oneshot::Receiver<&'static str>,
 }
 
-/// This node cannot be a member.
+/// Reason why this node cannot be a member.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum JoinError {
     #[error(transparent)]
@@ -61,7 +61,7 @@ pub(super) enum JoinError {
 /// Reads the membership, and finds this node in it.
 ///
 /// # Errors
-/// Fails if there is none in time, or if this node is not in it.
+/// Fails if no membership arrives in time, or if this node is not in it.
 pub(super) fn read(args: &JoinArgs) -> Result<Member, JoinError> {
     let (membership, left) = match &args.from {
         Some(path) => (read_file(path)?, oneshot::channel().1),
@@ -81,7 +81,7 @@ fn read_file(path: &Path) -> Result<Membership, JoinError> {
     Ok(Membership::read(&mut BufReader::new(open(path)?))?)
 }
 
-/// Reads standard input on a thread of its own, which goes on to wait for its end.
+/// Reads standard input on a separate thread, which then waits for its end.
 fn read_stdin() -> Result<(Membership, oneshot::Receiver<&'static str>), JoinError> {
     let mut input = BufReader::new(open(Path::new(STDIN))?);
     let is_stream = fs::metadata(STDIN).is_ok_and(|input| input.file_type().is_fifo() || input.file_type().is_socket());
@@ -89,7 +89,7 @@ fn read_stdin() -> Result<(Membership, oneshot::Receiver<&'static str>), JoinErr
     let (leave, left) = oneshot::channel();
     thread::spawn(move || {
         let membership = Membership::read(&mut input);
-        // Nobody hears after the time limit.
+        // After the time limit there is no receiver.
         let _ = told.send(membership);
         if is_stream {
             until_end(&mut input);
@@ -100,14 +100,14 @@ fn read_stdin() -> Result<(Membership, oneshot::Receiver<&'static str>), JoinErr
     Ok((membership, left))
 }
 
-/// Reads on to the end of input, or to an error, whatever comes.
+/// Reads and discards input until its end, or until an error.
 fn until_end(input: &mut impl BufRead) {
     while let Ok(bytes @ 1..) = input.fill_buf().map(<[u8]>::len) {
         input.consume(bytes);
     }
 }
 
-/// The name of this node among those of the membership: the one that it was given, else one that it has, with or without its domain.
+/// The name of this node in the membership: the given name, else one of the node's own names, with or without its domain.
 fn name_in(membership: &Membership, given: Option<&str>) -> Result<String, JoinError> {
     let names = match given {
         Some(name) => vec![name.to_owned()],

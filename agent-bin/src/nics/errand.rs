@@ -1,5 +1,5 @@
-//! Work on CXI services by a process of the fork server: root does what the API server has signed for a launch, and ends nothing that is not
-//! a user's.
+//! Work on CXI services in a process of the fork server. As root, it carries out orders that the API server has signed for a launch, and ends
+//! only services of users.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -14,15 +14,15 @@ use rank_spawner::{Capabilities, raise_capabilities};
 use super::carry_out;
 use crate::daemon::Config;
 
-/// Longest answer, in bytes.
+/// Maximum length of an answer, in bytes.
 const ANSWER_MAX: u64 = 4 << 20;
 
-/// Errands of a node with these settings.
+/// The errand of a node with these settings.
 pub(crate) fn of(config: &Config) -> Errand {
     let config = config.clone();
     Box::new(move |uid, order, mut agent| {
         let answer = done(&config, uid, order);
-        // An agent that has gone needs none.
+        // The agent may be gone.
         let _ = agent.write_all(&encode_nics_answer(answer));
     })
 }
@@ -40,10 +40,10 @@ fn done(config: &Config, uid: u32, order: StartOrder) -> NicsAnswer {
     }
 }
 
-/// Reads the answer of a process that does an errand, to its end. Blocks.
+/// Reads the answer of a process with an errand to its end. Blocks.
 ///
 /// # Errors
-/// Fails if the process ended without one.
+/// Fails if the process ended without an answer.
 pub(crate) fn read_answer(from: UnixStream) -> io::Result<NicsAnswer> {
     let mut bytes = Vec::new();
     from.take(ANSWER_MAX).read_to_end(&mut bytes)?;
@@ -53,7 +53,7 @@ pub(crate) fn read_answer(from: UnixStream) -> io::Result<NicsAnswer> {
     decode_nics_answer(bytes).map_err(io::Error::other)
 }
 
-/// Back end that ends services of users only, and only of those who may start processes here: whoever asks may have been taken over.
+/// Backend that ends only services of users that may start processes here: an attacker may have taken the caller over.
 struct Guarded<'a> {
     backend: Arc<dyn CxiBackend>,
     config: &'a Config,
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
     use crate::daemon::Overrides;
 
-    /// A NIC with these services: of everybody, of root, of the system, of a user.
+    /// A NIC with services of all users, of root, of the system, and of one user.
     #[derive(Default)]
     struct Services(Mutex<Vec<u32>>);
 

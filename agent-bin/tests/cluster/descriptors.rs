@@ -33,7 +33,7 @@ async fn an_agent_raises_its_limit_of_descriptors() {
     let agent = Agent::start(&mut api, "node0").await;
     let (soft, hard) = limits(&agent);
     assert_eq!(soft, hard);
-    // Programs that use select(2) rely on the limit that the agent was started with.
+    // Programs that use select(2) rely on the original limit of the agent.
     let mut launch = agent.launch(&mut api, launch_on(&[&agent], 1, "ulimit -n")).await;
     launch.until_report().await;
     let (ours, _) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap();
@@ -46,7 +46,7 @@ async fn an_agent_without_descriptors_refuses_a_launch_and_keeps_the_others() {
     let agent = Agent::start(&mut api, "node0").await;
     let mut running = agent.launch(&mut api, launch_on(&[&agent], 1, "exec sleep 1000")).await;
     running.until(|launch| !launch.pids.is_empty()).await;
-    // One connection for all that follows: the agent could take no other.
+    // One connection for all requests below: the agent could accept no other.
     let mut client = agent.client("lattice:///api");
     let mut ask = async |spec: &proto::LaunchSpec| client.launch_processes(request(spec)).await.unwrap().into_inner();
     let elsewhere = proto::LaunchSpec { nodes: "node7".into(), ..launch_on(&[&agent], 1, "true") };

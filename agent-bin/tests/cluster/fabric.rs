@@ -1,4 +1,4 @@
-//! Fabric credentials in requests to start a launch: whose word counts, and what becomes of services when whoever asked is gone.
+//! Fabric credentials in requests to start a launch: the signatures that count, and the services after the caller is gone.
 
 use bytes::Bytes;
 use lattice_session::wire::fabric::signed_text;
@@ -22,12 +22,12 @@ impl Nics {
         Self(directory)
     }
 
-    /// The settings of an agent that has them.
+    /// The settings of an agent with these NICs.
     fn settings(&self) -> String {
         format!("allow_root = true\n[fabric]\nbackend = 'paper'\npath = '{}'", self.0.path().display())
     }
 
-    /// How many services there are on a NIC.
+    /// Number of services on a NIC.
     fn services(&self, nic: &str) -> usize {
         let names = std::fs::read_dir(self.0.path().join(nic)).unwrap().map(|entry| entry.unwrap().file_name());
         names.filter(|name| name.to_str().unwrap().parse::<u32>().is_ok()).count()
@@ -42,7 +42,7 @@ fn credentials() -> proto::CxiCredentials {
     proto::CxiCredentials { vni: 1024, auth_key: Bytes::from_static(b"key"), ..Default::default() }
 }
 
-/// The API server's request with these credentials, which `signer` signed.
+/// The API server's request with these credentials, signed by `signer`.
 fn equipped(
     api: &Security,
     spec: &proto::LaunchSpec,
@@ -55,7 +55,7 @@ fn equipped(
     proto::LaunchProcessesRequest { cxi_credentials: Some(credentials), cxi_signature, ..plain }
 }
 
-/// A relay passes credentials on, and changes nothing about them.
+/// A relay forwards credentials unchanged.
 #[tokio::test(flavor = "current_thread")]
 async fn credentials_from_an_agent_are_those_that_the_api_server_signed_for_this_launch() {
     let (trust, nics) = (Trust::new(), Nics::new());
@@ -113,7 +113,7 @@ async fn credentials_from_an_agent_are_those_that_the_api_server_signed_for_this
     eventually("services are given back", async || nics.are_empty()).await;
 }
 
-/// Services take a while, and an API server can be killed meanwhile. The next one is reported to.
+/// Making services takes time, and an API server can be killed meanwhile. The agent reports to the next one.
 #[tokio::test(flavor = "current_thread")]
 async fn a_launch_whose_caller_is_gone_before_its_services_are_made_is_reported_all_the_same() {
     let nics = Nics::new();
@@ -139,7 +139,7 @@ async fn a_launch_whose_caller_is_gone_before_its_services_are_made_is_reported_
     assert_eq!(launch.until_report().await.exits.len(), 1);
     launch.end().await;
     eventually("services are given back", async || nics.are_empty()).await;
-    // Nothing is left that it would wait for.
+    // The agent has nothing left to wait for.
     agent.terminate();
     assert!(agent.exit().await.success());
 }

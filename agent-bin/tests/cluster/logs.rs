@@ -1,10 +1,10 @@
-//! What sessions say in the log of their agent.
+//! Messages of sessions in the log of their agent.
 
 use std::io::{BufRead, BufReader, Write};
 
 use crate::world::{Agent, Api, launch_on};
 
-/// Settings of an agent whose sessions look for a topology, which is not where the agent's environment says: each has a warning.
+/// Settings of an agent with a warning from each session: the agent's environment names a topology file that does not exist.
 const WARNS: &str = "share_topology = 'env'\nagent_lease = 5";
 
 #[tokio::test(flavor = "current_thread")]
@@ -16,10 +16,10 @@ async fn a_warning_of_a_session_is_in_its_agents_log_with_its_launch() {
     let mut launch = agent.launch(&mut api, spec).await;
     launch.until_report().await;
     assert_eq!(launch.stdout, "ran\n");
-    // Whoever else could write there ends with it, after its lease.
+    // All other writers end with the agent, after its lease.
     drop(agent);
     let mut lines = BufReader::new(log).lines().map_while(Result::ok);
-    let warning = lines.find(|line| line.contains("PMIX_TOPOLOGY_CACHE is of no use"));
+    let warning = lines.find(|line| line.contains("PMIX_TOPOLOGY_CACHE cannot be used"));
     let warning = warning.expect("the session's warning");
     assert!(warning.contains("WARN") && warning.contains(&launch.of.launch_id), "{warning}");
 }

@@ -29,7 +29,7 @@ async fn an_agent_registers_and_says_that_it_lives() {
     assert_eq!(agent.registration.node_id, "node0");
     assert_eq!(agent.registration.capabilities, ["pmi1", "pmi2", "pmix", "input-relay", "report-relay"]);
     assert!(agent.registration.cores > 0 && agent.registration.memory_bytes > 0);
-    // Forgotten, it comes again, and is the same.
+    // The API server forgets the agent, which registers again with the same incarnation.
     api.forget_nodes();
     let again = api.next_registration().await;
     assert_eq!(again.incarnation, agent.registration.incarnation);
@@ -57,7 +57,7 @@ async fn a_launch_runs_as_its_user_and_reports() {
     assert!(launch.stderr.starts_with('/') && launch.stderr.ends_with(" 0\n"), "{}", launch.stderr);
     assert_eq!(report.exits.iter().map(|exit| (exit.rank, exit.exit_code)).collect::<Vec<_>>(), [(0, 3)]);
     assert!(matches!(launch.cause.clone().unwrap().kind, Some(proto::cause::Kind::Failed(exit)) if exit.rank == 0));
-    // One that is gone when it is told of runs none any more.
+    // A process that has ended before its report runs no program any more.
     let is_path = |program: &String| program.is_empty() || program.starts_with('/');
     assert!(launch.programs.iter().all(is_path), "{:?}", launch.programs);
 }
@@ -89,7 +89,7 @@ async fn root_runs_what_others_want_as_them() {
     assert_eq!(refusal.message, "user 12345 is not known on this node");
 }
 
-/// Whoever connects to it is believed to be whoever it says.
+/// The agent accepts any identity that a client claims.
 #[tokio::test(flavor = "current_thread")]
 async fn without_certificates_an_agent_serves_its_own_user_alone() {
     let mut api = Api::start().await;
@@ -121,7 +121,7 @@ async fn what_makes_no_sense_is_refused_with_a_reason() {
     launch.end().await;
     eventually("the launch has left", async || agent.ask(&spec, 0).await.reason() == RefusalReason::MalformedRequest)
         .await;
-    // A launch that nobody knows has ended.
+    // An unknown launch counts as ended.
     agent.abort("nosuchid", 0).await;
 }
 
@@ -133,7 +133,7 @@ async fn output_waits_for_credit_and_the_cause_does_not() {
     spec.output_window = 100_000;
     let mut launch = agent.launch(&mut api, spec).await;
     launch.until(|launch| launch.output_bytes >= 100_000).await;
-    // Nothing more comes than what there is credit for, and one piece.
+    // The output does not exceed the credit and one piece.
     launch.command(Command::AskProgress(7)).await;
     launch.until(|launch| launch.progress.is_some()).await;
     assert!(launch.output_bytes < 400_000, "{}", launch.output_bytes);
@@ -155,7 +155,7 @@ async fn input_flows_as_it_is_read() {
     let piece = vec![b'x'; 1 << 15];
     for sent in 1..=100_u64 {
         launch.command(Command::Stdin(piece.clone().into())).await;
-        // Never more on its way than the window.
+        // The input on its way never exceeds the window.
         launch.until(|launch| sent * (1 << 15) - launch.stdin_taken <= 1 << 15).await;
     }
     launch.command(Command::StdinEnd(proto::Nothing {})).await;
@@ -231,7 +231,7 @@ async fn a_broken_stream_is_opened_again_and_the_report_comes() {
     let mut launch: Launch = api.next_launch().await;
     assert_eq!(launch.until_report().await.exits[0].exit_code, 3);
     assert!(launch.cause.is_some());
-    // The stream breaks before it was ended: an API server that does not know of the report gets it again.
+    // The stream breaks before its end: an API server without the report receives it again.
     launch.break_off().await;
     api.forget_events();
     let mut launch: Launch = api.next_launch().await;
@@ -241,7 +241,7 @@ async fn a_broken_stream_is_opened_again_and_the_report_comes() {
     eventually("the session is dismissed", async || with_tag(&id).is_empty()).await;
 }
 
-/// Whatever was on its way when a stream broke comes again, and nothing comes twice.
+/// Messages on their way when a stream breaks are sent again, and none arrives twice.
 #[tokio::test(flavor = "current_thread")]
 async fn output_is_whole_however_often_the_stream_breaks() {
     const LINES: usize = 20_000;
@@ -297,7 +297,7 @@ async fn a_launch_is_passed_on_and_fenced_between_nodes() {
     }
     let nodes: Vec<&Agent> = agents.iter().collect();
     let spec = launch_on(&nodes, 2, &format!("exec {}", hello.display()));
-    // node0 passes it on to node1, and that one to node2.
+    // node0 forwards it to node1, and node1 to node2.
     let answer = agents[0].ask_through(&spec, 2, 1).await;
     assert!(answer.accepted, "{answer:?}");
     let mut stdout = String::new();
@@ -322,7 +322,7 @@ async fn a_node_that_cannot_be_reached_is_named() {
     spec.addresses = format!("{},127.0.0.1:1", agent.registration.grpc_address);
     let id = spec.launch_id.clone();
     let answer = agent.ask_through(&spec, 1, 1).await;
-    // Nobody listens there, as where an agent is being replaced.
+    // No process listens there, as while an agent is being replaced.
     assert_eq!((answer.accepted, answer.reason()), (false, RefusalReason::Restarting));
     assert_eq!(answer.node_id, "node1");
     eventually("what was started is ended", async || with_tag(&id).is_empty()).await;
@@ -333,7 +333,7 @@ async fn an_abort_on_one_node_fails_the_fences_of_the_others() {
     let (_directory, hello) = world::mpich_hello();
     let mut api = Api::start().await;
     let agents = [Agent::start(&mut api, "node0").await, Agent::start(&mut api, "node1").await];
-    // The second node's only rank never comes to the fence.
+    // The only rank of the second node never enters the fence.
     let script = format!("[ $LATTICE_RANK = 1 ] && exec sleep 1000; exec {}", hello.display());
     let spec = launch_on(&[&agents[0], &agents[1]], 1, &script);
     assert!(agents[0].ask_through(&spec, 1, 1).await.accepted);
@@ -344,7 +344,7 @@ async fn an_abort_on_one_node_fails_the_fences_of_the_others() {
     // The rank waits in its fence.
     eventually("the first rank waits", async || world::is_asleep_in_read(first.pids[0])).await;
     agents[1].abort(&spec.launch_id, 9).await;
-    // Sessions choose another first cause if an API server does not read for long.
+    // Sessions report another first cause if an API server does not read for long.
     let (report, _) = tokio::join!(first.until_report(), second.until_report());
     assert!(report.exits.iter().all(|exit| exit.signaled || exit.exit_code != 0), "{report:?}");
     let cause = first.cause.clone().unwrap();

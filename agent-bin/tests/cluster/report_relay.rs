@@ -1,4 +1,4 @@
-//! Reports of several nodes on the stream of whoever fetches them from the first.
+//! Reports of several nodes on one stream, which is fetched from the first node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use super::world::{Agent, Api, PATIENCE, launch_on, request};
 
 const API: &str = "lattice:///api";
 
-/// Three agents, of which each passes a launch on to the next.
+/// Three agents; each forwards a launch to the next.
 async fn chain(api: &mut Api, script: &str) -> ([Agent; 3], proto::LaunchSpec) {
     let mut agents = Vec::new();
     for node in ["node0", "node1", "node2"] {
@@ -32,7 +32,7 @@ async fn chain(api: &mut Api, script: &str) -> ([Agent; 3], proto::LaunchSpec) {
     (agents, spec)
 }
 
-/// The reports of a launch, as they come from its first node.
+/// The reports of a launch, as its first node sends them.
 struct Fetched {
     messages: mpsc::Sender<proto::RelayedCommands>,
     reports: Streaming<proto::RelayedReports>,
@@ -50,7 +50,7 @@ impl Fetched {
         Ok(Self { messages, reports, heard: BTreeMap::new(), left: BTreeSet::new() })
     }
 
-    /// Takes reports in until `condition` holds.
+    /// Receives reports until `condition` holds.
     async fn until(&mut self, condition: impl Fn(&BTreeMap<u32, Vec<Event>>, &BTreeSet<u32>) -> bool) {
         let wait = async {
             while !condition(&self.heard, &self.left) {
@@ -109,7 +109,7 @@ async fn the_reports_of_all_nodes_behind_come_on_one_stream() {
     for node in 0..3 {
         fetched.tell(node, CommandWhat::End(proto::StreamEnd::default())).await;
     }
-    // All is acknowledged: the stream is at its end, and nobody has another one.
+    // Everything is acknowledged: the stream ends, and no node opens another one.
     let end = timeout(PATIENCE, fetched.reports.message()).await.unwrap();
     assert!(matches!(end, Ok(None)), "{end:?}");
     assert!(api.no_launch_yet() && fetched.left.is_empty());
@@ -127,7 +127,7 @@ async fn signals_come_by_a_relay_and_what_could_run_programs_does_not() {
     fetched.until(|heard, _| heard.len() == 3 && heard.values().all(|events| said(events, "ready\n"))).await;
     fetched.command(2, 1, Command::Signal(10)).await;
     fetched.until(|heard, _| said(&heard[&2], "got USR1\n")).await;
-    // It asks the API server itself for what it does not believe a relay.
+    // The node accepts this command only from the API server itself.
     fetched.command(2, 2, Command::Spawn(proto::SpawnOrder::default())).await;
     fetched.until(|_, left| left.contains(&2)).await;
     let mut launch = api.next_launch().await;
@@ -166,7 +166,7 @@ async fn a_node_that_nobody_fetches_from_or_that_is_told_so_reports_for_itself()
     assert_eq!(refused.code(), Code::PermissionDenied);
     let unknown = Fetched::of(&agents[0], API, "nosuchlaunch").await.err().expect("it is not here");
     assert_eq!(unknown.code(), Code::NotFound);
-    // Well before anybody would give up waiting for a relay.
+    // Well before the time limit for a relay.
     let directly = proto::ReportDirectlyRequest { launch_id: id.clone() };
     agents[2].client(API).report_directly(directly).await.unwrap();
     let mut launches = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! What another agent's key is good for: passing on what the API server signed, for launches that its node is in.
+//! Rights of another agent's key: to forward requests that the API server signed, for launches that include its node.
 
 use pmi_transport::connect;
 use pmi_transport::identity::{Caller, Security};
@@ -62,7 +62,7 @@ async fn what_was_signed_for_the_agent_before_is_not_taken_by_the_next_one() {
     })
     .await;
 
-    // The next agent knows nothing of it, but that it was signed before.
+    // The next agent has no record of the launch, except that it was signed before.
     agent.terminate();
     agent.exit().await;
     api.has_signed(request.serial);
@@ -70,7 +70,7 @@ async fn what_was_signed_for_the_agent_before_is_not_taken_by_the_next_one() {
     let replay = next.client_as(&member).launch_processes(request.clone()).await.unwrap().into_inner();
     assert_eq!((replay.accepted, replay.reason()), (false, RefusalReason::Restarting));
     assert!(replay.message.contains("signed before this agent started"), "{}", replay.message);
-    // Another number is not what was signed.
+    // Another number does not match the signature.
     let renumbered = proto::LaunchProcessesRequest { serial: request.serial + 1, ..request };
     let refused = next.client_as(&member).launch_processes(renumbered).await.unwrap().into_inner();
     assert!(refused.message.contains("not what the API server signed"), "{}", refused.message);
@@ -81,7 +81,7 @@ async fn a_refusal_behind_relays_is_named_and_rolled_back() {
     let trust = Trust::new();
     let server = trust.identity(&Caller::Api, "api");
     let mut api = Api::start_as(&server).await;
-    // The last one serves nobody here, root or not.
+    // The last agent admits no user here, root or not.
     let closed = "min_uid = 4294967295";
     let agents = [
         trust.agent(&mut api, "node0", MAY).await,
@@ -116,7 +116,7 @@ async fn an_agent_ends_only_launches_that_it_is_in() {
     launch.until_report().await;
 }
 
-/// A user's certificate opens no connection to an agent, which is root's: not even its health is a user's business.
+/// A user's certificate opens no connection to an agent of root; even the health check is not for users.
 #[tokio::test(flavor = "current_thread")]
 async fn a_users_certificate_gets_no_call_in() {
     let trust = Trust::new();

@@ -1,4 +1,4 @@
-//! Agents that take up the sessions of agents before them.
+//! Agents that adopt sessions of earlier agents.
 
 use pmi_transport::proto::v1 as proto;
 use proto::RefusalReason;
@@ -6,7 +6,7 @@ use proto::node_command::What as Command;
 
 use super::world::{Agent, Api, eventually, kill, launch_on, parent_of, runs, with_tag};
 
-/// Settings of agents whose sessions live longer than a test.
+/// Settings of agents with sessions that outlive a test.
 const LONG: &str = "agent_lease = 60";
 
 /// Prints a line for each USR1, until it is killed.
@@ -60,7 +60,7 @@ async fn a_session_that_ended_without_an_agent_is_told_of_by_the_next_one() {
     launch.end().await;
 }
 
-/// The exit of a rank is kept until there is an agent to be told of it.
+/// The exit of a rank is kept until an agent is there to receive it.
 #[tokio::test(flavor = "current_thread")]
 async fn ranks_that_end_without_an_agent_are_reported_to_the_next_one() {
     let mut api = Api::start().await;

@@ -1,4 +1,4 @@
-//! How long an agent waits for its sessions and for other agents.
+//! Time limits of an agent for its sessions and for other agents.
 
 use nix::sys::signal::Signal;
 use pmi_transport::proto::v1 as proto;
@@ -6,7 +6,7 @@ use proto::RefusalReason;
 
 use super::world::{Agent, Api, launch_on, parent_of, request, runs, signal};
 
-/// Longer than a test takes.
+/// Exceeds the duration of a test.
 const LONG_MS: u64 = 1_000_000;
 
 #[tokio::test(flavor = "current_thread")]
@@ -27,7 +27,7 @@ async fn an_order_to_kill_does_not_wait_for_the_grace_of_an_order_before() {
     super::eventually("its rank is gone", async || !runs(rank)).await;
 }
 
-/// Each relay gives those below it less time than it has, so whoever asked it hears from the relay who did not answer.
+/// Each relay gives the nodes below it less time than it has. So its sender receives the name of the node that did not answer.
 #[tokio::test(flavor = "current_thread")]
 async fn a_node_that_does_not_answer_is_named_by_the_relay_above_it() {
     let mut api = Api::start().await;

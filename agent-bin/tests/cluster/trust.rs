@@ -1,4 +1,4 @@
-//! Certificates of an authority of our own, and agents and requests that prove by them who they are.
+//! Certificates of a test CA, and agents and requests that use them.
 
 use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -11,10 +11,10 @@ use pmi_transport::signature::{self, Serial};
 
 use crate::world::{Agent, Api, request};
 
-/// Number of the user and the group `daemon`, which every Debian has.
+/// Number of the user and the group `daemon`, which exist on every Debian.
 pub(crate) const DAEMON: u32 = 1;
 
-/// An authority, and what it issued.
+/// A CA, and the certificates that it issued.
 pub(crate) struct Trust {
     directory: tempfile::TempDir,
     authority: Authority,
@@ -44,17 +44,17 @@ impl Trust {
         self.directory.path().join(format!("{node}.toml"))
     }
 
-    /// An agent that learns its name from its certificate.
+    /// An agent that takes its name from its certificate.
     pub(crate) async fn agent(&self, api: &mut Api, node: &str, settings: &str) -> Agent {
         let config = self.configure(api, node, settings);
         self.start(api, node, &config).await
     }
 
-    /// An agent whose daemon is not root.
+    /// An agent with a daemon that is not root.
     pub(crate) async fn unprivileged_agent(&self, api: &mut Api, node: &str, settings: &str) -> Agent {
         let config = self.configure(api, node, &format!("user = 'daemon'\nnode_id = '{node}'\n{settings}"));
         let own = self.directory.path().join(node);
-        // As docs/operating.md has it: a sticky directory of root's, with two files that the daemon replaces.
+        // As in docs/operate/set-up.md: a sticky directory of root, with two files that the daemon replaces.
         let set = |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
         set(self.directory.path(), 0o711);
         chown(&own, None, Some(DAEMON)).unwrap();
@@ -63,7 +63,7 @@ impl Trust {
         self.start(api, node, &config).await
     }
 
-    /// The same agent once more.
+    /// Starts the same agent again.
     pub(crate) async fn start(&self, api: &mut Api, node: &str, config: &Path) -> Agent {
         let agent = Agent::start_from(api, config, &[]).await;
         assert_eq!(agent.registration.node_id, node);
@@ -88,7 +88,7 @@ pub(crate) fn signed(api: &Security, spec: &proto::LaunchSpec) -> proto::LaunchP
     signed_under(api, spec, 1)
 }
 
-/// The same, under this number.
+/// Like [`signed`], with this number.
 pub(crate) fn signed_under(api: &Security, spec: &proto::LaunchSpec, serial: u64) -> proto::LaunchProcessesRequest {
     let plain = proto::LaunchProcessesRequest { serial, ..request(spec) };
     let signed = signature::sign(api, Serial(plain.serial), &plain.spec).unwrap();

@@ -1,4 +1,4 @@
-//! Agents whose daemon has given up root: what it can still do, and what its fork server does for it, and for nobody who has not signed.
+//! Agents with a daemon that has given up root: its remaining abilities, and the work of its fork server, which requires signed orders.
 
 use std::fs;
 
@@ -33,7 +33,7 @@ async fn ask(agent: &Agent, api: &Security, request: &proto::LaunchProcessesRequ
     agent.client_as(api).launch_processes(request.clone()).await.unwrap().into_inner()
 }
 
-/// Starts a launch that the API server has signed under this number.
+/// Starts a launch that the API server has signed with this number.
 async fn started(agent: &Agent, (api, server): (&mut Api, &Security), spec: &proto::LaunchSpec, serial: u64) -> Launch {
     let answer = ask(agent, server, &signed_under(server, spec, serial)).await;
     assert!(answer.accepted, "{answer:?}");
@@ -56,7 +56,7 @@ async fn a_daemon_without_root_has_sessions_started_signalled_and_killed() {
     launch.until(|launch| launch.stdout == "65534\n").await;
     launch.command(Command::Signal(10)).await;
     launch.until(|launch| launch.stdout.ends_with("signalled\n")).await;
-    // A session that has stopped is killed by the daemon, which could not do it itself.
+    // The daemon has a stopped session killed, which it could not kill itself.
     let session = parent_of(launch.pids[0]);
     crate::world::signal(session, nix::sys::signal::Signal::SIGSTOP);
     launch.until_report().await;
@@ -64,7 +64,7 @@ async fn a_daemon_without_root_has_sessions_started_signalled_and_killed() {
     eventually("nothing is left", async || !runs(session) && !runs(rank)).await;
 }
 
-/// What reaches the fork server was not signed, is another node's, another user's, or was here before: nothing is started.
+/// Requests that are unsigned, for another node or user, or repeated, reach the fork server and start nothing.
 #[tokio::test(flavor = "current_thread")]
 async fn what_the_api_server_has_not_signed_for_this_node_is_not_started() {
     if ignored_when_not_root() {
@@ -76,7 +76,7 @@ async fn what_the_api_server_has_not_signed_for_this_node_is_not_started() {
     let mut api = Api::start_as(&server).await;
     api.has_signed(5);
     let agent = trust.unprivileged_agent(&mut api, "node0", "").await;
-    // Each is another launch: one that was refused is remembered.
+    // Each is another launch, because a refused launch is remembered.
     let spec = |uid: u32| proto::LaunchSpec { uid, ..launch_on(&[&agent], 1, "echo ran") };
     let signed = |uid: u32, serial: u64| signed_under(&server, &spec(uid), serial);
     let instead = |spec: &proto::LaunchSpec, by: &proto::LaunchProcessesRequest| proto::LaunchProcessesRequest {
@@ -96,7 +96,7 @@ async fn what_the_api_server_has_not_signed_for_this_node_is_not_started() {
         (signed(NOBODY, 5), "the launch was signed before this agent started, or long ago"),
     ];
     for (request, expected) in cases {
-        // The certificate of the API server is good for connecting: that alone starts nothing.
+        // The API server's certificate allows a connection, which alone starts nothing.
         let answer = ask(&agent, &server, &request).await;
         assert!(!answer.accepted && answer.message.starts_with(expected), "{expected}: {answer:?}");
     }
@@ -105,13 +105,13 @@ async fn what_the_api_server_has_not_signed_for_this_node_is_not_started() {
     launch.until_report().await;
     assert_eq!(launch.stdout, "ran\n");
     launch.end().await;
-    // Under another id, which the daemon has not seen yet, the number has been here.
+    // The daemon does not have this id yet, but the number was used before.
     let answer = ask(&agent, &server, &signed(NOBODY, 7)).await;
     assert_eq!((answer.accepted, answer.reason()), (false, RefusalReason::Signature));
     assert_eq!(answer.message, "the launch was started here before");
 }
 
-/// The next agent is root when it takes its sessions up, and not any more when it listens.
+/// The next agent is root while it adopts sessions, and no longer when it listens.
 #[tokio::test(flavor = "current_thread")]
 async fn the_next_agent_without_root_takes_sessions_up() {
     if ignored_when_not_root() {
@@ -136,7 +136,7 @@ async fn the_next_agent_without_root_takes_sessions_up() {
     launch.until(|launch| launch.stdout.ends_with("here\n")).await;
     kill(rank);
     launch.until_report().await;
-    // New sessions are its own fork server's.
+    // New sessions belong to its own fork server.
     let spec = proto::LaunchSpec { uid: NOBODY, ..launch_on(&[&next], 1, "id -u") };
     let mut launch = started(&next, (&mut api, &server), &spec, 2).await;
     launch.until_report().await;

@@ -1,4 +1,4 @@
-//! A scripted API server, agents as real processes, and what the tests ask of them.
+//! A scripted API server, agents as real processes, and helpers of the tests.
 
 mod agent;
 mod api;
@@ -18,13 +18,13 @@ use tokio::time::timeout;
 pub(crate) use self::agent::Agent;
 pub(crate) use self::api::{Api, Launch};
 
-/// Long enough for the slowest machine; reached only by a test that fails.
+/// Long enough for the slowest machine; only a test that fails reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The number of the user `nobody`.
+/// Number of a user without rights.
 pub(crate) const NOBODY: u32 = 65534;
 
-/// Says so, where a test needs root.
+/// Returns true and prints a message if this process is not root, for tests that need root.
 pub(crate) fn ignored_when_not_root() -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
@@ -42,7 +42,7 @@ pub(crate) fn request(spec: &proto::LaunchSpec) -> proto::LaunchProcessesRequest
     }
 }
 
-/// A launch of `ranks` ranks on each node, whose ranks run a shell script.
+/// A launch of `ranks` ranks on each node; the ranks run a shell script.
 pub(crate) fn launch_on(agents: &[&Agent], ranks: u32, script: &str) -> proto::LaunchSpec {
     static LAUNCHES: AtomicU32 = AtomicU32::new(0);
     let launch_id = format!("t{}x{}", std::process::id(), LAUNCHES.fetch_add(1, Ordering::Relaxed));
@@ -76,7 +76,7 @@ pub(crate) fn launch_on(agents: &[&Agent], ranks: u32, script: &str) -> proto::L
     }
 }
 
-/// The real MPICH's hello, compiled for this test.
+/// A hello program, compiled by the real MPICH for this test.
 pub(crate) fn mpich_hello() -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let (source, program) = (directory.path().join("hello.c"), directory.path().join("hello"));
@@ -102,7 +102,7 @@ pub(crate) fn mpich_hello() -> (tempfile::TempDir, PathBuf) {
     (directory, program)
 }
 
-/// Looks again and again until `condition` holds.
+/// Repeats the check until `condition` holds.
 pub(crate) async fn eventually(what: &str, condition: impl AsyncFn() -> bool) {
     let look = async {
         while !condition().await {
@@ -120,7 +120,7 @@ pub(crate) fn runs(pid: i32) -> bool {
     }
 }
 
-/// All processes that carry the mark of a launch.
+/// All processes with the mark of a launch.
 pub(crate) fn with_tag(launch_id: &str) -> Vec<i32> {
     let mark = format!("LATTICE_LAUNCH_ID={launch_id}");
     let all = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -144,14 +144,14 @@ pub(crate) fn signal(pid: i32, signal: Signal) {
     nix::sys::signal::kill(Pid::from_raw(pid), signal).unwrap();
 }
 
-/// Whether a process waits for something to read.
+/// Whether a process waits for input.
 pub(crate) fn is_asleep_in_read(pid: i32) -> bool {
     // The calls of a sleeping process, by number: read, poll and recvfrom.
     let call = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
     matches!(call.split(' ').next(), Some("0" | "7" | "45"))
 }
 
-/// All that an HTTP server says.
+/// The whole answer of an HTTP server.
 pub(crate) async fn http_get(address: &str) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
@@ -161,7 +161,7 @@ pub(crate) async fn http_get(address: &str) -> String {
     text
 }
 
-/// What the agent says of settings, on either stream, and its exit code.
+/// The output of the agent's check of settings, on both streams, and its exit code.
 pub(crate) fn check_config(flags: &[&str]) -> (String, Option<i32>) {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_lattice-agent"))
         .args(["--check-config", "--config", "/dev/null"])

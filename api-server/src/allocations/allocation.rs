@@ -1,4 +1,4 @@
-//! One allocation, and what happens to it: a state machine without I/O.
+//! One allocation and its transitions: a state machine without I/O.
 //!
 //! ```text
 //!  its nodes are ready          release, time limit    its launches have ended
@@ -8,7 +8,7 @@
 //!          policy     Pending   until its nodes are ready again; without nodes: in the queue
 //! ```
 //! A node is ready when it is up and not drained. Pending and failed allocations can be released as well. An allocation for a batch job
-//! ends with its script; queued again, it gives its nodes back when nothing runs on them any more, and gets others.
+//! ends with its script. When it is queued again, it returns its nodes once no launch runs on them, and gets other nodes.
 
 use std::num::NonZeroU64;
 
@@ -21,65 +21,65 @@ use super::batch::{BatchEnd, BatchJob};
 use super::queue::NodeChoice;
 use crate::nodes::Registry;
 
-/// Number of times that a batch job is queued again. A script that fails each time would go round for ever.
+/// Number of times that a batch job is queued again. Without this limit a script that always fails would repeat indefinitely.
 const BATCH_REQUEUES_MAX: u32 = 5;
 
-/// Nodes that a user may launch on, for as long as it is held.
+/// Nodes on which a user may launch until the allocation is released.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Allocation {
     pub id: String,
     pub state: AllocationState,
-    /// The user whose it is.
+    /// User that owns the allocation.
     pub uid: u32,
-    /// The names of its nodes, in node order; none in the queue.
+    /// The names of its nodes, in node order; empty in the queue.
     pub nodes: Vec<String>,
     pub requeue: RequeuePolicy,
     /// Time of its creation, in seconds since 1970.
     pub created_at: u64,
     /// Number of times that it was queued again.
     pub requeues: u32,
-    /// The nodes that it was asked for.
+    /// The requested nodes.
     pub wanted: NodeChoice,
-    /// Seconds that it may hold its nodes; `None` for no limit.
+    /// Seconds for which it may hold its nodes; `None` for no limit.
     pub time_limit: Option<NonZeroU64>,
-    /// Time at which it got its nodes, in seconds since 1970.
+    /// Time at which it received its nodes, in seconds since 1970.
     pub began_at: Option<u64>,
-    /// Its turn in the queue: lower ones come first.
+    /// Its position in the queue: lower values come first.
     pub turn: u64,
-    /// The batch job that it was made for.
+    /// The batch job for which it was created.
     pub batch: Option<BatchJob>,
-    /// Certificate of whoever made it, in DER; empty for one who needed none.
+    /// Certificate of the caller that created it, in DER; empty if none was required.
     pub certificate: Bytes,
 }
 
 /// State of an allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AllocationState {
-    /// It does not run yet, or not again, for this reason.
+    /// The allocation does not run yet, or not again, for this reason.
     Pending { reason: String },
     /// Launches may begin.
     Running,
-    /// Its launches are being ended. The reason says what it waits for beside them, if anything.
+    /// Its launches are ending. The reason names any other condition for which the release waits.
     Releasing { reason: Option<String> },
     /// Its nodes are free again.
     Released,
-    /// A node was lost, and no policy says to go on; its nodes are kept until it is released.
+    /// A node was lost, and no policy lets the allocation continue. It keeps its nodes until it is released.
     Failed { reason: String },
 }
 
-/// State of the launches of an allocation; the greater of two counts.
+/// State of the launches of an allocation. The greater of two states applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Busy {
-    /// All are over, and the allocation has not answered all of their ends.
+    /// All launches are over, and the allocation has not processed all of their ends.
     Answering,
-    /// One is not over.
+    /// A launch is not over.
     Running,
 }
 
 /// Response to a failure of a launch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum RequeuePolicy {
-    /// The allocation stays as it is; without one of its nodes it fails.
+    /// The allocation stays as it is. If it loses one of its nodes, it fails.
     #[default]
     Never,
     /// The allocation is queued again when a node was lost.
@@ -91,12 +91,12 @@ pub(crate) enum RequeuePolicy {
 /// A launch that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LaunchFailure {
-    /// Why, in words, with the launch's id.
+    /// The cause in words, with the id of the launch.
     pub reason: String,
     pub kind: FailureKind,
 }
 
-/// Kind of a launch's failure, as far as requeue policies tell one from another.
+/// Kind of a launch's failure, as far as requeue policies distinguish it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FailureKind {
     /// A node was lost.
@@ -106,7 +106,7 @@ pub(crate) enum FailureKind {
 }
 
 impl LaunchFailure {
-    /// The failure of a launch, with its cause in words, that has lost a node itself or has not.
+    /// The failure of a launch with this cause. `has_lost_a_node` is true if a node of the launch was lost itself.
     pub(crate) fn new(launch: &str, cause: &str, has_lost_a_node: bool) -> Self {
         let kind = if has_lost_a_node { FailureKind::NodeLost } else { FailureKind::Other };
         Self { reason: format!("launch {launch}: {cause}"), kind }
@@ -114,7 +114,7 @@ impl LaunchFailure {
 }
 
 impl AllocationState {
-    /// The state as a word, without its reason; the same in messages of the server and in tables of the commands.
+    /// The state as a word, without its reason; used in messages of the server and in tables of the commands.
     pub(crate) fn word(&self) -> &'static str {
         match self {
             Self::Pending { .. } => "pending",
@@ -136,7 +136,7 @@ impl AllocationState {
 }
 
 impl Allocation {
-    /// An allocation of these nodes that runs.
+    /// A running allocation of these nodes.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn running(id: &str, uid: u32, nodes: Vec<String>) -> Self {
         Self {
@@ -166,7 +166,7 @@ impl Allocation {
         matches!(self.state, AllocationState::Pending { .. }) && self.nodes.is_empty()
     }
 
-    /// Returns true if it holds nodes, and will not give them back by itself.
+    /// Returns true if it holds nodes, and does not return them without a release.
     fn holds_nodes(&self) -> bool {
         match self.state {
             AllocationState::Running | AllocationState::Failed { .. } => true,
@@ -175,7 +175,7 @@ impl Allocation {
         }
     }
 
-    /// Time at which it has held its nodes as long as it may, in seconds since 1970; `None` if it holds none, or may for ever.
+    /// Time at which its time limit ends, in seconds since 1970; `None` if it holds no nodes or has no limit.
     pub(crate) fn ends_at(&self) -> Option<u64> {
         if !self.holds_nodes() {
             return None;
@@ -183,12 +183,12 @@ impl Allocation {
         Some(self.began_at?.saturating_add(self.time_limit?.get()))
     }
 
-    /// An allocation of the queue once it runs on these nodes, at the time `now`.
+    /// A queued allocation after it begins on these nodes, at the time `now`.
     pub(crate) fn begun_on(&self, nodes: Vec<String>, now: u64) -> Self {
         Self { nodes, began_at: Some(now), ..self.moved(AllocationState::Running) }
     }
 
-    /// The allocation once its release has begun because it has held its nodes as long as it may. `None` if it may go on.
+    /// The allocation after its release begins because its time limit has passed. `None` if the limit has not passed.
     pub(crate) fn timed_out(&self, now: u64) -> Option<Self> {
         let limit = self.time_limit?;
         self.ends_at().filter(|&end| end <= now)?;
@@ -196,22 +196,22 @@ impl Allocation {
         Some(self.moved(AllocationState::Releasing { reason: Some(reason) }))
     }
 
-    /// An allocation of a batch job that waits again, because its script could not be started. `None` if it does not run.
+    /// The allocation of a batch job after it returns to waiting, because its script could not be started. `None` if it does not run.
     pub(crate) fn before_its_script(&self, reason: String) -> Option<Self> {
         let job = self.batch.as_ref().filter(|_| self.state == AllocationState::Running)?;
         Some(Self { batch: Some(job.anew()), ..self.moved(AllocationState::Pending { reason }) })
     }
 
-    /// An allocation of a batch job that is queued again, without its nodes, when no launch is left in it. `None` if nothing changes, and
-    /// as long as the end of its script is not noted: that would be taken for the end of the next one.
+    /// The allocation of a batch job that is queued again, without its nodes, once no launch remains in it. `None` if nothing changes, and
+    /// until the end of its script is recorded. An end recorded later would count as the end of the next script.
     pub(crate) fn given_back(&self) -> Option<Self> {
         let script_is_over = self.batch.as_ref().is_some_and(|job| job.launch.is_none());
         let is_over = script_is_over && matches!(self.state, AllocationState::Pending { .. });
         (is_over && !self.nodes.is_empty()).then(|| Self { nodes: Vec::new(), ..self.clone() })
     }
 
-    /// The allocation once it runs again at the time `now`, if it is pending and all its nodes are ready; or with another reason why
-    /// it does not. `None` if nothing changes, and for one that waits for other nodes.
+    /// The pending allocation after it runs again at the time `now`, if all its nodes are ready; otherwise the allocation with its new
+    /// reason to wait. `None` if nothing changes, and for an allocation that waits for other nodes.
     pub(crate) fn begun(&self, registry: &Registry, now: u64) -> Option<Self> {
         let is_pending = matches!(self.state, AllocationState::Pending { .. });
         if !is_pending || self.is_queued() || self.batch.is_some() {
@@ -219,14 +219,14 @@ impl Allocation {
         }
         let absent: Vec<&String> = self.nodes.iter().filter(|node| registry.ready(node).is_err()).collect();
         if absent.is_empty() {
-            // The nodes were not free meanwhile: its time goes on.
+            // The allocation held its nodes in the meantime, so that its time limit continues.
             return Some(Self { began_at: self.began_at.or(Some(now)), ..self.moved(AllocationState::Running) });
         }
         let next = self.moved(AllocationState::Pending { reason: format!("waits for {}", hostlist::fold(&absent)) });
         (next != *self).then_some(next)
     }
 
-    /// The allocation after a launch in it failed; `None` if that changes nothing.
+    /// The allocation after a launch in it failed; `None` if nothing changes.
     pub(crate) fn after_failure(&self, failure: &LaunchFailure) -> Option<Self> {
         if self.state != AllocationState::Running {
             return None;
@@ -249,8 +249,8 @@ impl Allocation {
         }
     }
 
-    /// The allocation once its release has begun because the certificate by which it was made is on this list. `None` if it is not, or
-    /// the allocation is being released already.
+    /// The allocation after its release begins because this list revokes the certificate by which it was created. `None` if the list does
+    /// not, or if the release has already begun.
     pub(crate) fn revoked(&self, list: &RevocationList) -> Option<Self> {
         let is_over = matches!(self.state, AllocationState::Releasing { .. } | AllocationState::Released);
         if is_over || !list.revokes(&self.certificate) {
@@ -260,7 +260,7 @@ impl Allocation {
         Some(self.moved(AllocationState::Releasing { reason: Some(reason) }))
     }
 
-    /// The allocation once its release has begun; one that is being released already stays as it is.
+    /// The allocation after its release begins. An allocation that is being released stays as it is.
     pub(crate) fn releasing(&self) -> Self {
         match self.state {
             AllocationState::Releasing { .. } => self.clone(),
@@ -268,7 +268,7 @@ impl Allocation {
         }
     }
 
-    /// The same for one that `caller` ends: a batch job whose script was not started has its end by that.
+    /// The same for a release by `caller`. A batch job without a started script ends with the release.
     pub(crate) fn released_by(&self, caller: &Caller) -> Self {
         let mut next = self.releasing();
         if let Some(job) = next.batch.as_mut().filter(|job| job.launch.is_none() && job.end.is_none()) {
@@ -277,7 +277,7 @@ impl Allocation {
         next
     }
 
-    /// The allocation of a batch job whose script has ended: it is released, unless it is queued again.
+    /// The allocation of a batch job after its script ended: it is released, unless it is queued again.
     pub(crate) fn after_batch(&self, job: BatchJob) -> Self {
         let next = Self { batch: Some(job), ..self.clone() };
         match self.state {
@@ -286,8 +286,8 @@ impl Allocation {
         }
     }
 
-    /// The allocation when no launch runs in it, and `busy` says what is left of those that did. `None` if nothing changes. One that is
-    /// queued again waits until all ends are answered, which would be taken for failures of what begins.
+    /// The allocation when no launch runs in it; `busy` is the state of its earlier launches. `None` if nothing changes. An allocation that
+    /// is queued again waits until all ends are processed. Otherwise they would count as failures of the next launches.
     pub(crate) fn settled(&self, busy: Option<Busy>, now: &NodesNow<'_>) -> Option<Self> {
         match (&self.state, busy) {
             (_, Some(Busy::Running)) => None,
@@ -297,8 +297,8 @@ impl Allocation {
         }
     }
 
-    /// An allocation that is being released, when no launch is left in it and something of one may be left on these of its nodes.
-    /// `None` if nothing changes, or it is not being released.
+    /// An allocation that is being released after no launch remains in it; processes of a launch may remain on its `unclean` nodes. `None`
+    /// if nothing changes, or if it is not being released.
     pub(crate) fn released(&self, unclean: &[String]) -> Option<Self> {
         if !matches!(self.state, AllocationState::Releasing { .. }) {
             return None;

@@ -1,15 +1,15 @@
-//! Batch jobs: scripts that run when an allocation begins, and with whose end it ends. Pure. The launch request of a script is in the
-//! store alone.
+//! Batch jobs: scripts that run when an allocation begins. The allocation ends with its script. This module is pure. Only the store holds
+//! the launch request of a script.
 
 use lattice_session::request::LaunchRequest;
 
-/// A batch job, as it is asked for.
+/// A requested batch job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BatchRequest {
     pub name: String,
-    /// The launch that its script is.
+    /// The launch that executes the script.
     pub launch: Box<LaunchRequest>,
-    /// Size of that in a message, in bytes.
+    /// Encoded size of the launch request, in bytes.
     pub bytes: u64,
 }
 
@@ -19,30 +19,30 @@ pub(crate) struct BatchJob {
     pub name: String,
     /// Size of its launch request, in bytes.
     pub bytes: u64,
-    /// The launch that its script is; `None` before it is started.
+    /// Id of the launch that executes the script; `None` before its start.
     pub launch: Option<String>,
-    /// The script has ended.
+    /// End of the script; `None` until it has ended.
     pub end: Option<BatchEnd>,
 }
 
 /// End of a script.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BatchEnd {
-    /// As a shell has it: 128 and the signal for one that was killed. `None` if it was not started, or its end is not known.
+    /// Exit code as in a shell: 128 plus the signal for a killed script. `None` if it was not started, or if its end is unknown.
     pub exit_code: Option<u32>,
-    /// The cause of a failure in words; empty if all went well.
+    /// The cause of a failure in words; empty on success.
     pub cause: String,
 }
 
 impl BatchRequest {
-    /// The job that it becomes.
+    /// The job for this request.
     pub(super) fn job(&self) -> BatchJob {
         BatchJob { name: self.name.clone(), bytes: self.bytes, launch: None, end: None }
     }
 }
 
 impl BatchJob {
-    /// The job whose script is this launch.
+    /// The job after its script was started as this launch.
     pub(crate) fn started(&self, launch: &str) -> Self {
         Self { launch: Some(launch.to_owned()), ..self.clone() }
     }
@@ -52,7 +52,7 @@ impl BatchJob {
         Self { launch: None, end: None, ..self.clone() }
     }
 
-    /// The job whose script has ended.
+    /// The job after its script has ended.
     pub(crate) fn ended(&self, end: BatchEnd) -> Self {
         Self { end: Some(end), ..self.clone() }
     }

@@ -1,4 +1,4 @@
-//! A request for an allocation becomes one: who may ask, which id it gets, and nodes that are ready and free.
+//! Turns a request into an allocation: checks the caller, and selects the id and nodes that are ready and free.
 
 use std::collections::HashSet;
 use std::num::NonZeroU64;
@@ -23,7 +23,7 @@ const BATCH_NAME_MAX: usize = 256;
 const BATCH_MAX: u64 = 1 << 20;
 /// The most bytes of all batch jobs of one user that have not been released.
 const BATCH_PER_USER: u64 = 64 << 20;
-/// The most bytes of the lists of nodes that the allocations of one user name: each can name all nodes of the largest cluster once.
+/// The most bytes of the node lists in the allocations of one user. Each user can name all nodes of the largest cluster once.
 const NAMED_PER_USER: usize = 16 << 20;
 /// The longest id that an administrator may choose.
 const ID_MAX: usize = 64;
@@ -34,7 +34,7 @@ pub(crate) struct AllocationSettings {
     pub creators: Creators,
     /// The most allocations of one user that have not been released; administrators may create more.
     pub per_user: usize,
-    /// Users below this number get none, root apart, of whom agents judge.
+    /// Users below this number get no allocation. Root is an exception: the agents decide about root.
     pub min_uid: u32,
 }
 
@@ -44,14 +44,14 @@ impl Default for AllocationSettings {
     }
 }
 
-/// Users who may create allocations.
+/// Users that may create allocations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Creators {
-    /// Every user, for itself.
+    /// Every user, for the same user.
     #[default]
     Users,
-    /// Administrators, for anybody.
+    /// Administrators, for any user.
     Admins,
 }
 
@@ -60,29 +60,29 @@ pub(crate) enum Creators {
 pub(crate) struct AllocationRequest {
     pub nodes: NodeChoice,
     pub requeue: RequeuePolicy,
-    /// The user that it is for; `None` for the caller.
+    /// The user of the allocation; `None` for the caller.
     pub uid: Option<u32>,
-    /// The id that it is to get; `None` for a new one.
+    /// The requested id; `None` for a new one.
     pub id: Option<String>,
     pub when_busy: WhenBusy,
-    /// Seconds that it may run; `None` for no limit.
+    /// Seconds for which it may run; `None` for no limit.
     pub time_limit: Option<NonZeroU64>,
-    /// The batch job that it is for.
+    /// The batch job of the allocation.
     pub batch: Option<BatchRequest>,
-    /// Certificate of the caller, in DER; empty for one who needed none.
+    /// Certificate of the caller, in DER; empty if none was required.
     pub certificate: Bytes,
 }
 
-/// Answer to a request whose nodes cannot be had now.
+/// Treatment of a request that cannot have its nodes now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WhenBusy {
-    /// It is refused.
+    /// The request is refused.
     Refuse,
-    /// It waits in the queue.
+    /// The request waits in the queue.
     Queue,
 }
 
-/// An allocation that cannot be had.
+/// Reason why a request for an allocation is refused.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PlanError {
     #[error("{name:?} cannot be a node's name")]
@@ -101,7 +101,7 @@ pub(crate) enum PlanError {
     #[error("node {node} belongs to allocation {owner}")]
     Taken { node: String, owner: String },
     #[error(
-        "the nodes are kept for allocation {head}, which has waited longer; wait in the queue as well, or say a time limit that ends \
+        "the nodes are kept for allocation {head}, which has waited longer; wait in the queue as well, or give a time limit that ends \
          before they are needed"
     )]
     Kept { head: String },
@@ -132,9 +132,9 @@ pub(crate) enum PlanError {
     Inside,
     #[error("only administrators may {what}")]
     AdminsOnly { what: &'static str },
-    #[error("say for which user the allocation is; an administrator's certificate names none")]
+    #[error("name the user of the allocation; an administrator's certificate names none")]
     ForWhom,
-    #[error("user {uid} is below {min_uid}, the first user who gets allocations here (min_uid)")]
+    #[error("user {uid} is below {min_uid}, the lowest user number with allocations here (min_uid)")]
     SystemUser { uid: u32, min_uid: u32 },
     #[error("allocation {id} exists already")]
     Exists { id: String },
@@ -146,7 +146,7 @@ pub(crate) enum PlanError {
     FullForUser { uid: u32, most: usize },
 }
 
-/// Numbers of nodes that nobody uses.
+/// Numbers of unused nodes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FreeNodes {
     free: usize,
@@ -158,14 +158,14 @@ fn nodes_were(number: u32) -> String {
     format!("{} {}", counted(number, "node"), if number == 1 { "was" } else { "were" })
 }
 
-/// The nodes that are missed in a count, if there are any.
+/// Text about the drained nodes that are missing in a count, if there are any.
 fn but_drained(drained: usize) -> String {
     if drained == 0 { String::new() } else { format!("; {} drained", count_is(drained)) }
 }
 
 impl Allocations {
-    /// The allocation that `request` asks for, with `new_id` if it names no id: running, or in the queue if it may wait there. It is not
-    /// among the others yet.
+    /// The allocation for `request`: running, or in the queue if it may wait there. Its id is `new_id` if the request names none. The
+    /// allocation is not stored yet.
     ///
     /// # Errors
     /// See the variants of [`PlanError`].
@@ -208,7 +208,7 @@ impl Allocations {
         }
     }
 
-    /// Refuses names beyond what the lists of one user may take.
+    /// Refuses node lists beyond the limit of one user.
     fn check_named(&self, wanted: &NodeChoice, uid: u32) -> Result<(), PlanError> {
         let others = self.all.values().filter(|other| other.uid == uid).map(|other| other.wanted.bytes());
         let bytes = others.sum::<usize>() + wanted.bytes();
@@ -227,13 +227,13 @@ impl Allocations {
         if bytes > BATCH_PER_USER { Err(PlanError::BatchesOfUser { uid, bytes }) } else { Ok(()) }
     }
 
-    /// Nodes for an allocation that does not wait, if they are free and nobody who waits has to wait longer for it.
+    /// Nodes for an allocation that does not wait, if they are free and no queued allocation is delayed.
     fn nodes_at_once(&self, asked: &Allocation, now: &NodesNow<'_>) -> Result<Vec<String>, PlanError> {
         self.available(&asked.wanted, self.count_free(now), now)?;
         let mut table = self.timetable(now);
         let decisions = self.decisions(&mut table, now);
         let Decision::Begins(nodes) = table.decide(Wish::of(asked)) else {
-            // The nodes are free: the head of the queue keeps them, or who takes them now.
+            // The nodes are free, but belong to the head of the queue, or to an allocation that takes them now.
             let heads = |decision: &Decision| *decision == Decision::Heads;
             let begins = |decision: &Decision| matches!(decision, Decision::Begins(_));
             let found = |is: fn(&Decision) -> bool| decisions.iter().rev().find(|(_, decision)| is(decision));
@@ -272,7 +272,7 @@ impl Allocations {
         Ok(id)
     }
 
-    /// Counts the nodes that nobody uses.
+    /// Counts the unused nodes.
     pub(super) fn count_free(&self, now: &NodesNow<'_>) -> FreeNodes {
         let is_free = |node: &&String| self.is_free(node, now).is_ok();
         FreeNodes {
@@ -286,7 +286,7 @@ impl Allocations {
         self.is_free(node, now)
     }
 
-    /// Fails if a node cannot be used, as far as that does not depend on its agent.
+    /// Fails if a node cannot be used, regardless of its agent.
     fn is_free(&self, node: &str, now: &NodesNow<'_>) -> Result<(), PlanError> {
         match self.owners.get(node) {
             Some(owner) => Err(PlanError::Taken { node: node.to_owned(), owner: owner.clone() }),
@@ -314,7 +314,7 @@ fn check_names(wanted: &NodeChoice) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Refuses what could not be had if all nodes were up and free.
+/// Refuses a request that would fail even if all nodes were up and free.
 fn possible(wanted: &NodeChoice, now: &NodesNow<'_>) -> Result<(), PlanError> {
     match wanted {
         NodeChoice::Any(number) => {
@@ -330,7 +330,7 @@ fn possible(wanted: &NodeChoice, now: &NodesNow<'_>) -> Result<(), PlanError> {
     }
 }
 
-/// The user of an allocation, and whether an administrator asks for it.
+/// The user of an allocation, and whether an administrator requests it.
 fn user(request: &AllocationRequest, caller: &Caller, settings: &AllocationSettings) -> Result<(u32, bool), PlanError> {
     let (uid, is_admin) = match caller {
         Caller::Admin(own) => (request.uid.or(*own).ok_or(PlanError::ForWhom)?, true),
@@ -344,7 +344,7 @@ fn user(request: &AllocationRequest, caller: &Caller, settings: &AllocationSetti
     if request.id.is_some() && !is_admin {
         return Err(PlanError::AdminsOnly { what: "choose an allocation's id" });
     }
-    // An administrator may be the server's own user, whoever runs it.
+    // An administrator can be the user that runs the server, even a system user.
     if uid != 0 && uid < settings.min_uid && *caller != Caller::Admin(Some(uid)) {
         return Err(PlanError::SystemUser { uid, min_uid: settings.min_uid });
     }

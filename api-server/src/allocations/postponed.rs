@@ -1,28 +1,28 @@
-//! Batch jobs whose script could not be started for a reason that may pass, and nodes that took no part of one. Pure; the time is
-//! handed in, in seconds since 1970.
+//! Batch jobs that could not start their script for a temporary reason, and nodes that took no part in a launch. Pure; times are passed in,
+//! in seconds since 1970.
 //!
 //! ```text
 //! begins ──not started──> waits for a pause, each time twice as long ──> begins on other nodes ...
 //!                          └── after ATTEMPTS_MAX attempts the job has ended
 //! ```
-//! The server that comes after this one knows nothing of it, and tries each job at once.
+//! The next server has none of this state, and tries each job at once.
 
 use std::collections::HashMap;
 
-/// The most attempts to start a script; with the pauses between them they take more than three hours.
+/// The most attempts to start a script. With the pauses between them they take more than three hours.
 pub(crate) const ATTEMPTS_MAX: u32 = 30;
-/// Pause after a failed attempt, in seconds: first, and at most, each time twice as long.
+/// Pauses after failed attempts, in seconds: the first one, and the longest one. Each pause is twice as long as the previous one.
 const PAUSE_FIRST: u64 = 2;
 const PAUSE_MAX: u64 = 600;
-/// Time for which a node is not used that took no part of a launch, in seconds, unless its agent registers anew.
+/// Seconds for which a node is not used after it took no part in a launch, unless its agent registers again.
 const AVOIDED_FOR: u64 = 30;
 
-/// What is not tried again yet.
+/// Batch jobs and nodes that are not tried again yet.
 #[derive(Debug, Default)]
 pub(crate) struct Postponed {
     /// By the id of the allocation.
     jobs: HashMap<String, Attempts>,
-    /// By node, the time from which on it is used again.
+    /// By node, the time from which it is used again.
     nodes: HashMap<String, u64>,
 }
 
@@ -30,12 +30,12 @@ pub(crate) struct Postponed {
 #[derive(Clone, Copy, Debug)]
 struct Attempts {
     number: u32,
-    /// Time of the next one.
+    /// Time of the next attempt.
     next: u64,
 }
 
 impl Postponed {
-    /// The script of a job could not be started. False if it is not tried again.
+    /// Records that the script of a job could not be started. Returns false if there is no further attempt.
     pub(crate) fn postpone(&mut self, id: &str, now: u64) -> bool {
         let number = self.jobs.get(id).map_or(0, |attempts| attempts.number) + 1;
         if number >= ATTEMPTS_MAX {
@@ -47,28 +47,28 @@ impl Postponed {
         true
     }
 
-    /// Returns true if a job is not to be tried again yet.
+    /// Returns true if the next attempt of a job is not due yet.
     pub(crate) fn waits(&self, id: &str, now: u64) -> bool {
         self.jobs.get(id).is_some_and(|attempts| now < attempts.next)
     }
 
-    /// The script of a job runs, or the job is over.
+    /// Removes a job, because its script runs or the job is over.
     pub(crate) fn forget(&mut self, id: &str) {
         self.jobs.remove(id);
     }
 
-    /// A node took no part of a launch: it could not be reached, or was busy.
+    /// Records that a node took no part in a launch: it could not be reached, or was busy.
     pub(crate) fn avoid(&mut self, node: &str, now: u64) {
         self.nodes.retain(|_, until| now < *until);
         self.nodes.insert(node.to_owned(), now.saturating_add(AVOIDED_FOR));
     }
 
-    /// The time from which on a node is used again; `None` for now.
+    /// The time from which a node is used again; `None` if it can be used now.
     pub(crate) fn avoided_until(&self, node: &str, now: u64) -> Option<u64> {
         self.nodes.get(node).copied().filter(|&until| now < until)
     }
 
-    /// The agent of a node has registered.
+    /// Permits the use of a node again after its agent has registered.
     pub(crate) fn node_is_there(&mut self, node: &str) {
         self.nodes.remove(node);
     }

@@ -1,13 +1,13 @@
-//! The queue of allocations that wait for nodes: first come, first served, with EASY backfill. Pure; the time is handed in.
+//! The queue of allocations that wait for nodes: first come, first served, with EASY backfill. Pure; the time is passed in.
 //!
 //! ```text
 //! in the order of their turns:    fits ──> begins        the first that does not fit: the head, which gets a reservation
-//!                                                        each one behind it: begins if it cannot delay the head
+//!                                                        each one after it: begins if it cannot delay the head
 //! ```
-//! The head's reservation is the earliest time at which enough nodes are free if everybody who runs takes all of his time, and nodes
-//! for it. Who comes behind begins on nodes that are free now, if he ends before that time, or leaves the head's nodes alone. Where
-//! somebody has no time limit, that time is unknown; then whoever has a limit begins, and nobody without one gets a node of the head's.
-//! Who wants nodes that are not ready waits for them, and holds nobody up; but nodes whose agent is about to come back count.
+//! The head's reservation holds nodes, and the earliest time at which they are free if every running allocation uses its whole time limit.
+//! A later request begins on free nodes if it ends before that time, or if it does not use the head's nodes. If a running allocation has no
+//! time limit, that time is unknown. Then requests with a limit begin, and requests without a limit get none of the head's nodes. A request
+//! for nodes that are not ready waits without delaying other requests. Nodes with an agent that is about to return count as ready.
 
 #[cfg(test)]
 mod properties;
@@ -18,16 +18,16 @@ use std::num::NonZeroU32;
 /// Choice of the nodes of an allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NodeChoice {
-    /// Exactly these, in this order.
+    /// Exactly these nodes, in this order.
     These(Vec<String>),
-    /// So many of those that are ready and free.
+    /// This number of ready and free nodes.
     Any(NonZeroU32),
 }
 
 impl NodeChoice {
-    /// The bytes that it takes in memory, about.
+    /// Approximate size in memory, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        /// What a name takes beside its characters.
+        /// Bytes that a name takes in addition to its characters.
         const NAME: usize = 56;
         match self {
             Self::These(nodes) => nodes.iter().map(|node| node.len() + NAME).sum(),
@@ -36,51 +36,51 @@ impl NodeChoice {
     }
 }
 
-/// Time at which a node can be had, in seconds; in this order.
+/// Time at which a node becomes free, in seconds. The variants are in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FreeAt {
     Now,
-    /// Then at the latest.
+    /// At this time at the latest.
     At(u64),
-    /// Nobody knows: it is used without a limit.
+    /// At an unknown time: the node is used without a limit.
     Unknown,
 }
 
-/// A request for nodes, as the queue looks at it.
+/// A request for nodes, as the queue considers it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wish<'a> {
     pub nodes: &'a NodeChoice,
-    /// Seconds that it takes at most; `None` for no limit.
+    /// Seconds for which it runs at most; `None` for no limit.
     pub limit: Option<u64>,
 }
 
 /// Outcome for one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// It begins now, on these nodes.
+    /// The request begins now, on these nodes.
     Begins(Vec<String>),
-    /// It is the head of the queue: its nodes are not free.
+    /// The request is the head of the queue: its nodes are not free.
     Heads,
-    /// It waits behind the head.
+    /// The request waits after the head.
     Waits,
-    /// It waits for nodes that are not ready.
+    /// The request waits for nodes that are not ready.
     Lacks,
 }
 
-/// Nodes that are ready with the times at which they are free, and what is reserved of them. Requests are handed in in their order.
+/// Ready nodes with the times at which they become free, and the reservation. Requests must be passed in the order of their turns.
 #[derive(Debug)]
 pub(crate) struct Timetable {
     now: u64,
     free_at: BTreeMap<String, FreeAt>,
-    /// Those that are free now.
+    /// The nodes that are free now.
     free: BTreeSet<String>,
     head: Option<Reservation>,
 }
 
-/// Nodes that the head of the queue gets.
+/// Nodes that are reserved for the head of the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reservation {
-    /// Time at which they are free at the latest, in seconds; `None` if nobody knows.
+    /// Time at which they are free at the latest, in seconds; `None` if it is unknown.
     pub at: Option<u64>,
     pub nodes: BTreeSet<String>,
 }
@@ -98,7 +98,7 @@ impl Timetable {
         self.head.as_ref()
     }
 
-    /// Decides on the next request in the queue, and takes its nodes if it begins.
+    /// Decides on the next request in the queue. A request that begins takes its nodes.
     pub(crate) fn decide(&mut self, wish: Wish<'_>) -> Decision {
         if !self.has(wish.nodes) {
             return Decision::Lacks;
@@ -138,7 +138,7 @@ impl Timetable {
                 let number = number.get() as usize;
                 let (reserved, others): (Vec<&String>, Vec<&String>) =
                     self.free.iter().filter(|node| may_use(node)).partition(|node| self.is_reserved(node));
-                // Who is through in time takes the head's nodes: others are left to those who are not.
+                // A request that ends in time takes the head's nodes, and leaves other nodes to requests that do not.
                 let mut nodes: Vec<String> = reserved.into_iter().chain(others).take(number).cloned().collect();
                 nodes.sort_unstable();
                 (nodes.len() == number).then_some(nodes)
@@ -150,7 +150,7 @@ impl Timetable {
         self.head.as_ref().is_some_and(|head| head.nodes.contains(node))
     }
 
-    /// Returns true if a request with this limit that begins now is through when the head begins.
+    /// Returns true if a request with this limit that begins now ends by the time the head begins.
     fn ends_in_time(&self, limit: Option<u64>) -> bool {
         match (&self.head, limit) {
             (None, _) | (Some(Reservation { at: None, .. }), Some(_)) => true,
@@ -159,7 +159,7 @@ impl Timetable {
         }
     }
 
-    /// The earliest nodes for a request that does not fit now.
+    /// The reservation with the earliest nodes for a request that does not fit now.
     fn reservation(&self, wanted: &NodeChoice) -> Reservation {
         let known = |at: FreeAt| match at {
             FreeAt::Now => Some(self.now),
@@ -178,7 +178,8 @@ impl Timetable {
                 by_time.sort_unstable();
                 let at = by_time.get(number - 1).and_then(|&(at, _)| known(at));
                 if let Some(at) = at {
-                    // Any of those that are free by then will do: the later ones, so that more of the others can be used until then.
+                    // All nodes that are free by then suffice. The latest ones are taken, so that more of the earlier ones can be used
+                    // until then.
                     by_time.retain(|&(free, _)| known(free).is_some_and(|free| free <= at));
                     by_time.reverse();
                 }
@@ -202,7 +203,7 @@ mod tests {
         NodeChoice::These(hostlist::expand(list).unwrap())
     }
 
-    /// Nodes n0, n1, ... that are free after so many seconds; `None` for never.
+    /// Nodes n0, n1, ... that become free after these seconds; `None` for never.
     fn timetable(after: &[Option<u64>]) -> Timetable {
         let free_at = |after: &Option<u64>| match after {
             Some(0) => FreeAt::Now,
@@ -244,7 +245,7 @@ mod tests {
     fn who_needs_none_of_the_heads_nodes_may_begin_before_it() {
         let table = [Some(0), Some(0), Some(60)];
         check(&table, &[(any(3), None), (any(1), None)], &["heads", "waits"]);
-        // At 60 there are three, of which the head takes two: one is to spare.
+        // At 60 three nodes are free, of which the head takes two: one is spare.
         let table = [Some(0), Some(60), Some(60)];
         check(&table, &[(any(2), None), (any(1), None), (any(1), None)], &["heads", "n0", "waits"]);
         check(&table, &[(these("n[0-1]"), None), (any(1), None)], &["heads", "waits"]);
@@ -253,7 +254,7 @@ mod tests {
 
     #[test]
     fn who_is_through_in_time_leaves_the_other_nodes_to_those_who_are_not() {
-        // The head takes n0 and n1 at 60; n2 and n3 are to spare.
+        // The head takes n0 and n1 at 60; n2 and n3 are spare.
         let table = [Some(0), Some(60), Some(0), Some(0)];
         let queue = [(these("n[0-1]"), None), (any(1), Some(10)), (any(2), None)];
         check(&table, &queue, &["heads", "n0", "n[2-3]"]);

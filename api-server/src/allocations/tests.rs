@@ -16,7 +16,7 @@ use super::*;
 use crate::nodes::Unready;
 use crate::nodes::tests::{drain, registry};
 
-/// The time of everything here.
+/// The time in all of these tests.
 const NOW: u64 = 1_700_000_000;
 
 /// These nodes, none of which is unclean.
@@ -43,7 +43,7 @@ fn on(nodes: &str) -> AllocationRequest {
     asking(NodeChoice::These(hostlist::expand(nodes).unwrap()))
 }
 
-/// A request for so many nodes.
+/// A request for this number of nodes.
 fn any(number: u32) -> AllocationRequest {
     asking(NodeChoice::Any(NonZeroU32::new(number).unwrap()))
 }
@@ -100,7 +100,7 @@ async fn an_allocation_that_was_queued_again_runs_when_its_nodes_are_ready() {
     assert_eq!(pending.begun(&both, NOW).unwrap().state, AllocationState::Running);
 }
 
-/// By name or by number, one rule: nodes that are up, free and not drained.
+/// One rule applies to requests by name and by number: nodes must be up, free and not drained.
 #[tokio::test]
 async fn nodes_that_are_not_ready_are_refused_and_may_be_asked_for_again() {
     let all = Allocations::default();
@@ -167,7 +167,7 @@ fn failed(reason: &str) -> AllocationState {
     AllocationState::Failed { reason: reason.to_owned() }
 }
 
-/// One of each state.
+/// One example of each state.
 fn all_states() -> [AllocationState; 6] {
     let just_releasing = AllocationState::Releasing { reason: None };
     let released = AllocationState::Released;
@@ -293,7 +293,7 @@ fn agents_and_the_server_itself_use_no_allocation() {
     }
 }
 
-/// Everything that a request can be refused for, in the order in which it is looked at.
+/// All reasons to refuse a request, in the order of the checks.
 #[tokio::test]
 async fn requests_that_cannot_be_granted_are_refused_with_a_reason() {
     let taken = Allocation { nodes: vec!["a2".to_owned()], ..allocation(AllocationState::Running) };
@@ -322,7 +322,7 @@ async fn requests_that_cannot_be_granted_are_refused_with_a_reason() {
     }
 }
 
-/// Of root agents judge, each for its node.
+/// Each agent decides about root for its own node.
 #[tokio::test]
 async fn accounts_of_the_system_get_no_allocation() {
     let up = registry(&["a0"]);

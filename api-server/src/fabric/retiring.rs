@@ -1,4 +1,4 @@
-//! The question to an agent whether anything is left of a VNI on its node.
+//! The request to an agent to confirm that nothing of a VNI is left on its node.
 
 use lattice_session::timeouts::RETIRE_ANSWER;
 use pmi_transport::connect::{AgentChannels, reason};
@@ -8,10 +8,10 @@ use tokio::time::timeout;
 
 use crate::launch::fan_out::Recipient;
 
-/// Has a node give up a VNI.
+/// Asks a node to give up a VNI.
 ///
 /// # Errors
-/// Why it has not confirmed that nothing of the VNI is left, in words.
+/// Returns the reason why the node has not confirmed that nothing of the VNI is left.
 pub(super) async fn retire(channels: &AgentChannels, node: &Recipient, vni: u32) -> Result<(), String> {
     let channel = channels.to(&node.name, &node.address).map_err(|error| pmi_transport::error_chain::chain(&error))?;
     let answer =

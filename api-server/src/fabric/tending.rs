@@ -1,5 +1,5 @@
-//! Giving back, for as long as the server runs: what is due is done at the manager, nodes are asked until nothing is left on
-//! them, and now and then the manager's list is compared with the journal. What fails is tried again, less and less often.
+//! Return of credentials while the server runs. Due work is done at the manager, and nodes are asked until nothing is left on them. At
+//! intervals the manager's list is compared with the journal. Failed work is tried again at growing intervals.
 
 use pmi_transport::task;
 use std::collections::BTreeSet;
@@ -16,17 +16,17 @@ use crate::allocations::{Allocation, AllocationState};
 use crate::launch::fan_out::Recipient;
 use crate::server::Server;
 
-/// Time that the manager may take for all that is due.
+/// Time that the manager may take for all due work.
 const SETTLE_WITHIN: Duration = Duration::from_secs(10);
 /// Number of nodes that are asked at once.
 pub(crate) const AT_ONCE: usize = 64;
-/// From one try to the next, while something is left.
+/// Pauses between attempts while work is left: the first one, and the longest one.
 const PAUSE_FIRST: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(15);
-/// Interval at which the manager's list is looked at, from the start of the server on.
+/// Interval at which the manager's list is read, from the start of the server on.
 const REAP_EVERY: Duration = Duration::from_secs(300);
 
-/// Tends the fabric of a cluster, for ever.
+/// Tends the fabric of a cluster indefinitely.
 pub(crate) async fn tend(server: Arc<Server>, fabric: Arc<Fabric>) {
     fetch_keys(&server, &fabric).await;
     let mut pause = PAUSE_FIRST;
@@ -49,16 +49,16 @@ pub(crate) async fn tend(server: Arc<Server>, fabric: Arc<Fabric>) {
     }
 }
 
-/// After a restart, keys are known to nobody here: they are fetched again before a launch needs them.
+/// Fetches the keys of running allocations before a launch needs them: after a restart the server holds none.
 async fn fetch_keys(server: &Server, fabric: &Arc<Fabric>) {
     let all = server.allocations.lock().await;
     let running = |allocation: &&Allocation| allocation.state == AllocationState::Running;
     all.iter().filter(running).for_each(|allocation| drop(fabric.ask(allocation)));
 }
 
-/// Releases what belongs to allocations that have ended, also those that ended before a crash, or failed.
+/// Releases the credentials of allocations that have ended, including allocations that ended before a crash, or failed.
 async fn release_ended(server: &Server, fabric: &Arc<Fabric>) {
-    // In this order: what is asked for later than the views are looked at is not missing among the live ones.
+    // The views are read first. Otherwise an allocation that begins in between would be missing among the live ones.
     let views = fabric.grants.views();
     let live = live(server).await;
     let current = views.into_iter().filter(|view| matches!(view.state, "held" | "creating"));
@@ -82,14 +82,14 @@ async fn live(server: &Server) -> BTreeSet<String> {
     live
 }
 
-/// Does at the manager and at the nodes what is due; returns what could not be done.
+/// Does the due work at the manager and at the nodes; returns the failures.
 pub(crate) async fn give_back(server: &Server, fabric: &Arc<Fabric>) -> Vec<String> {
     let deadline = std::time::Instant::now() + SETTLE_WITHIN;
-    // Nodes need not wait for a manager that does not answer.
+    // Nodes do not wait for a manager that does not answer.
     let (errors, mut problems) =
         tokio::join!(fabric.blocking(move |grants| grants.settle(deadline)), confirm_all(server, fabric));
     problems.extend(errors.iter().map(ToString::to_string));
-    // Some managers are asked to delete after the nodes have confirmed.
+    // Some managers delete only after the nodes have confirmed.
     let errors = fabric.blocking(move |grants| grants.settle(deadline)).await;
     problems
         .extend(errors.iter().map(ToString::to_string).filter(|error| !problems.contains(error)).collect::<Vec<_>>());
@@ -104,7 +104,7 @@ async fn confirm_all(server: &Server, fabric: &Arc<Fabric>) -> Vec<String> {
     problems
 }
 
-/// Asks the nodes that have not confirmed; returns why they still have not.
+/// Asks the nodes that have not confirmed; returns the reasons of nodes that still have not.
 async fn confirm(server: &Server, fabric: &Arc<Fabric>, awaited: Awaited) -> Vec<String> {
     let Awaited { name, vni, nodes } = awaited;
     let (mut asked, mut clear, mut problems) = (JoinSet::new(), Vec::new(), Vec::new());
@@ -128,7 +128,7 @@ async fn confirm(server: &Server, fabric: &Arc<Fabric>, awaited: Awaited) -> Vec
         match asked.join_next().await {
             Some(Ok((node, Ok(())))) => clear.push(node),
             Some(Ok((node, Err(why)))) => problems.push(format!("VNI {vni} of {name}: node {node}: {why}")),
-            // It neither panics nor is cancelled.
+            // The task neither panics nor is cancelled.
             Some(Err(_)) => {}
             None => break,
         }
@@ -141,7 +141,7 @@ async fn confirm(server: &Server, fabric: &Arc<Fabric>, awaited: Awaited) -> Vec
     problems
 }
 
-/// Deletes what only the manager knows.
+/// Deletes services that only the manager lists.
 async fn reap(fabric: &Arc<Fabric>) {
     let deadline = std::time::Instant::now() + SETTLE_WITHIN;
     match fabric.blocking(move |grants| grants.reap(deadline)).await {

@@ -16,9 +16,9 @@ use crate::wire::node::{decode_event, encode_event};
 /// Number of nodes of the launch.
 const NODES: u32 = 3;
 
-/// Whatever nodes report, in whatever order: the launch goes on or ends, and its events are numbered without a gap.
+/// For all reports of nodes in any order, the launch continues or ends, and its events are numbered without a gap.
 ///
-/// The bytes are pieces of a length (two bytes, little-endian), a node (one byte), and a `NodeEvent` of that length.
+/// The bytes are pieces. Each consists of a length (two bytes, little-endian), a node (one byte), and a `NodeEvent` of that length.
 pub fn node_reports(mut data: &[u8]) {
     let now = Instant::now();
     let mut machine = Machine::new(facts(), 1, now);
@@ -33,7 +33,7 @@ pub fn node_reports(mut data: &[u8]) {
         let sequence = message.sequence;
         let event = decode_event(message);
         if let Some(event) = &event {
-            // An event that is passed on can be read by whoever gets it; an ending that nobody understands is not passed on.
+            // A forwarded event must be readable for its receiver. An ending of an unknown kind is not forwarded.
             if !matches!(event, NodeEvent::UnknownEnding) {
                 let passed_on = encode_event(event);
                 assert_eq!(decode_event(passed_on.clone()).map(|event| encode_event(&event)), Some(passed_on));

@@ -1,7 +1,7 @@
-//! Inventories over a restart of the API server. A change is handed out to be written down, and what an earlier server kept is checked as it is
-//! read: a node that cannot tell now, for it is switched off, is known as it was last.
+//! Inventories across a restart of the API server. Changes are returned to the caller, which writes them. Records of an earlier server are
+//! checked when they are loaded. A node that cannot report, for example because it is switched off, keeps its last inventory.
 //!
-//! A record counts until its node tells again, which it does after each registration, so at the latest when it has booted.
+//! A record is valid until its node reports again. A node reports after each registration, so at the latest after its next boot.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -13,10 +13,10 @@ use prost::Message;
 use super::{Inventories, Kind, Telling, Told};
 use crate::nodes::NODES_MAX;
 
-/// Days for which a node is known that does not tell.
+/// Days for which a node that does not report stays known.
 const KEPT_DAYS: u64 = 30;
 
-/// The most records of nodes that are handed out at a time: a transaction of a megabyte or so.
+/// The most records of nodes that are returned at a time: a transaction of about a megabyte.
 const NODES_AT_ONCE: usize = 4096;
 
 /// Record of a node.
@@ -29,15 +29,15 @@ struct NodeRecord {
     devices: Bytes,
     #[prost(string, repeated, tag = "3")]
     trouble: Vec<String>,
-    /// The day on which it was written, counted from 1970.
+    /// The day of its writing, counted from 1970.
     #[prost(uint64, tag = "4")]
     day: u64,
-    /// CPUs that ranks may use, as a list; empty for all that are online.
+    /// CPUs that ranks may use, as a list; empty for all online CPUs.
     #[prost(string, tag = "5")]
     usable_cpus: String,
 }
 
-/// Records as the store has them, which may be damaged.
+/// Records from the store, which may be damaged.
 #[derive(Debug, Default)]
 pub(crate) struct KeptInventories {
     /// By the names of nodes.
@@ -46,14 +46,14 @@ pub(crate) struct KeptInventories {
     pub kinds: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Records to be written; without one, that of the key is to be removed.
+/// Records to write; `None` removes the record of the key.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct InventoryChanges {
     pub nodes: Vec<(String, Option<Vec<u8>>)>,
     pub kinds: Vec<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
-/// Keys of records that may be other ones than those of the store.
+/// Keys of records that may differ from the store.
 #[derive(Debug, Default)]
 pub(super) struct Unkept {
     pub(super) nodes: BTreeSet<String>,
@@ -73,7 +73,7 @@ impl Damage {
         self.first.get_or_insert_with(reason);
     }
 
-    /// The one line about all of them; `None` if there are none.
+    /// One line about all of them; `None` if there are none.
     fn line(self) -> Option<String> {
         let (count, first) = (self.count, self.first?);
         Some(format!(
@@ -83,7 +83,7 @@ impl Damage {
 }
 
 impl Inventories {
-    /// Takes up what an earlier server kept, before any node tells. Returns a warning if some of it is damaged.
+    /// Loads the records of an earlier server, before any node reports. Returns a warning if some are damaged.
     pub(crate) fn take_up(&mut self, kept: KeptInventories, today: u64) -> Option<String> {
         let mut damage = Damage::default();
         for (signature, template) in kept.kinds {
@@ -121,7 +121,7 @@ impl Inventories {
         Ok(())
     }
 
-    /// Forgets the kinds that no node is of.
+    /// Removes the kinds without nodes.
     pub(super) fn forget_unused_kinds(&mut self) {
         let used: HashSet<Signature> = self.nodes.values().map(|told| told.signature).collect();
         let unkept = &mut self.unkept.kinds;
@@ -134,8 +134,7 @@ impl Inventories {
         });
     }
 
-    /// Records that are to be written today, some of them if there are very many; `None` if there are none. Those that cannot be written are
-    /// told anew to the next server.
+    /// Records to write today, limited in number; `None` if there are none. If the write fails, the nodes report again to the next server.
     pub(crate) fn take_changes(&mut self, today: u64) -> Option<InventoryChanges> {
         let mut changes = InventoryChanges::default();
         for _ in 0..NODES_AT_ONCE {
@@ -214,7 +213,7 @@ mod tests {
         kinds.into_iter().map(|KindOfNodes { nodes, template, .. }| (nodes, template.is_some())).collect()
     }
 
-    /// What the store has after these changes.
+    /// Contents of the store after these changes.
     fn written(changes: InventoryChanges) -> KeptInventories {
         KeptInventories {
             nodes: changes.nodes.into_iter().filter_map(|(node, record)| Some((node, record?))).collect(),
@@ -222,7 +221,7 @@ mod tests {
         }
     }
 
-    /// Two nodes of one kind and one of another, as they are written down.
+    /// Records of two nodes of one kind and one node of another.
     fn kept() -> KeptInventories {
         let mut inventories = Inventories::default();
         let [one, other] = ["x86_64", "aarch64"].map(template);
@@ -241,16 +240,16 @@ mod tests {
         assert_eq!(known(&next), [("n3".to_owned(), true), ("n[1-2]".to_owned(), true)]);
         assert_eq!(next.limited(), [("n2".to_owned(), "0,2".parse().unwrap())]);
         assert_eq!(next.take_changes(TODAY), None);
-        // A node that is as it was is not asked, and costs a record a day.
+        // An unchanged node is not asked for its template, and causes one record a day.
         assert_eq!(tell(&mut next, "n1", &template("x86_64")), Answer::Enough);
         assert_eq!(next.take_changes(TODAY), None);
         tell(&mut next, "n1", &template("x86_64"));
         assert_eq!(next.take_changes(TODAY + 1).unwrap().nodes.len(), 1);
-        // One that is another one than before its boot is what it tells.
+        // A node that differs from its record after a boot is known by its report.
         assert_eq!(tell(&mut next, "n3", &template("x86_64")), Answer::Enough);
         assert_eq!(known(&next), [("n[1-3]".to_owned(), true)]);
         assert_eq!(next.take_changes(TODAY).unwrap().nodes.len(), 1);
-        // Its agent may use all CPUs now.
+        // The agent may use all CPUs in this report.
         assert_eq!(tell(&mut next, "n2", &template("x86_64")), Answer::Enough);
         assert_eq!((next.limited(), next.take_changes(TODAY).unwrap().nodes.len()), (Vec::new(), 1));
     }

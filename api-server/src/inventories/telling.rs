@@ -1,35 +1,35 @@
-//! What a node tells of itself: checked as it comes, and as it is kept.
+//! Reports of nodes about themselves: the checks on arrival, and the stored form.
 
 use bytes::Bytes;
 use lattice_inventory::{CpuSet, CpuSetParseError, Devices, Signature, Template};
 
-/// The most memory of a node: more than any processor can address, and few enough to be counted in bytes.
+/// The most memory of a node, in GiB: more than any processor can address, and small enough to be counted in bytes.
 const MEMORY_GIB_MAX: u64 = 1 << 33;
 
 /// The longest template and the longest list of addresses, in bytes.
 pub(super) const TEMPLATE_MAX: usize = 1 << 20;
 pub(super) const DEVICES_MAX: usize = 64 << 10;
 
-/// The most CPUs of a node. Linux has 8,192 at most; a set of more can be written in a few bytes.
+/// The most CPUs of a node. Linux supports at most 8,192. A set of more CPUs can be written in a few bytes.
 const CPUS_MAX: usize = 8192;
 
-/// The longest list of CPUs in bytes: more than every other one of those takes.
+/// The longest list of CPUs in bytes. A list of every second CPU is shorter.
 const USABLE_MAX: usize = 24 << 10;
 
-/// The most troubles of a node, and the longest one in bytes; more are left out.
+/// The most problems of a node, and the longest one in bytes. Further problems are left out.
 const TROUBLES_MAX: usize = 16;
 const TROUBLE_MAX: usize = 512;
 
-/// Message of one node, as it is kept.
+/// Report of one node, as stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Told {
     pub(super) signature: Signature,
-    /// In JSON, which takes a fraction of the memory.
+    /// JSON takes a fraction of the memory of the parsed form.
     pub(super) devices: Bytes,
     pub(super) trouble: Vec<String>,
-    /// CPUs that ranks may use; `None` for all that are online.
+    /// CPUs that ranks may use; `None` for all online CPUs.
     pub(super) usable: Option<CpuSet>,
-    /// The day of its record in the store, counted from 1970; `None` if that is another one or there is none.
+    /// The day of its record in the store, counted from 1970; `None` if the record differs or does not exist.
     pub(super) kept: Option<u64>,
 }
 
@@ -40,19 +40,19 @@ impl Told {
     }
 }
 
-/// Message of a node, as it came.
+/// Report of a node, as received.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Telling {
     pub signature: Bytes,
     pub devices: Bytes,
     pub trouble: Vec<String>,
-    /// Empty unless it was asked for.
+    /// Empty unless it was requested.
     pub template: Bytes,
-    /// As a list; empty for all that are online.
+    /// As a list; empty for all online CPUs.
     pub usable_cpus: String,
 }
 
-/// A message that is refused.
+/// Reason to refuse a report.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TellingError {
     #[error("a signature of {length} bytes; it has {}", Signature::LEN)]
@@ -67,12 +67,12 @@ pub(crate) enum TellingError {
     Cpus(#[from] CpuSetParseError),
     #[error("a template of more than {MEMORY_GIB_MAX} GiB of memory")]
     TooMuchMemory,
-    #[error("the template has the signature {seen}, and {told} was told")]
+    #[error("the template has the signature {seen}, and {told} was sent")]
     OtherTemplate { told: Signature, seen: Signature },
 }
 
 impl Telling {
-    /// Checks the message, which for a template takes milliseconds.
+    /// Checks the report, which takes milliseconds for a template.
     pub(super) fn check(self) -> Result<(Told, Option<Template>), TellingError> {
         let Self { signature, devices, mut trouble, template, usable_cpus } = self;
         let length = signature.len();
@@ -80,7 +80,7 @@ impl Telling {
         let _: Devices = read("addresses", within("addresses", &devices, DEVICES_MAX)?)?;
         trouble.truncate(TROUBLES_MAX);
         trouble.iter_mut().for_each(|text| text.truncate(text.floor_char_boundary(TROUBLE_MAX)));
-        // A copy, for these bytes may be a part of a message that is much longer.
+        // A copy, because these bytes may be part of a message that is much longer.
         let devices = Bytes::copy_from_slice(&devices);
         let told = Told { signature, devices, trouble, usable: usable(&usable_cpus)?, kept: None };
         if template.is_empty() {
@@ -99,7 +99,7 @@ impl Telling {
     }
 }
 
-/// The CPUs of a list that is not empty.
+/// The CPUs of a list; `None` if the list is empty.
 fn usable(list: &str) -> Result<Option<CpuSet>, TellingError> {
     within(USABLE, list.as_bytes(), USABLE_MAX)?;
     let cpus: CpuSet = list.parse()?;

@@ -14,7 +14,7 @@ fn telling(template: &Template) -> Telling {
     Telling { signature: template.signature().0.to_vec().into(), devices: "{}".into(), ..Telling::default() }
 }
 
-/// The kinds of nodes that nobody else knows.
+/// All kinds, when no node is of unknown kind.
 fn told(inventories: &Inventories) -> Vec<KindOfNodes> {
     inventories.kinds(&BTreeSet::new(), &Template::default())
 }
@@ -44,7 +44,7 @@ fn another_node_is_asked_when_the_first_does_not_answer() {
     let kind = template("x86_64");
     assert_eq!(inventories.tell("n1", telling(&kind), now).unwrap().answer, Answer::WantTemplate);
     let half = ANSWER_TIME / 2;
-    // It is told when to come again: it would never be asked otherwise.
+    // The answer includes the time of the next report. Otherwise the node would never be asked.
     let answer = inventories.tell("n2", telling(&kind), now + half).unwrap().answer;
     assert_eq!(answer, Answer::AskedElsewhere(ANSWER_TIME - half));
     assert_eq!(inventories.tell("n2", telling(&kind), now + ANSWER_TIME).unwrap().answer, Answer::WantTemplate);
@@ -71,7 +71,7 @@ fn what_cannot_be_is_refused() {
     check(usable("0-8192"), "a list of usable CPUs of 8193 CPUs");
     check(usable(&"0,".repeat(12_289)), "a list of usable CPUs of 24578 bytes");
     check(usable("3-1"), "the CPUs that ranks may use cannot be read");
-    check(Telling { template: template("other").encode().into(), ..telling(&kind) }, "was told");
+    check(Telling { template: template("other").encode().into(), ..telling(&kind) }, "was sent");
     assert_eq!(told(&inventories), []);
 }
 
@@ -89,7 +89,7 @@ fn nodes_tell_the_cpus_that_they_leave_ranks() {
     };
     assert_eq!(limited(&inventories), ["n[1,3]: 1-2", "n2: 3,100"]);
     assert_eq!(["n0", "n1", "n2", "n9"].map(|node| inventories.usable_cpus(node)), [Some(4), Some(2), Some(1), None]);
-    // Its agent was started anew, with all CPUs.
+    // The agent restarted, with all CPUs.
     inventories.tell("n2", telling(&kind), now).unwrap();
     assert_eq!(limited(&inventories), ["n[1,3]: 1-2"]);
 }
@@ -105,7 +105,7 @@ fn kinds_of_no_node_make_room() {
     for number in 0..KINDS_MAX * 2 {
         assert!(tell("n", number) <= KINDS_MAX);
     }
-    // Kinds that there are nodes of are kept.
+    // Kinds with nodes are kept.
     for number in 0..=KINDS_MAX {
         assert!(tell(&format!("n{number}"), number) <= KINDS_MAX);
     }

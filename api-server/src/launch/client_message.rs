@@ -9,25 +9,25 @@ use super::entry::Entry;
 use super::event::StartProgress;
 use crate::wire::spec::ShownSpec;
 
-/// The way of messages to a client.
+/// Channel for messages to a client.
 pub(crate) type ClientSender = mpsc::Sender<Result<ClientMessage, StreamEnd>>;
 
 /// A message to one client.
 #[derive(Clone, Debug)]
 pub(crate) enum ClientMessage {
-    /// The launch as it was placed; the first message.
+    /// The specification of the placed launch. It is the first message.
     Spec(ShownSpec),
-    /// An event, as all who follow the launch are sent it.
+    /// An event, as it is sent to all clients of the launch.
     Event(Entry),
-    /// So many bytes more of input may be sent.
+    /// The client may send this many more bytes of input.
     InputCredit(u64),
     /// Progress of the launch's start.
     Start(StartProgress),
-    /// So many bytes of output were dropped just before the next event; `None` if their number is not known.
+    /// This many bytes of output were dropped directly before the next event; `None` if the number is unknown.
     DroppedOutput(Option<u64>),
 }
 
-/// Reason for which a client's stream ends before its launch does.
+/// Reason why a client's stream ends before its launch.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StreamEnd {
     #[error(transparent)]

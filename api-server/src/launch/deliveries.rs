@@ -1,5 +1,5 @@
-//! The tasks that carry a launch's events away: one for each client, and one that writes the spool. Which client may do what is the
-//! machine's matter ([`attachments`](super::attachments)).
+//! The tasks that read a launch's event log: one for each client, and one that writes the spool. The machine decides the rights of each
+//! client ([`attachments`](super::attachments)).
 
 use pmi_transport::task;
 use std::collections::BTreeMap;
@@ -18,31 +18,31 @@ use super::event_log::{EventLog, Start};
 use super::spool::{Spool, SpoolError};
 use crate::wire::spec::ShownSpec;
 
-/// Time for room on disk that is taken by what is being read at present, and the pause between two attempts to get it.
+/// Time to wait for disk space that is in use by readers, and the pause between two attempts to allocate it.
 const ROOM_WITHIN: Duration = Duration::from_secs(10);
 const ROOM_AGAIN: Duration = Duration::from_millis(100);
 
-/// Time for a client to be told why it is dismissed.
+/// Timeout for sending a client the reason why it is dismissed.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// All of these tasks; they end with it.
+/// All of these tasks. They are aborted when it is dropped.
 #[derive(Debug)]
 pub(super) struct Deliveries {
     log: Arc<EventLog>,
     clients: BTreeMap<u64, Client>,
-    /// One for each client; ends with the number of one that is gone.
+    /// One task for each client. It ends with the number of its client when the client has disconnected.
     tasks: JoinSet<u64>,
     spooling: Option<Spooling>,
 }
 
-/// A client that events are sent to.
+/// A client that receives events.
 #[derive(Debug)]
 struct Client {
     sender: ClientSender,
     task: AbortHandle,
 }
 
-/// The task that writes a launch's spool, and how far it has come.
+/// The task that writes a launch's spool, and its progress.
 #[derive(Debug)]
 struct Spooling {
     task: JoinSet<()>,
@@ -52,11 +52,11 @@ struct Spooling {
 /// An event of these tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeliveryEvent {
-    /// The client with this number is gone.
+    /// The client with this number has disconnected.
     Gone(u64),
-    /// Everything up to this event is on disk.
+    /// All events up to this one are on disk.
     Spooled(u64),
-    /// Nothing more is put on disk.
+    /// No more events are written to disk.
     SpoolFailed,
 }
 
@@ -67,7 +67,7 @@ impl Drop for Client {
 }
 
 impl Deliveries {
-    /// For the events of `log`, from number `first` on. With a spool, they are put on disk.
+    /// Starts the tasks for the events of `log`, from number `first` on. With a spool, one of them writes the events to disk.
     pub(super) fn new(first: u64, log: Arc<EventLog>, spool: Option<Arc<Spool>>) -> Self {
         let spooling = spool.map(|spool| {
             let (progress, written) = watch::channel(first - 1);
@@ -78,25 +78,26 @@ impl Deliveries {
         Self { log, clients: BTreeMap::new(), tasks: JoinSet::new(), spooling }
     }
 
-    /// Sends events to a client from now on.
+    /// Starts to send events to a client.
     pub(super) fn add(&mut self, number: u64, start: Start, spec: ShownSpec, sender: ClientSender) {
         self.log.join(number, start, spec);
         let task = self.tasks.spawn(task::boxed(delivery::deliver(Arc::clone(&self.log), number, sender.clone())));
         self.clients.insert(number, Client { sender, task });
     }
 
-    /// Ends a client's stream with the reason, if there is room for that.
+    /// Ends a client's stream, and sends it the reason if its channel has room.
     pub(super) fn dismiss(&mut self, number: u64, why: Dismissal) {
         tracing::info!(reason = %why, "a client is dismissed");
         self.log.leave(number);
         if let Some(client) = self.clients.remove(&number) {
             let sender = client.sender.clone();
-            // A client that does not read is not told. One that does has room when its delivery, which waits for that as well, has ended.
+            // A client that does not read does not receive the reason. For a client that reads, the channel has room once its delivery,
+            // which waits for the same room, has ended.
             task::spawn(async move { drop(timeout(GOODBYE, sender.send(Err(why.into()))).await) });
         }
     }
 
-    /// Forgets a client that is gone.
+    /// Removes a client that has disconnected.
     pub(super) fn forget(&mut self, number: u64) {
         self.log.leave(number);
         self.clients.remove(&number);
@@ -106,7 +107,7 @@ impl Deliveries {
     pub(super) async fn next(&mut self) -> DeliveryEvent {
         loop {
             tokio::select! {
-                // A client that was dismissed has no number to tell.
+                // The task of a dismissed client was aborted, and returns no number.
                 Some(ended) = self.tasks.join_next() => if let Ok(number) = ended {
                     return DeliveryEvent::Gone(number);
                 },
@@ -122,7 +123,7 @@ impl Deliveries {
     }
 }
 
-/// Number of the last event on disk, when that changes; `None` when it will not any more.
+/// Number of the last event on disk, when it changes; `None` when it will not change again.
 async fn written(spooling: &mut Option<Spooling>) -> Option<u64> {
     let Some(Spooling { task, written }) = spooling else { return std::future::pending().await };
     tokio::select! {
@@ -132,7 +133,7 @@ async fn written(spooling: &mut Option<Spooling>) -> Option<u64> {
     }
 }
 
-/// Writes what is added to the log into the spool, and publishes the last sequence number written; ends when writing fails.
+/// Writes the events of the log to the spool, and publishes the last sequence number on disk. Ends when a write fails.
 async fn write_spool(log: Arc<EventLog>, spool: Arc<Spool>, first: u64, spooled: watch::Sender<u64>) {
     let mut last = first - 1;
     loop {
@@ -147,13 +148,13 @@ async fn write_spool(log: Arc<EventLog>, spool: Arc<Spool>, first: u64, spooled:
                 );
                 return;
             }
-            // The server is ending, or writing panicked, which was told.
+            // The server is ending, or the write panicked, which was already reported.
             Err(_) => return,
         }
     }
 }
 
-/// Writes a batch; while what could make room is being read, it is tried again for a while.
+/// Writes a batch. Retries for [`ROOM_WITHIN`] while readers use the disk space that could be freed.
 async fn append(spool: &Arc<Spool>, batch: Vec<Entry>) -> Result<Result<(), SpoolError>, JoinError> {
     let batch = Arc::new(batch);
     let give_up = Instant::now() + ROOM_WITHIN;
@@ -181,13 +182,13 @@ mod tests {
     use super::super::spool::{SpoolLimits, Spools};
     use super::*;
 
-    /// Against hangs; nothing here takes long.
+    /// Guards against hangs; no step here takes long.
     const DEADLINE: Duration = Duration::from_secs(60);
 
-    /// A client's end of its stream.
+    /// The receiving end of a client's stream.
     type Client = mpsc::Receiver<Result<ClientMessage, StreamEnd>>;
 
-    /// A launch's log and its deliveries; with a spool if there is a directory for one.
+    /// A launch's log and its deliveries, with a spool if a directory is given.
     fn deliveries(spool: Option<(PathBuf, SpoolLimits)>) -> (Arc<EventLog>, Deliveries) {
         let spool = spool.and_then(|(directory, limits)| Spools::new(directory, limits).open(1));
         let log = EventLog::new(1, Retention::UntilSettled, spool.clone(), AllKept::default());
@@ -200,7 +201,7 @@ mod tests {
         receiver
     }
 
-    /// Reads until the event with this number: the numbers of the events, and the bytes of output that were lost.
+    /// Reads up to the event with this number. Returns the numbers of the events, and the bytes of output that were lost.
     async fn read_until(client: &mut Client, last: u64) -> (Vec<u64>, u64) {
         let (mut numbers, mut lost) = (Vec::new(), 0);
         while numbers.last() != Some(&last) {
@@ -214,14 +215,14 @@ mod tests {
         (numbers, lost)
     }
 
-    /// Adds events with so many bytes of output each.
+    /// Adds `events` events with `bytes` bytes of output each.
     fn push(log: &EventLog, events: usize, bytes: usize) {
         for _ in 0..events {
             log.push(0, output(bytes));
         }
     }
 
-    /// Events of the deliveries until there is a certain one.
+    /// Takes events of the deliveries until `wanted` occurs.
     async fn until(deliveries: &mut Deliveries, wanted: DeliveryEvent) {
         let until = async { while deliveries.next().await != wanted {} };
         timeout(DEADLINE, until).await.expect("it takes too long");
@@ -304,7 +305,7 @@ mod tests {
         log.push(0, output(10));
         until(&mut deliveries, DeliveryEvent::Spooled(1)).await;
         log.settle(1);
-        // It is more than there is room for.
+        // The event exceeds the free disk space.
         log.push(0, output(200_000));
         until(&mut deliveries, DeliveryEvent::SpoolFailed).await;
         log.stop_keeping();

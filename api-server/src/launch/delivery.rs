@@ -1,4 +1,4 @@
-//! The task that sends one client the events of a launch, as fast as the client reads. The launch never waits for it.
+//! The task that sends one client the events of a launch, as fast as the client reads. The launch never waits for this task.
 
 use std::io;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use super::entry::Entry;
 use super::event_log::{EventLog, Next};
 use super::spool::{Bookmark, Slice};
 
-/// Sends the reader with this number the events of the log, until its client is gone. Returns the number.
+/// Sends the events of the log to the reader with this number, until its client disconnects. Returns the number.
 pub(super) async fn deliver(log: Arc<EventLog>, number: u64, client: ClientSender) -> u64 {
     let delivering = async {
         let mut bookmark = Bookmark::default();
         let mut in_hand = None;
-        // One that does not read has no more in hand than a batch: there may be a thousand of them.
+        // A client that does not read holds one batch at most. The server may have a thousand such clients.
         while has_taken_all(&client).await {
             drop(in_hand.take());
             let Some(next) = log.next(number, &bookmark).await else { return };
@@ -40,7 +40,7 @@ pub(super) async fn deliver(log: Arc<EventLog>, number: u64, client: ClientSende
     number
 }
 
-/// Waits until the client has taken what it was sent; false if it is gone.
+/// Waits until the client has taken all its messages. Returns false if it has disconnected.
 async fn has_taken_all(client: &ClientSender) -> bool {
     client.reserve_many(client.max_capacity()).await.is_ok()
 }
@@ -64,6 +64,6 @@ async fn give_up(client: &ClientSender, error: io::Error) {
         error = pmi_transport::error_chain::chain(&error),
         "what was kept of the launch's output cannot be read"
     );
-    // A client that does not listen is not told.
+    // A client that has disconnected does not receive the error.
     let _ = client.send(Err(StreamEnd::Unreadable(error))).await;
 }

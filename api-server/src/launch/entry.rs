@@ -1,4 +1,4 @@
-//! One event of a launch as the event log and the spool keep it.
+//! One event of a launch, as stored in the event log and the spool.
 
 use lattice_session::event::Event;
 use lattice_session::wire::event::{NodeHappening, happening_cost};
@@ -6,11 +6,11 @@ use pmi_transport::limits::kept_cost;
 
 use super::event::{LogEvent, NodeEvent};
 
-/// An event with its number, and its place in the launch's output. A clone shares the bytes of output.
+/// An event with its number and its position in the launch's output. Clones share the bytes of output.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub sequence: u64,
-    /// The index of the node that it is of.
+    /// The index of the node that reported it.
     pub node: u32,
     pub event: LogEvent,
     /// Bytes of output in all events before this one.
@@ -18,7 +18,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// The bytes of ranks' output in this event.
+    /// The bytes of output of ranks in this event.
     pub(crate) fn output(&self) -> u64 {
         match &self.event {
             LogEvent::Node(NodeEvent::Happened(NodeHappening::Event(Event::Output(output)), _)) => {
@@ -28,7 +28,7 @@ impl Entry {
         }
     }
 
-    /// The charge for keeping this event, in bytes.
+    /// The memory that this event is charged for, in bytes.
     pub(crate) fn cost(&self) -> usize {
         match &self.event {
             LogEvent::Node(NodeEvent::Happened(happening, _)) => happening_cost(happening).max(kept_cost(0)),

@@ -1,17 +1,18 @@
-//! The events of a launch, numbered, for all who follow it. Each reads at its own pace and holds up no other.
+//! The numbered events of a launch, for all its clients. Readers are independent: a slow reader delays no other reader.
 //!
 //! ```text
 //!        on disk (spool.rs)             in memory
 //!  ┌─ first kept ─────── settled ─┬─────────────────── latest ─┐
-//!  │ only if the launch has none  │ kept until it is settled   │ <── push
-//!  │ to settle but its spool      │                            │
+//!  │ only if the spool is         │ kept until it is settled   │ <── push
+//!  │ the party that settles       │                            │
 //!  └──────────────────────────────┴────────────────────────────┘
-//!        ^ a reader that is behind              ^ another
+//!        ^ a reader that lags                   ^ another reader
 //! ```
 //!
-//! One settles: the owner, by acknowledging, or the spool, by writing. What is settled stays in memory only for readers that are
-//! behind, and only as long as all that is kept costs no more than [`KEPT_MAX`](state::KEPT_MAX), or less when the logs of all launches together
-//! keep much. A reader that loses something by that is told how many bytes of output it was: every event knows how much there was before it.
+//! One party settles events: the owner by acknowledging them, or the spool by writing them. Settled events stay in memory only for readers that
+//! lag, and only up to a total cost of [`KEPT_MAX`](state::KEPT_MAX). The limit is lower while the logs of all launches together use much
+//! memory. A reader that loses events for this reason receives the number of lost bytes of output. Each event records the bytes of output
+//! before it, for this purpose.
 
 mod all_kept;
 mod state;
@@ -35,12 +36,12 @@ pub(crate) struct EventLog {
     spool: Option<Arc<Spool>>,
 }
 
-/// The first event of a reader.
+/// The position at which a reader starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// With what is not settled.
+    /// At the first event that is not settled.
     Unsettled,
-    /// Behind the event with this number; 0 is before all.
+    /// After the event with this number; 0 is before the first event.
     After(u64),
 }
 
@@ -48,39 +49,39 @@ pub(crate) enum Start {
 #[derive(Debug)]
 pub(crate) enum Next {
     Messages(Vec<ClientMessage>),
-    /// A piece of the spool is to be read, and handed to [`EventLog::deliver_from_spool`].
+    /// The caller must read this piece of the spool, and pass it to [`EventLog::deliver_from_spool`].
     Spooled(Slice),
 }
 
 impl EventLog {
-    /// A log whose first event gets the number `first`, and that keeps less when all logs keep much.
+    /// A log with the number `first` for its first event. Its memory limit is lower while `all` is above its limit.
     pub(crate) fn new(first: u64, retention: Retention, spool: Option<Arc<Spool>>, all: AllKept) -> Arc<Self> {
         Arc::new(Self { state: Watched::new(State::new(first, retention, all)), spool })
     }
 
-    /// Adds an event; returns its number.
+    /// Adds an event. Returns its number.
     pub(crate) fn push(&self, node: u32, event: LogEvent) -> u64 {
         self.state.change(|state| state.push(node, event))
     }
 
-    /// Everything up to `sequence` is settled.
+    /// Settles all events up to `sequence`.
     pub(crate) fn settle(&self, sequence: u64) {
         self.state.lock().settle(sequence);
     }
 
-    /// Nothing is kept for being unsettled any more.
+    /// Stops the retention of unsettled events beyond the limit.
     pub(crate) fn stop_keeping(&self) {
         self.state.lock().stop_keeping();
     }
 
-    /// No event follows: what is on disk makes room for launches that run.
+    /// No event follows: the spool can be dropped to free disk space for running launches.
     pub(crate) fn end(&self) {
         if let Some(spool) = &self.spool {
             spool.end();
         }
     }
 
-    /// Adds a reader, under a number of its own. It is sent the spec first.
+    /// Adds a reader under a number of its own. The spec is its first message.
     pub(crate) fn join(&self, number: u64, start: Start, spec: ShownSpec) {
         self.state.lock().join(number, start, spec);
     }
@@ -90,38 +91,39 @@ impl EventLog {
         self.state.change(|state| state.leave(number));
     }
 
-    /// Adds to the messages for one reader alone.
+    /// Changes the messages for one reader alone.
     pub(crate) fn tell(&self, number: u64, change: impl FnOnce(&mut SideMessages)) {
         self.state.change(|state| state.reader(number).map(|reader| change(&mut reader.side)));
     }
 
-    /// Tells all readers how far the start is.
+    /// Sends all readers the progress of the start.
     pub(crate) fn tell_start(&self, progress: StartProgress) {
         self.state.change(|state| state.readers().for_each(|reader| reader.side.starting = Some(progress)));
     }
 
-    /// Number in this log of the last event that a client has, by the number that the client has for it.
+    /// Converts the number of a client's last event, as the client numbers it, to a number of this log.
     pub(crate) fn own_number(&self, after: u64) -> u64 {
         self.state.lock().own_number(after)
     }
 
-    /// Number up to which a reader has dealt with events, by the number that it reports: no more than it was handed.
+    /// Converts the number that a reader acknowledges to a number of this log. The result does not exceed the last event that the reader
+    /// was sent.
     pub(crate) fn acknowledged(&self, number: u64, sequence: u64) -> u64 {
         self.state.lock().acknowledged(number, sequence)
     }
 
-    /// The last event that a reader was handed.
+    /// The last event that was delivered to a reader.
     #[cfg(test)]
     fn delivered(&self, number: u64) -> u64 {
         self.state.lock().reader(number).map_or(0, |reader| reader.position.sequence)
     }
 
-    /// Returns true if everything is settled, and handed to all readers.
+    /// Returns true if all events are settled, and were delivered to all readers.
     pub(crate) fn is_delivered(&self) -> bool {
         self.state.lock().is_delivered()
     }
 
-    /// Returns the next item for a reader, as soon as there is something; `None` when it has left. `bookmark` is where it is in the spool.
+    /// Waits for the next item for a reader; `None` if the reader was removed. `bookmark` is its position in the spool.
     pub(crate) async fn next(&self, number: u64, bookmark: &Bookmark) -> Option<Next> {
         self.state
             .when(|state| {
@@ -131,7 +133,7 @@ impl EventLog {
             .await
     }
 
-    /// Returns the next item for a reader that is there, if there is something.
+    /// Returns the next item for an existing reader, if there is one.
     fn look(&self, state: &mut State, number: u64, bookmark: &Bookmark) -> Option<Next> {
         let reader = state.reader(number)?;
         if let Some(message) = reader.side.take() {
@@ -147,7 +149,7 @@ impl EventLog {
         (!batch.is_empty()).then(|| Next::Messages(state.deliver(number, batch)))
     }
 
-    /// Returns the next messages for a reader of a log without a spool, if there are some.
+    /// Returns the next messages for a reader of a log without a spool, if there are any.
     #[cfg(feature = "simulation")]
     pub(crate) fn try_next(&self, number: u64) -> Option<Vec<ClientMessage>> {
         match self.look(&mut self.state.lock(), number, &Bookmark::default())? {
@@ -156,17 +158,17 @@ impl EventLog {
         }
     }
 
-    /// The messages of what was read from the spool for a reader.
+    /// Converts entries that were read from the spool to messages for a reader.
     pub(crate) fn deliver_from_spool(&self, number: u64, entries: Vec<Entry>) -> Vec<ClientMessage> {
         self.state.lock().deliver(number, entries)
     }
 
-    /// Counts messages that a reader was handed among what all logs keep, until the result is dropped.
+    /// Counts messages in delivery to a reader as memory of all logs, until the result is dropped.
     pub(crate) fn hold(&self, messages: &[ClientMessage]) -> InHand {
         self.state.lock().all.hold(messages)
     }
 
-    /// A batch of the events behind `sequence`, as soon as there are some.
+    /// Waits for events after `sequence`, and returns a batch of them.
     pub(crate) async fn after(&self, sequence: u64) -> Vec<Entry> {
         self.state.when(|state| Some(state.after(sequence)).filter(|batch| !batch.is_empty())).await
     }
@@ -206,7 +208,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A reader that was sent the spec.
+    /// Adds a reader that was sent the spec.
     async fn join(log: &EventLog, number: u64, start: Start) {
         log.join(number, start, ShownSpec::default());
         assert!(matches!(read(log, number).await[..], [ClientMessage::Spec(_)]));
@@ -219,7 +221,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Reads until the latest event: the numbers of events, and the bytes that were lost.
+    /// Reads up to the latest event. Returns the numbers of the events, and the bytes of output that were lost.
     async fn read_all(log: &EventLog, number: u64) -> (Vec<u64>, u64) {
         let (mut numbers, mut lost) = (Vec::new(), 0);
         while log.delivered(number) < log.latest() {
@@ -252,7 +254,7 @@ pub(super) mod tests {
         assert!(log.is_delivered() && log.state.lock().events.is_empty());
     }
 
-    /// Eighty launches that print, each with a reader that does not read.
+    /// Eighty launches write output, and each has a reader that does not read.
     #[tokio::test]
     async fn readers_that_are_behind_do_not_fill_memory_together() {
         let all = AllKept::default();
@@ -275,7 +277,7 @@ pub(super) mod tests {
         assert!(!all.is_short() && all.is_empty());
     }
 
-    /// Readers that take nothing more have a batch each in hand; there may be a thousand.
+    /// Each reader that has stopped reading holds one batch. There may be a thousand of them.
     #[tokio::test]
     async fn what_readers_have_in_hand_counts_and_makes_batches_small() {
         let all = AllKept::default();

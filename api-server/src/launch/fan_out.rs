@@ -1,7 +1,7 @@
-//! From the API server to the agents: the request to start a launch, and the request to end it.
+//! Calls from the API server to the agents: the request to start a launch, and the request to end it.
 //!
-//! Few nodes are asked one by one, all at once. Many are asked by way of relays, each of which forwards the request to the
-//! nodes behind it in node order; the spec is signed, because a relay is not to be believed what to start.
+//! With few nodes, the API server calls all of them directly, in parallel. With many nodes, it calls relays. Each relay forwards the request to
+//! its subtree, the nodes that follow it in node order. The spec is signed, so that a relay cannot forge it.
 
 use pmi_transport::task;
 use std::ops::Range;
@@ -24,14 +24,14 @@ use tonic::Status;
 use super::settings::LaunchSettings;
 use crate::fabric::NoCredentials;
 
-/// One node of a launch, as it is reached.
+/// Name and address of one node of a launch.
 #[derive(Clone, Debug)]
 pub(crate) struct Recipient {
     pub name: String,
     pub address: String,
 }
 
-/// A launch on its way to its nodes.
+/// A request to start a launch on its nodes.
 #[derive(Clone, Debug)]
 pub(crate) struct FanOut {
     pub launch_id: String,
@@ -40,42 +40,42 @@ pub(crate) struct FanOut {
     pub world_size: u32,
     /// The `LaunchSpec`.
     pub spec: Bytes,
-    /// The number under which it is signed.
+    /// The serial number of the signature.
     pub serial: Serial,
-    /// The API server's signature of it, and its certificates.
+    /// The API server's signature of the spec, and its certificates.
     pub signature: Bytes,
     pub signer: Vec<Bytes>,
-    /// Credentials of the ranks for the fabric; `None` where there is no fabric that needs some.
+    /// Fabric credentials of the ranks; `None` if no fabric needs credentials.
     pub credentials: Option<SignedCredentials>,
-    /// Reports of the nodes are fetched by way of those that pass the launch on.
+    /// True if the nodes' reports are collected through the relays that forward the launch.
     pub relays_reports: bool,
 }
 
-/// Credentials for the fabric, as the nodes of one launch are sent them.
+/// Fabric credentials, as sent to the nodes of one launch.
 #[derive(Clone, Debug)]
 pub(crate) struct SignedCredentials {
     pub credentials: CxiCredentials,
-    /// The API server's signature of them for this launch.
+    /// The API server's signature of the credentials for this launch.
     pub signature: Bytes,
 }
 
-/// Credentials that are waited for. A launch that waits is among those that have a task, so that its allocation is not released
-/// under it.
+/// Credentials that are being obtained. A launch that waits for them counts as a launch with a task. For this reason, its allocation is not
+/// released in the meantime.
 pub(crate) type CredentialsToCome = Pin<Box<dyn Future<Output = Result<SignedCredentials, NoCredentials>> + Send>>;
 
-/// Why a launch is not started.
+/// Reason why a launch is not started.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum NotStarted {
-    /// A node does not take part.
+    /// A node refuses to take part.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The fabric is closed to it; no node was asked.
+    /// The launch has no access to the fabric. No node was asked.
     #[error(transparent)]
     NoCredentials(#[from] NoCredentials),
 }
 
 impl NotStarted {
-    /// The node that is to blame, if one is, and why, for the launch's record.
+    /// The node at fault (empty if there is none) and the reason, for the record of the launch.
     pub(crate) fn blame(&self) -> (&str, String) {
         match self {
             Self::Refused(refusal) => (&refusal.node, refusal.message.clone()),
@@ -83,7 +83,7 @@ impl NotStarted {
         }
     }
 
-    /// Returns true if the same launch may be started later, or on other nodes.
+    /// Returns true if the same launch may succeed later, or on other nodes.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::Refused(refusal) => refusal.may_pass(),
@@ -91,7 +91,7 @@ impl NotStarted {
         }
     }
 
-    /// Returns true if something of the launch may run on a node that was to take part: any but one that has said no.
+    /// Returns true if a part of the launch may run on a node that was to take part: on any node except one that refused it.
     pub(crate) fn may_run_on(&self, node: &str) -> bool {
         match self {
             Self::Refused(refusal) => refusal.reason == RefusalReason::Unreachable || refusal.node != node,
@@ -100,7 +100,7 @@ impl NotStarted {
     }
 }
 
-/// A launch that a node does not take part in.
+/// The refusal of a node to take part in a launch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("node {node} does not start its part of the launch: {message}")]
 pub(crate) struct Refusal {
@@ -110,36 +110,36 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// Returns true if the node is at fault, and not what it was asked to start.
+    /// Returns true if the state of the node is the cause, and not the content of the request.
     pub(crate) fn may_pass(&self) -> bool {
         matches!(self.reason, RefusalReason::Unreachable | RefusalReason::Busy | RefusalReason::Restarting)
     }
 
-    /// Returns true if the node's agent was being replaced, so that the same launch may be started in a moment.
+    /// Returns true if the node's agent was being replaced: the same launch may succeed in a moment.
     pub(crate) fn is_of_restart(&self) -> bool {
         self.reason == RefusalReason::Restarting
     }
 }
 
-/// The nodes that each request is for; the first of them forwards it to the others.
+/// The nodes of each request. The first node of a part forwards the request to the other nodes of the part.
 pub(super) fn parts(nodes: usize, settings: &LaunchSettings) -> impl Iterator<Item = Range<u32>> {
     let nodes = nodes as u32;
     shares(0..nodes, if nodes <= settings.relay_above { nodes } else { settings.relay_fan_out })
 }
 
-/// Time that the nodes of a part have to accept.
+/// Time limit for the nodes of a part to accept.
 fn answer_within(part: &Range<u32>, settings: &LaunchSettings) -> Duration {
-    // Relays share out what is behind them as a fence's tree does.
+    // Relays divide their subtree in the same way as the tree of a fence.
     let tree = Tree::new(part.len() as u32, settings.relay_fan_out);
     timeouts::start_answer(tree.depth())
 }
 
 impl FanOut {
-    /// Asks all nodes. Returns when all have accepted, or when all have answered and some have not accepted; then those that may
-    /// have are told to end.
+    /// Asks all nodes to start the launch. Returns when all nodes have answered. If a node has not accepted, all nodes that may have accepted
+    /// are sent an abort.
     ///
     /// # Errors
-    /// Names the first node that did not accept.
+    /// Returns the first refusal.
     pub(crate) async fn run(&self, channels: &AgentChannels, settings: &LaunchSettings) -> Result<(), Refusal> {
         let mut calls = JoinSet::new();
         for part in parts(self.nodes.len(), settings) {
@@ -148,7 +148,7 @@ impl FanOut {
         }
         let mut refusal: Option<Refusal> = None;
         while let Some(answer) = calls.join_next().await {
-            // Calls are neither cancelled nor do they panic.
+            // Calls are not cancelled and do not panic.
             if let Ok(Err(refused)) = answer {
                 refusal.get_or_insert(refused);
             }
@@ -158,15 +158,15 @@ impl FanOut {
         let abort = |node: &Recipient| abort(channels.clone(), node.clone(), self.launch_id.clone(), why.clone(), 0);
         let (refusing, others): (Vec<_>, Vec<_>) = self.nodes.iter().partition(|node| node.name == refusal.node);
         if refusal.reason == RefusalReason::Unreachable {
-            // It may have the request all the same. Nobody waits for it any longer.
+            // The node may have received the request. The abort runs in the background.
             refusing.into_iter().map(abort).for_each(|abort| drop(task::spawn(abort)));
         }
         others.into_iter().map(abort).collect::<JoinSet<()>>().join_all().await;
         Err(refusal)
     }
 
-    /// Makes the way to the nodes that will be asked, where there is none yet. Returns at once: who asks them finds it made, or in
-    /// the making.
+    /// Opens the connections to the nodes that will be asked, unless they exist. Returns at once: a later call uses the open connection, or
+    /// waits for it.
     pub(crate) fn make_way(&self, channels: &AgentChannels, settings: &LaunchSettings) {
         let heads = parts(self.nodes.len(), settings).map(|part| &self.nodes[part.start as usize]);
         for channel in heads.filter_map(|node| channels.not_yet_to(&node.name, &node.address)) {
@@ -213,7 +213,7 @@ async fn call(channels: AgentChannels, node: Recipient, request: LaunchProcesses
     accepted(&node, answer.map_err(|status| refusal(fault(&status), reason(&status)))?.into_inner())
 }
 
-/// Class of a call's failure: nobody listens where the next agent will, or the node cannot be reached.
+/// Class of a call's failure: the agent's port refuses connections because the agent is being replaced, or the node is unreachable.
 fn fault(status: &Status) -> RefusalReason {
     if connect::is_refused(status) { RefusalReason::Restarting } else { RefusalReason::Unreachable }
 }
@@ -228,28 +228,29 @@ fn accepted(node: &Recipient, answer: LaunchProcessesResponse) -> Result<(), Ref
     Err(Refusal { node, message, reason })
 }
 
-/// Words for a refusal that comes without any.
+/// Default message for a refusal without a message.
 fn words(reason: RefusalReason) -> &'static str {
     match reason {
-        RefusalReason::Unspecified => "it does not say why",
+        RefusalReason::Unspecified => "it gives no reason",
         RefusalReason::Busy => "it takes no launches at present",
         RefusalReason::UnsupportedCapability => "it cannot do what is asked for",
         RefusalReason::MalformedRequest => "it does not understand the request",
         RefusalReason::AlreadyRunning => "the launch runs there already",
         RefusalReason::User => "the user may not start processes there",
         RefusalReason::Signature => "it does not trust the launch's signature",
-        RefusalReason::Unreachable => "a node behind it cannot be reached",
+        RefusalReason::Unreachable => "a node below it cannot be reached",
         RefusalReason::Restarting => "its agent is being replaced",
     }
 }
 
-/// Tells a node that a launch has ended, beginning with `signal`. A node that does not listen hears it when it registers again.
+/// Notifies a node that a launch has ended. The node begins with `signal`. A node that does not respond receives the notice when its agent
+/// registers again.
 pub(crate) async fn abort(channels: AgentChannels, node: Recipient, launch_id: String, reason: String, signal: i32) {
     let Ok(channel) = channels.to(&node.name, &node.address) else { return };
     let request = AbortProcessesRequest { launch_id: launch_id.clone(), reason, signal };
     let answer = timeout(timeouts::ABORT_ANSWER, NodeAgentServiceClient::new(channel).abort_processes(request)).await;
     if !matches!(answer, Ok(Ok(_))) {
-        tracing::info!(launch = launch_id, node = node.name, "a node could not be told that the launch has ended");
+        tracing::info!(launch = launch_id, node = node.name, "a node could not be notified of the end of the launch");
     }
 }
 

@@ -1,28 +1,28 @@
-//! One launch as a pure state machine: what happens and the time go in, [`Effect`]s come out. No clock, task, lock or channel is in
-//! here; the [runner](super::runner) carries the effects out.
+//! One launch as a pure state machine. Events and the time are its input, [`Effect`]s are its output. It has no clock, task, lock or
+//! channel; the [runner](super::runner) carries out the effects.
 //!
 //! ```text
 //!             all nodes accepted             a cause                   no node is left
 //!  Starting ────────────────────> Active ───────────────> Ending ────────────────────────┐
 //!   │    │                           └────────────no node is left──────────────────────┐ │
 //!   │    └──a cause: Starting, and Ending when all have accepted                       v v
-//!   └──a node refused: the others are told to end────────────────────────────────────> Over ──> (forgotten)
+//!   └──a node refused: all other nodes get an abort──────────────────────────────────> Over ──> (forgotten)
 //!
 //!  Machine ─┬─ Phase                     where the launch is
-//!           ├─ Nodes ─┬─ LaunchState     nodes, Ranks, FenceWaits, FirstCause; Desertion is read off it
+//!           ├─ Nodes ─┬─ LaunchState     nodes, Ranks, FenceWaits, FirstCause; Desertion is derived from it
 //!           │         ├─ NodeStream      one for each node: its stream, and how overdue it is
 //!           │         ├─ Intake          one for each node: the numbers of its events
 //!           │         ├─ ProgressQueries questions to all nodes
-//!           │         └─ SilentRanks     notices of all nodes, put together
+//!           │         └─ SilentRanks     merged notices of all nodes
 //!           ├─ Clients ┬─ Attachments    the owner and the viewers
-//!           │          ├─ OutputCredit   what nodes may send
-//!           │          └─ InputCredit    what the owner may send
-//!           ├─ Spawns                    jobs that ranks ask for
-//!           ├─ FirstExit                 the time of the others after it
-//!           └─ Checkpoint                what is durable, and what waits for that
+//!           │          ├─ OutputCredit   bytes of output that nodes may send
+//!           │          └─ InputCredit    bytes of input that the owner may send
+//!           ├─ Spawns                    jobs that ranks request
+//!           ├─ FirstExit                 time limit for the other ranks after the first exit
+//!           └─ Checkpoint                durable state, and actions that wait for it
 //! ```
-//! Each part is a state machine of its own and knows nothing of the others; what one means for another is decided in this module
-//! ([`ending`] for the way to the end, [`reports`] for what nodes report).
+//! Each part is an independent state machine. This module connects the parts: [`ending`] for the end of a launch, [`reports`] for the
+//! reports of nodes.
 
 pub(crate) mod attachments;
 pub(crate) mod checkpoint;
@@ -68,7 +68,7 @@ use self::spawns::Spawns;
 use super::Part;
 use super::fan_out::NotStarted;
 
-/// Everything about one launch.
+/// State of one launch.
 #[derive(Debug)]
 pub(crate) struct Machine {
     facts: Facts,
@@ -78,29 +78,29 @@ pub(crate) struct Machine {
     spawns: Spawns,
     checkpoint: Checkpoint,
     first_exit: FirstExit,
-    /// Time at which it is ended here, as its sessions have not ended it at their time limit; set when all nodes have accepted it.
+    /// Time at which this server ends the launch because its sessions have not enforced its time limit. Set after all nodes have accepted it.
     overtime_ends: Option<Instant>,
-    /// True once a node itself was lost while the launch ran, and not its part of the launch alone.
+    /// True after a node itself was lost while the launch ran, and not only its part of the launch.
     has_lost_a_node: bool,
-    /// Nodes whose agent was started anew while nodes were asked to start the launch. They are lost to it if they have accepted it.
+    /// Nodes with an agent that restarted during the request to start the launch. A node that had accepted the launch is lost to it.
     anew: Vec<u32>,
-    /// As others were let see it last.
+    /// Overview that was published last.
     published: Overview,
     begun: Instant,
     effects: Effects,
 }
 
-/// Knowledge of an earlier server about a launch.
+/// State of a launch that an earlier server stored.
 #[derive(Debug)]
 pub(crate) struct Resumed {
     pub progressed: Progressed,
-    /// Since when its owner is stopped, in seconds since 1970; 0 if it is not.
+    /// Time since which the owner is stopped, in seconds since 1970; 0 if it is not.
     pub client_stopped_at: u64,
-    /// The time at which it was begun, or the earliest time that the clock knows.
+    /// Start time of the launch, or the earliest time that the clock supports.
     pub begun: Instant,
 }
 
-/// State of the delivery of a launch's events to all who follow it.
+/// State of the delivery of a launch's events to its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
     Complete,
@@ -108,7 +108,7 @@ pub(crate) enum Delivery {
 }
 
 impl Machine {
-    /// A launch whose nodes are being asked, and whose first event gets the number `first_event`.
+    /// A launch in its start phase. Its first event has the number `first_event`.
     pub(crate) fn new(facts: Facts, first_event: u64, now: Instant) -> Self {
         Self {
             nodes: Nodes::new(&facts, now),
@@ -132,7 +132,7 @@ impl Machine {
         }
     }
 
-    /// A launch that ran when the server before this one ended. Its nodes are expected to report again.
+    /// A launch that ran when the previous server ended. Its nodes must report again.
     pub(crate) fn resume(facts: Facts, first_event: u64, resumed: Resumed, now: Instant) -> Self {
         let Resumed { progressed, client_stopped_at, begun } = resumed;
         let nodes_by = now + timeouts::REPORT_AFTER_RESTART;
@@ -152,18 +152,18 @@ impl Machine {
                 machine.on_node_gone(node);
             }
         }
-        // Numbers of events go on from here for the next server, too.
+        // The next server must continue the numbers of events from here as well.
         machine.checkpoint.note(now);
         machine.publish();
         machine
     }
 
-    /// All effects since the last call, in the order in which they are to be carried out.
+    /// Returns all effects since the last call, in the order in which they must be carried out.
     pub(crate) fn take_effects(&mut self) -> Vec<Effect> {
         self.effects.take()
     }
 
-    /// All nodes have answered the request to start.
+    /// All nodes have answered the request to start, or one of them has refused it.
     pub(crate) fn on_fan_out(&mut self, result: Result<(), NotStarted>, now: Instant) {
         match result {
             Ok(()) if self.phase.on_accepted(now) => {
@@ -179,15 +179,15 @@ impl Machine {
         self.settle(now);
     }
 
-    /// A client follows from now on, and has dealt with everything up to `after`.
+    /// A client attaches. It has processed all events up to `after`.
     ///
     /// # Errors
-    /// Refuses a viewer when there are too many.
+    /// Fails for a viewer if the launch has the maximum number of viewers.
     pub(crate) fn on_attach(&mut self, after: u64, asked: Role) -> Result<Joined, TooManyViewers> {
         self.clients.attach(after, asked, &mut self.effects)
     }
 
-    /// A client asks for something on the stream by which it follows. An acknowledgement must not go beyond what it was sent.
+    /// A client sends a request on its stream. An acknowledgement must not exceed the last event that the client was sent.
     pub(crate) fn on_client_request(&mut self, client: u64, request: ClientRequest, now: Instant) {
         match self.clients.on_request(client, request, now, &mut self.effects) {
             Some(OwnerOrder::Signal(signal)) => self.on_signal(&NodeCommand::Signal(signal)),
@@ -198,43 +198,43 @@ impl Machine {
         self.settle(now);
     }
 
-    /// A client sends no more, at this time in seconds since 1970.
+    /// A client has ended its stream of requests, at this time in seconds since 1970.
     pub(crate) fn on_goodbye(&mut self, client: u64, at: u64) {
         self.clients.attachments.on_goodbye(client, at);
     }
 
-    /// A client's end of the connection was closed without a goodbye.
+    /// The client's end of the connection was closed without a goodbye.
     pub(crate) fn on_client_closed(&mut self, client: u64, now: Instant) {
         self.clients.attachments.on_closed(client, now);
     }
 
-    /// A client follows no more.
+    /// A client has detached.
     pub(crate) fn on_client_gone(&mut self, client: u64, now: Instant) {
         self.clients.on_gone(client, now, &mut self.effects);
     }
 
-    /// The spool has everything up to this event.
+    /// The spool contains all events up to this one.
     pub(crate) fn on_spooled(&mut self, sequence: u64) {
         self.clients.settle(sequence, &mut self.effects);
     }
 
-    /// The spool takes no more.
+    /// The spool accepts no more events.
     pub(crate) fn on_spool_failed(&mut self) {
         self.clients.stop_waiting(&mut self.effects);
     }
 
-    /// Ranks are to get a signal, which all nodes are told.
+    /// Sends all live nodes this command, which signals ranks.
     pub(crate) fn on_signal(&mut self, command: &NodeCommand) {
         self.nodes.command_live(command, &mut self.effects);
     }
 
-    /// Somebody wants to know how far every rank is.
+    /// A caller requests the progress of every rank.
     pub(crate) fn on_status(&mut self, ticket: u64, detail: StatusDetail, now: Instant) {
         self.nodes.ask(Purpose::Status { ticket, detail }, now, &mut self.effects);
         self.settle(now);
     }
 
-    /// A rank wants a new job.
+    /// A rank requests a new job.
     pub(crate) fn on_spawn(&mut self, wish: SpawnWish, now: Instant) {
         let ticket = wish.ticket;
         if let Some(job) = self.spawns.started_by(wish.asked) {
@@ -256,7 +256,7 @@ impl Machine {
         self.settle(now);
     }
 
-    /// An attempt to make something durable has ended.
+    /// An attempt to store state has ended.
     pub(crate) fn on_stored(&mut self, stored: Stored, now: Instant) {
         let attempt = self.checkpoint.on_stored(stored, now);
         match stored {
@@ -271,7 +271,7 @@ impl Machine {
         self.settle(now);
     }
 
-    /// Time has passed. To be called every tenth of a second, and at [`Self::deadline`].
+    /// Handles timeouts. Must be called every 100 ms, and at [`Self::deadline`].
     pub(crate) fn on_tick(&mut self, now: Instant) {
         if self.nodes.hold_ends().is_some_and(|end| now >= end) {
             self.settle_cause(now);
@@ -291,20 +291,20 @@ impl Machine {
         self.settle(now);
     }
 
-    /// The latest time at which [`Self::on_tick`] is to be called, if that is before the next tick.
+    /// The latest time at which [`Self::on_tick`] must be called; `None` if the next tick is soon enough.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.nodes.hold_ends()
     }
 
-    /// The launch is no more needed for others than its owner.
+    /// Only the owner needs the launch from now on.
     pub(crate) fn on_forget(&mut self, now: Instant) {
         if let Phase::Over(over) = &mut self.phase {
             over.until = now;
         }
     }
 
-    /// Returns true if nobody needs this launch any more: an owner that is slow does, for as long as it is there. One whose end is not
-    /// durable is kept until it is: as long as that takes, no launch begins, so there are no more of them.
+    /// Returns true if the launch can be removed from memory. An attached owner that reads slowly keeps it.
+    /// A launch stays until its end is durable. The number of such launches is bounded, because no launch starts while the store fails.
     pub(crate) fn is_forgotten(&self, delivery: Delivery, now: Instant) -> bool {
         let Phase::Over(over) = &self.phase else { return false };
         if !self.checkpoint.is_clean() || over.conclusion.is_some() {
@@ -314,7 +314,7 @@ impl Machine {
         is_told || now >= over.until && !self.clients.attachments.expects_owner(now)
     }
 
-    /// Returns true if no node is left, so that [`Self::on_complete`] is to be called.
+    /// Returns true if no node is left. Then the caller must call [`Self::on_complete`].
     pub(crate) fn is_complete(&self) -> bool {
         matches!(self.phase, Phase::Active { .. } | Phase::Ending { .. }) && self.nodes.state.live().next().is_none()
     }
@@ -324,22 +324,22 @@ impl Machine {
         &self.facts.id
     }
 
-    /// The number up to which all events of a node have come; 0 if that is not known.
+    /// The number up to which all events of a node were received; 0 if it is unknown.
     pub(crate) fn events_taken(&self, node: u32) -> u64 {
         self.nodes.intake[node as usize].last().unwrap_or_default()
     }
 
-    /// The time at which the launch was begun.
+    /// The start time of the launch.
     pub(crate) fn begun(&self) -> Instant {
         self.begun
     }
 
-    /// Returns true if an attempt to make something durable has failed, and none has succeeded since.
+    /// Returns true if an attempt to store state has failed, and none has succeeded since.
     pub(crate) fn is_failing_to_store(&self) -> bool {
         self.checkpoint.is_failing()
     }
 
-    /// Does what follows from any change: answers that are complete, and what is due to be written down.
+    /// Carries out the consequences of any change: completes answers, and starts a write that is due.
     fn settle(&mut self, now: Instant) {
         self.close_queries(now);
         self.spawns.close(&mut self.nodes.state, &mut self.effects, || self.checkpoint.note_urgent(now));
@@ -361,7 +361,7 @@ impl Machine {
         }));
     }
 
-    /// Lets others see the launch as it is now, if that is another than before.
+    /// Publishes the overview of the launch if it has changed.
     fn publish(&mut self) {
         let Some(activity) = self.phase.activity() else { return };
         let overview = Overview {
@@ -376,17 +376,17 @@ impl Machine {
         }
     }
 
-    /// Ends a launch whose owner is missing; tells clients how far the start is.
+    /// Ends a launch if its owner is missing for too long, and sends clients the progress of the start.
     fn check_owner(&mut self, now: Instant) {
         if self.phase.is_over() {
             return;
         }
-        // Others see whether the owner is stopped, and a server that comes after this one knows.
+        // Users see whether the owner is stopped. The next server needs that too.
         if self.clients.attachments.stopped_since().unwrap_or(0) != self.published.client_stopped_at {
             self.checkpoint.note(now);
             self.publish();
         }
-        // Before all nodes have accepted it, nobody was told whom to follow.
+        // Before all nodes have accepted the launch, the owner does not have its id.
         if self.phase.nodes_by().is_some() && self.clients.attachments.gives_up_owner(now) {
             self.end_without_owner(now);
             self.clients.stop_waiting(&mut self.effects);
@@ -395,7 +395,7 @@ impl Machine {
         self.clients.report_start(progress, now, &mut self.effects);
     }
 
-    /// Releases nodes without ranks when no rank is left anywhere that could spawn a job on them.
+    /// Releases nodes without ranks when no rank is left that could spawn a job on them.
     fn release_when_idle(&mut self) {
         let idle = self.nodes.idle == nodes::Idle::Needed && self.spawns.is_idle() && !self.phase.is_over();
         if idle && self.nodes.state.ranks.all_exited() {

@@ -1,9 +1,9 @@
-//! The commands that wait for one node of a launch. Bounded however slowly the node reads: what adds up is added up, and what is
-//! pending already is not put there twice, as with a process's pending signals.
+//! The queue of commands for one node of a launch. Its size is bounded even if the node reads slowly. Grants are summed. A command that is
+//! already pending is not added again, like a pending signal of a process.
 //!
 //! ```text
 //! push ──> queue (merged) ──a stream takes it──> sent (numbered) ──the session has taken it──> gone
-//!                                                  └──once more on a new stream, after what the session says that it has
+//!                                                  └──sent again on a new stream, if the session has not received it
 //! ```
 
 use std::collections::VecDeque;
@@ -15,14 +15,14 @@ use lattice_session::numbered::Unconfirmed;
 use super::event::NodeCommand;
 use crate::watched::Watched;
 
-/// Pieces of input are put together up to this size.
+/// Size limit for merged pieces of input, in bytes.
 const INPUT_PIECE_MAX: usize = 256 << 10;
-/// The most signals to some of the ranks that wait.
+/// The largest number of pending signals to some of the ranks.
 const SIGNALS_MAX: usize = 64;
-/// The most commands that a session was sent and has not said to have taken. It says so sooner.
+/// The largest number of commands that were sent to a session without an acknowledgement. Sessions acknowledge commands sooner.
 const SENT_MAX: usize = 256;
 
-/// The commands for one node, between the launch that gives them and the stream that carries them.
+/// The commands for one node, between the launch and the node's stream.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outbox(Arc<Watched<State>>);
 
@@ -30,43 +30,43 @@ pub(crate) struct Outbox(Arc<Watched<State>>);
 struct State {
     queue: VecDeque<NodeCommand>,
     sent: Unconfirmed<NodeCommand>,
-    /// The stream that may take commands; those before it may not any more.
+    /// The current stream. Earlier streams take no more commands.
     stream: u64,
     opening: Opening,
-    /// The launch has taken the node's events up to this one.
+    /// The launch has received the node's events up to this one.
     events_taken: u64,
-    /// The node was told so of the events up to this one.
+    /// The node was sent an acknowledgement of its events up to this one.
     events_told: u64,
     closed: bool,
 }
 
-/// State of the present stream.
+/// State of the current stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Opening {
     /// The stream carries commands.
     #[default]
     Open,
-    /// The launch is to say which events it has.
+    /// Waits until the launch provides the number of the last received event.
     Asked,
-    /// The node is to be told that; `None` if it is not known.
+    /// That number must be sent to the node; `None` if it is unknown.
     Resume { after: Option<u64> },
-    /// The session is to say which commands it has.
+    /// Waits until the session reports the commands that it has received.
     Answering,
 }
 
-/// Place of a stream among those of its node.
+/// Position of a stream among the streams of its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attempt {
     First,
-    /// There was one before: events and commands that were on their way then are sent again.
+    /// There was an earlier stream. Events and commands that were in transit are sent again.
     Again,
 }
 
-/// Something that a stream carries to its node.
+/// A message that a stream sends to its node.
 #[derive(Clone, Debug)]
 pub(crate) struct Message {
     pub content: Content,
-    /// The node's events up to this one were taken; 0 if that is nothing new.
+    /// The node's events up to this one were received; 0 if there are no new ones.
     pub events_taken: u64,
 }
 
@@ -74,25 +74,25 @@ pub(crate) struct Message {
 pub(crate) enum Content {
     /// A command, with its number.
     Command(u64, NodeCommand),
-    /// Events are to be sent again after this one; after those that are known to have been handed over, if that is not known.
+    /// The node must send its events again after this one. If it is unknown, the node starts after the events that are known to be delivered.
     Resume {
         after: Option<u64>,
     },
     Nothing,
 }
 
-/// End of a stream.
+/// Reason for the end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamEnd {
-    /// There will be no more commands.
+    /// No more commands follow.
     Closed,
-    /// Another stream has taken over.
+    /// Another stream has replaced it.
     Replaced,
 }
 
 impl Outbox {
-    /// Puts a command behind those that wait. The launch has taken the node's events up to `events_taken`, which the command tells on
-    /// its way.
+    /// Appends a command to the queue. The launch has received the node's events up to `events_taken`; the message with the command acknowledges
+    /// them.
     pub(crate) fn push(&self, command: NodeCommand, events_taken: u64) {
         self.0.change(|state| {
             add(&mut state.queue, command);
@@ -100,13 +100,13 @@ impl Outbox {
         });
     }
 
-    /// A new stream takes the commands from now on. Returns the number with which it asks. One that is not the first begins with
-    /// [`Self::resume`], and carries commands after [`Self::resumed`].
+    /// Opens a new stream, which takes the commands from now on. Returns the number that identifies the stream. A stream after the first one
+    /// starts with [`Self::resume`], and sends commands after [`Self::resumed`].
     pub(crate) fn open(&self, attempt: Attempt) -> u64 {
         self.0.change(|state| {
             state.stream += 1;
             match attempt {
-                // Whatever was sent before was sent to nobody.
+                // No node has received the commands that were sent before.
                 Attempt::First => drop(state.sent.resume(0)),
                 Attempt::Again => state.sent.break_off(),
             }
@@ -115,7 +115,7 @@ impl Outbox {
         })
     }
 
-    /// The launch has the node's events up to `after`; `None` if it does not know that. For a stream that is open again.
+    /// The launch has received the node's events up to `after`; `None` if it is unknown. Only for streams after the first one.
     pub(crate) fn resume(&self, stream: u64, after: Option<u64>) {
         self.0.change(|state| {
             if state.stream == stream && state.opening == Opening::Asked {
@@ -124,7 +124,7 @@ impl Outbox {
         });
     }
 
-    /// The session has answered to that: it has the commands up to this one.
+    /// The session has answered: it has received the commands up to this one.
     pub(crate) fn resumed(&self, stream: u64, commands_taken: u64) {
         self.0.change(|state| {
             if state.stream != stream || state.opening != Opening::Answering {
@@ -132,7 +132,7 @@ impl Outbox {
             }
             state.opening = Opening::Open;
             if state.sent.last() == 0 {
-                // They were those of an API server before this one.
+                // The earlier commands came from a previous API server.
                 state.sent = Unconfirmed::after(commands_taken);
             } else {
                 drop(state.sent.resume(commands_taken));
@@ -140,17 +140,17 @@ impl Outbox {
         });
     }
 
-    /// The session has taken all commands up to this one.
+    /// The session has received all commands up to this one.
     pub(crate) fn confirm(&self, commands_taken: u64) {
         self.0.change(|state| drop(state.sent.confirm(commands_taken)));
     }
 
-    /// The launch has taken all events of the node up to this one: it is told soon.
+    /// The launch has received all events of the node up to this one. The next message acknowledges them.
     pub(crate) fn acknowledge(&self, through: u64) {
         self.0.change(|state| state.events_taken = state.events_taken.max(through));
     }
 
-    /// There will be no more commands; those that wait are dropped, and streams end.
+    /// Ends all streams and drops the pending commands. No more commands follow.
     pub(crate) fn close(&self) {
         self.0.change(|state| {
             state.closed = true;
@@ -159,20 +159,20 @@ impl Outbox {
         });
     }
 
-    /// Returns true if nothing more is said to the node, nor heard of it.
+    /// Returns true if the communication with the node has ended.
     pub(crate) fn is_closed(&self) -> bool {
         self.0.lock().closed
     }
 
-    /// What this stream carries next. Cancel-safe: a command that was not passed on is sent again on the next stream.
+    /// Waits for the next message for this stream. Cancel-safe: a command that was not delivered is sent again on the next stream.
     ///
     /// # Errors
-    /// Fails when the stream is at its end.
+    /// Fails if the stream has ended.
     pub(crate) async fn next(&self, stream: u64) -> Result<Message, StreamEnd> {
         self.0.when(|state| state.next(stream).transpose()).await
     }
 
-    /// The same without waiting; `None` if there is nothing yet.
+    /// The same without waiting; `None` if there is no message.
     #[cfg(feature = "simulation")]
     pub(crate) fn try_next(&self, stream: u64) -> Option<Result<Message, StreamEnd>> {
         self.0.change(|state| state.next(stream).transpose())
@@ -232,11 +232,11 @@ fn add(queue: &mut VecDeque<NodeCommand>, command: NodeCommand) {
                 return;
             }
         }
-        // Only the answer to the latest query is waited for by those who ask again.
+        // Only the answer to the latest query is needed, because it answers earlier queries too.
         C::AskProgress(_) => queue.retain(|waiting| !matches!(waiting, C::AskProgress(_))),
         C::AskUsage(_) => queue.retain(|waiting| !matches!(waiting, C::AskUsage(_))),
         C::AskStacks(_) => queue.retain(|waiting| !matches!(waiting, C::AskStacks(_))),
-        // Of more than a healthy node ever leaves waiting, the oldest are lost.
+        // A healthy node never has this many pending signals. Beyond the limit, the oldest signal is dropped.
         C::SignalRanks(..) => {
             let waits = |waiting: &C| matches!(waiting, C::SignalRanks(..));
             if queue.iter().filter(|waiting| waits(waiting)).count() >= SIGNALS_MAX
@@ -245,10 +245,10 @@ fn add(queue: &mut VecDeque<NodeCommand>, command: NodeCommand) {
                 queue.remove(oldest);
             }
         }
-        // Those that are late now are of interest.
+        // Only the ranks that are late now matter.
         C::LookAtStacks(_) => queue.retain(|waiting| !matches!(waiting, C::LookAtStacks(_))),
         C::ResizeTerminal(_) => queue.retain(|waiting| !matches!(waiting, C::ResizeTerminal(_))),
-        // The last one counts: stopped, continued, and stopped again is stopped.
+        // Only the last signal counts: a process that is stopped, continued, and stopped again is stopped.
         C::Signal(signal) => queue.retain(|waiting| !matches!(waiting, C::Signal(other) if other == signal)),
         C::End(_) | C::Kill(_) | C::GiveUp | C::Release | C::StdinEnd
             if queue.iter().any(|waiting| is_same(waiting, &command)) =>
@@ -260,7 +260,7 @@ fn add(queue: &mut VecDeque<NodeCommand>, command: NodeCommand) {
     queue.push_back(command);
 }
 
-/// Returns true if two commands that end something are one.
+/// Returns true if two commands that end something are equal.
 fn is_same(one: &NodeCommand, other: &NodeCommand) -> bool {
     use NodeCommand as C;
     match (one, other) {
@@ -356,7 +356,7 @@ mod tests {
         ]
     }
 
-    /// The parts that must not get lost or change their order: bytes granted, bytes of input, and jobs.
+    /// Data that must not be lost or reordered: granted bytes, bytes of input, and jobs.
     fn promised<'a>(commands: impl IntoIterator<Item = &'a NodeCommand>) -> (u64, Vec<u8>, Vec<&'a JobId>) {
         let (mut credit, mut input, mut jobs) = (0, Vec::new(), Vec::new());
         for command in commands {
@@ -386,7 +386,7 @@ mod tests {
         }
     }
 
-    /// What a stream carries now, command or not.
+    /// Text form of the next message of a stream.
     async fn carried(outbox: &Outbox, stream: u64) -> String {
         let Message { content, events_taken } = outbox.next(stream).await.unwrap();
         match content {

@@ -1,4 +1,4 @@
-//! Reports of many nodes in few messages: those of a launch's relay and of the nodes behind it, fetched from the relay.
+//! Reports of many nodes in few messages: a relay of a launch delivers the reports of itself and of its subtree.
 //!
 //! ```text
 //!                     ┌─ reports ──> ReportStream of node 8 ──┐
@@ -6,9 +6,9 @@
 //!       <──messages── └─ ...                               <──┘
 //! ```
 //!
-//! Each node's part is a stream as one of its own would be. It ends, and the node opens its own, when there is more to say to the node than a
-//! relay may bring ([`may_come`]). While the stream lasts, nodes behind one that is away are told to do so, for its own connections
-//! may take longer to break.
+//! The part of each node is handled like a stream of its own. The part ends when the server must send the node a command that a relay may not
+//! deliver ([`may_come`]). The node then opens a stream of its own. While a relay's stream lasts, nodes below an offline node are ordered to
+//! open streams of their own: their connections to it may take longer to break.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -38,19 +38,19 @@ use super::report_stream::{ReportStream, TO_NODE};
 use crate::metrics::Metrics;
 use crate::nodes::Registry;
 
-/// Number of a node's reports that wait for the launch to take them.
+/// Number of a node's reports that wait to be processed by the launch.
 const REPORTS: usize = 16;
 
-/// Number of messages that are put together, and of those that wait for it.
+/// The largest number of commands in one message, and of commands that wait to be sent.
 const TOGETHER: usize = 256;
 
-/// The reports of a relay and of the nodes behind it.
+/// The reports of a relay and of its subtree.
 pub(super) struct RelayedReports {
     pub(super) launch: LaunchHandle,
     pub(super) launch_id: String,
-    /// The relay, and the nodes behind it.
+    /// The relay, followed by its subtree.
     pub(super) part: Range<u32>,
-    /// Number of nodes among which a relay shares out the others.
+    /// Number of nodes to which a relay forwards.
     pub(super) fan_out: u32,
     /// All nodes of the launch.
     pub(super) nodes: Arc<[Recipient]>,
@@ -60,12 +60,12 @@ pub(super) struct RelayedReports {
 }
 
 impl RelayedReports {
-    /// Fetches the reports until all nodes have said everything, or the relay is gone.
+    /// Collects the reports until all nodes have completed them, or the relay is gone.
     pub(super) async fn fetch(self) {
         let (tell, told) = mpsc::channel(TOGETHER);
         let stream = match self.open(told).await {
             Ok(stream) => stream,
-            // The nodes wait no longer than a moment for it.
+            // The nodes wait only a moment for the relay, and then report on their own.
             Err(status) => return self.note(&status),
         };
         if let Err(status) = self.take(stream, Streams { tell, by_node: HashMap::new() }).await {
@@ -99,7 +99,7 @@ impl RelayedReports {
     }
 
     async fn take(&self, mut stream: Streaming<proto::RelayedReports>, mut streams: Streams) -> Result<(), Status> {
-        // The nodes have just answered.
+        // The nodes have just answered, so the first check can wait.
         let mut look = interval_at(Instant::now() + timeouts::HEARTBEAT, timeouts::HEARTBEAT);
         let mut told_directly = HashSet::new();
         loop {
@@ -136,7 +136,7 @@ impl RelayedReports {
         }
     }
 
-    /// The nodes that cannot be heard by way of relays: those behind one that is away.
+    /// The nodes that cannot report through relays, because they are below an offline node.
     fn behind_away(&self) -> Vec<u32> {
         let (first, tree) = (self.part.start, Tree::new(self.part.len() as u32, self.fan_out));
         let registry = self.registry.lock();
@@ -144,7 +144,7 @@ impl RelayedReports {
         away.flat_map(|node| tree.branch(node - first).skip(1)).map(|position| first + position).collect()
     }
 
-    /// Tells a node to report for itself. One that does not answer is away, too.
+    /// Orders a node to report on its own. A node that does not respond is offline, too.
     fn tell_directly(&self, node: u32) {
         let Ok(mut client) = self.client(node) else { return };
         let request = proto::ReportDirectlyRequest { launch_id: self.launch_id.clone() };
@@ -152,13 +152,13 @@ impl RelayedReports {
     }
 }
 
-/// The streams of nodes whose reports come by one relay.
+/// The streams of nodes that report through one relay.
 struct Streams {
     tell: mpsc::Sender<proto::RelayedCommand>,
     by_node: HashMap<u32, Part>,
 }
 
-/// Part of a relay's stream that is one node's.
+/// One node's part of a relay's stream.
 struct Part {
     reports: mpsc::Sender<Result<proto::LaunchReport, Status>>,
     giving: AbortHandle,
@@ -166,13 +166,13 @@ struct Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        // What it says at its end would be taken for the acknowledgement of a report.
+        // The message that the command task sends at its end would count as the acknowledgement of a report.
         self.giving.abort();
     }
 }
 
 impl Streams {
-    /// Begins a node's part, or tells the node why there is none.
+    /// Begins a node's part, or sends the node the reason of the refusal.
     async fn open(&mut self, node: u32, opened: Result<ReportStream, Status>) {
         let stream = match opened {
             Ok(stream) => stream,
@@ -189,12 +189,12 @@ impl Streams {
 
     async fn pass_on(&self, node: u32, report: proto::LaunchReport) {
         let Some(part) = self.by_node.get(&node) else { return };
-        // Where its stream has ended, the node is being told why.
+        // If its stream has ended, the node is being sent the reason.
         let _ = part.reports.send(Ok(report)).await;
     }
 }
 
-/// Sends a node what the launch has to say to it, up to what a relay may not bring.
+/// Sends a node its commands, up to the first command that a relay may not deliver.
 async fn give(
     node: u32,
     mut commands: mpsc::Receiver<Result<proto::NodeCommand, Status>>,
@@ -208,7 +208,7 @@ async fn give(
                     return;
                 }
             }
-            Some(Ok(_)) => break Status::aborted("the API server has something to say that no relay brings"),
+            Some(Ok(_)) => break Status::aborted("the API server has a message that no relay carries"),
             Some(Err(status)) => break status,
             None => break Status::ok(""),
         }
@@ -221,7 +221,7 @@ fn end(node: u32, status: &Status) -> proto::RelayedCommand {
     proto::RelayedCommand { node_index: node, what: Some(Command::End(end)) }
 }
 
-/// Sends the relay what there is for its nodes, as much as there is at a time.
+/// Sends the relay the pending commands for its nodes, merged into messages.
 async fn put_together(
     launch_id: String,
     mut told: mpsc::Receiver<proto::RelayedCommand>,

@@ -1,4 +1,4 @@
-//! The stream of one node's reports, whichever way they come: its own, or a part of a relay's.
+//! The stream of one node's reports: a stream of its own, or a part of a relay's stream.
 
 use pmi_transport::proto::v1::{LaunchReport, NodeCommand, ReportFor, Resumed, launch_report};
 use tokio::sync::mpsc;
@@ -9,10 +9,10 @@ use super::outbox::{Attempt, Outbox, StreamEnd};
 use super::{LaunchHandle, Request};
 use crate::wire::node::{decode_event, encode_message};
 
-/// Commands on their way to a node.
+/// Capacity of the channel for commands to a node.
 pub(crate) const TO_NODE: usize = 16;
 
-/// A stream from a node, and the launch that it is of.
+/// A stream from a node, and its launch.
 pub(crate) struct ReportStream {
     handle: LaunchHandle,
     outbox: Outbox,
@@ -21,10 +21,10 @@ pub(crate) struct ReportStream {
 }
 
 impl ReportStream {
-    /// The stream that begins with `of`.
+    /// The stream that begins with the message `of`.
     ///
     /// # Errors
-    /// Fails if the launch has no such node, or wants nothing more of it.
+    /// Fails if the launch has no such node, or needs no more reports from it.
     pub(crate) fn of(handle: LaunchHandle, of: &ReportFor) -> Result<Self, Status> {
         let ReportFor { launch_id, node_id, node_index, again } = of;
         let outbox = handle.outbox(*node_index, node_id).cloned().ok_or_else(|| {
@@ -42,7 +42,7 @@ impl ReportStream {
         Ok(Self { handle, outbox, node: *node_index, attempt })
     }
 
-    /// Carries events from the node to the launch and commands back, until one of them has nothing more to say.
+    /// Forwards events from the node to the launch, and commands to the node, until one side has ended.
     pub(crate) async fn run(
         self,
         mut told: impl Stream<Item = Result<LaunchReport, Status>> + Unpin,
@@ -69,9 +69,9 @@ impl ReportStream {
         loop {
             let request = match told.next().await {
                 Some(Ok(report)) => self.request(stream, report),
-                // It has said everything, and waits to hear that it may forget it.
+                // The node has sent all reports, and waits for their acknowledgement.
                 None => return sender.closed().await,
-                // The node comes again, or is lost.
+                // The node opens a new stream, or is lost.
                 Some(Err(_)) => return,
             };
             if let Some(request) = request
@@ -82,7 +82,7 @@ impl ReportStream {
         }
     }
 
-    /// What a message means for the launch; `None` for one of a later version.
+    /// The request to the launch that corresponds to a message; `None` for a message of a later version.
     fn request(&self, stream: u64, report: LaunchReport) -> Option<Request> {
         let node = self.node;
         match report.what? {

@@ -1,6 +1,6 @@
-//! The task of a launch: it turns requests and the clock into inputs of the [machine](super::machine), and carries out the effects.
+//! The task of a launch. It converts requests and clock ticks to inputs of the [machine](super::machine), and carries out the effects.
 //!
-//! Nothing here decides anything: what is done, to whom and in which order is the machine's matter.
+//! The runner makes no decisions. The machine decides about all actions, their targets and their order.
 
 mod begin;
 mod replies;
@@ -39,7 +39,7 @@ use crate::allocations::allocation::LaunchFailure;
 use crate::store::{self, Change, EndedLaunch, LaunchRecord, StoreError};
 use crate::wire::spec::ShownSpec;
 
-/// Interval at which the machine is told that time has passed: for deadlines of a second and more.
+/// Interval of the machine's ticks. Sufficient for deadlines of a second and more.
 const TICK: Duration = Duration::from_millis(100);
 
 /// The task of one launch.
@@ -56,7 +56,7 @@ struct Runner {
     log: Arc<EventLog>,
     deliveries: Deliveries,
     replies: Replies,
-    /// At most one attempt to make something durable.
+    /// At most one write is in progress.
     writes: JoinSet<Result<(), StoreError>>,
     inbox: mpsc::Receiver<Request>,
 }
@@ -120,11 +120,11 @@ impl Runner {
             Request::AgentAnew { node } => machine.on_agent_anew(node, now),
             Request::NotThere { node } => machine.on_not_there(node, now),
             Request::Attach { after, role, client, reply } => {
-                // Who asked may have gone; then nobody reads, which is noticed.
+                // The requester may have disconnected. The delivery to the client then detects that.
                 let _ = reply.send(self.attach(after, role, client));
             }
             Request::Client { client, request } => {
-                // It cannot have dealt with what it was not sent.
+                // A client cannot have processed events that it was not sent.
                 let request = match request {
                     ClientRequest::Acknowledge(sequence) => {
                         ClientRequest::Acknowledge(self.log.acknowledged(client, sequence))
@@ -163,7 +163,7 @@ impl Runner {
         Ok(joined.client)
     }
 
-    /// The cores of each node, as far as they are known.
+    /// The cores of each node; 1 if unknown.
     fn cores(&self) -> Arc<[u32]> {
         let registry = self.surroundings.nodes.lock();
         let cores = |node: &Recipient| registry.up(&node.name).and_then(|facts| facts.cores).map_or(1, NonZeroU32::get);
@@ -183,14 +183,14 @@ impl Runner {
         let stored = match written {
             Ok(Ok(())) => Stored::Durable,
             Ok(Err(error)) => {
-                // Only the first of several failures is worth an operator's while.
+                // Only the first of several failures is reported to the operator.
                 if !failed_before {
                     let error = pmi_transport::error_chain::chain(&error);
                     tracing::error!(error, "what is known of the launch is not written down; it is tried again");
                 }
                 Stored::Failed
             }
-            // A write is never cancelled; a panic of the database goes on here.
+            // A write is never cancelled. A panic of the database continues here.
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         };
         if failed_before && stored == Stored::Durable {
@@ -199,7 +199,7 @@ impl Runner {
         self.machine.on_stored(stored, self.surroundings.clock.now());
     }
 
-    /// Carries out all effects, and those that follow when no node is left.
+    /// Carries out all effects, including the effects of the completion when no node is left.
     fn carry_out(&mut self) {
         loop {
             for effect in self.machine.take_effects() {
@@ -276,14 +276,14 @@ impl Runner {
         }
     }
 
-    /// The nodes that were given up, and have not confirmed since that nothing is left there.
+    /// The nodes that were given up, and have not confirmed since then that no process is left.
     fn unclean_nodes(&self) -> Vec<String> {
         let unclean = self.surroundings.unclean.lock();
         let names = self.recipients.iter().map(|node| &node.name);
         names.filter(|name| unclean.has(name, self.id())).cloned().collect()
     }
 
-    /// Writes down how far the launch has come, or how it ended.
+    /// Stores the progress of the launch, or its end.
     fn write(&mut self, snapshot: Snapshot) {
         if let Snapshot::Running(progressed) = &snapshot {
             let now = self.surroundings.clock.now();
@@ -298,7 +298,7 @@ impl Runner {
         self.writes.spawn(task::boxed(async move { store::write(&store, vec![change]).await }));
     }
 
-    /// The launch is over: its record says so, and so does its summary.
+    /// The launch is over: updates its record and its summary.
     fn finish(&mut self, completion: &Completion, ranks: u32, course: Course) {
         let mut summary = self.shared.summary.lock();
         summary.conclude(completion, ranks);
@@ -315,7 +315,7 @@ impl Runner {
         let course = self.record.course();
         let failure = completion.cause.as_ref().map(|cause| {
             let is_loss = matches!(cause.kind, CauseKind::NodeLost { .. } | CauseKind::LostNodes { .. });
-            // A part of the launch can be lost on a node that is well.
+            // A launch can lose a part on a node that is not lost itself.
             LaunchFailure::new(&completion.launch_id, &completion.message, is_loss && course.has_lost_a_node())
         });
         let summary = self.shared.summary.lock().clone();

@@ -1,18 +1,18 @@
-//! Settings that hold for every launch.
+//! Settings that apply to every launch.
 
 use std::time::Duration;
 
 /// Settings of every launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LaunchSettings {
-    /// A launch on more nodes is forwarded by some of them.
+    /// Number of nodes above which relays forward a launch.
     pub relay_above: u32,
-    /// Number of nodes among which a relay shares out the others.
+    /// Number of nodes to which a relay forwards.
     pub relay_fan_out: u32,
-    /// Among how many nodes a node of the fence tree shares out a barrier, and data; 0 leaves it to the agents.
+    /// Fan-out of the fence tree for barriers, and for fences with data; 0 for the default of the agents.
     pub barrier_fan_out: u32,
     pub data_fan_out: u32,
-    /// The longest time that ranks may wait in a fence; `None` leaves it to the launch.
+    /// Time limit of ranks in a fence; `None` for the default of the launch.
     pub fence_timeout: Option<Duration>,
 }
 

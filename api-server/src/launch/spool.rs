@@ -1,14 +1,14 @@
-//! The events of a launch without an owner, on disk: so that whoever views it later sees all of them, and memory does not grow.
+//! The events of a launch without an owner, on disk. Viewers that attach later can read all events, and memory does not grow.
 //!
 //! ```text
-//! EventLog ─batch─> write (a task) ──> segment, segment, segment   each a file without a name, gone with the server
-//!   ^                │                  ^ dropped first            when a launch, or all together, have too much
-//!   └── settled ─────┘                    those of launches that ended go first, then those of the user who has most
+//! EventLog ─batch─> write (a task) ──> segment, segment, segment   each is a file without a name, deleted when the server ends
+//!   ^                │                  ^ dropped first            when one launch, or all launches together, exceed their limit
+//!   └── settled ─────┘                    segments of ended launches first, then segments of the user with the most output
 //! ```
 //!
-//! Ranks are slowed down by the disk, as they are by an owner who reads slowly; nothing else waits for it. A record is its length
-//! (4 bytes), the bytes of output before it (8 bytes), both little-endian, and the event as [`wire::entry`](crate::wire::entry) encodes
-//! it.
+//! The disk can slow down the ranks, as an owner that reads slowly does. No other part of the server waits for the disk. A record consists of
+//! its length (4 bytes), the bytes of output before it (8 bytes), both little-endian, and the event as encoded by
+//! [`wire::entry`](crate::wire::entry).
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -24,19 +24,19 @@ use parking_lot::Mutex;
 use super::entry::Entry;
 use crate::wire;
 
-/// A launch's room is shared out among so many files; the oldest is dropped when it is full.
+/// Number of files among which a launch's space is divided. The oldest file is dropped when the space is full.
 const SEGMENTS: u64 = 16;
-/// Most bytes that are read at once, or one record that is longer. Output comes in pieces of up to 64 KiB.
+/// Largest number of bytes of one read, except for a longer record. Pieces of output have up to 64 KiB.
 const READ: u64 = 80 << 10;
-/// The part of a record before its message.
+/// Length of a record before its message, in bytes.
 const HEADER: usize = 12;
 
-/// Limits on the output of launches without an owner that is kept on disk.
+/// Limits on the output of launches without an owner that is stored on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SpoolLimits {
-    /// Of one launch, in bytes; 0 for none.
+    /// Limit for one launch, in bytes; 0 disables the spool.
     pub launch: u64,
-    /// Of all together, in bytes.
+    /// Limit for all launches together, in bytes.
     pub total: u64,
 }
 
@@ -46,35 +46,35 @@ impl Default for SpoolLimits {
     }
 }
 
-/// The spools of all launches, and the bytes that they share.
+/// The spools of all launches, and their shared space.
 #[derive(Debug)]
 pub(crate) struct Spools {
     directory: PathBuf,
     limits: SpoolLimits,
     used: AtomicU64,
-    /// The spools that there are.
+    /// All existing spools.
     all: Mutex<Vec<Weak<Spool>>>,
-    /// Spools of launches that have ended, in that order.
+    /// Spools of ended launches, in the order of their end.
     ended: Mutex<VecDeque<Weak<Spool>>>,
 }
 
-/// One launch's output on disk.
+/// The output of one launch on disk.
 #[derive(Debug)]
 pub(crate) struct Spool {
     spools: Arc<Spools>,
-    /// The user whose launch it is.
+    /// The user of the launch.
     uid: u32,
     segments: Mutex<VecDeque<Arc<Segment>>>,
 }
 
-/// A part of it. The file is gone when nobody reads it any more.
+/// A part of a spool. The file is deleted when its last reader drops it.
 #[derive(Debug)]
 struct Segment {
     spools: Arc<Spools>,
     /// The number of its first event.
     first: u64,
     file: File,
-    /// End of what is written as a whole.
+    /// End of the completely written part.
     end: Mutex<End>,
 }
 
@@ -85,10 +85,10 @@ struct End {
     last: u64,
 }
 
-/// Position of a reader in a spool, so that it need not look for its place every time.
+/// Position of a reader in a spool. It saves a search for each read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bookmark {
-    /// The first event of the segment that it reads.
+    /// The number of the first event of the current segment.
     segment: u64,
     position: u64,
 }
@@ -101,7 +101,7 @@ pub(crate) struct Slice {
     end: u64,
 }
 
-/// There is no room for more.
+/// Reason why events were not written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SpoolError {
     #[error("all {total} bytes of room for output are taken, by what is being read at present; see spool_total")]
@@ -111,12 +111,12 @@ pub(crate) enum SpoolError {
 }
 
 impl Spools {
-    /// Spools are files in `directory`, which must exist when the first is needed.
+    /// Spools are files in `directory`, which must exist when the first file is created.
     pub(crate) fn new(directory: PathBuf, limits: SpoolLimits) -> Arc<Self> {
         Arc::new(Self { directory, limits, used: AtomicU64::new(0), all: Mutex::default(), ended: Mutex::default() })
     }
 
-    /// A spool for one launch of a user, if launches are given any room.
+    /// Creates a spool for a launch of this user; `None` if spools are disabled.
     pub(crate) fn open(self: &Arc<Self>, uid: u32) -> Option<Arc<Spool>> {
         if self.limits.launch == 0 {
             return None;
@@ -128,7 +128,7 @@ impl Spools {
         Some(spool)
     }
 
-    /// Of the launches of the user who has most output, the one that has most of it; `None` if nobody has any.
+    /// The largest spool of the user with the most output on disk; `None` if there is no output.
     fn largest(&self) -> Option<Arc<Spool>> {
         let all: Vec<Arc<Spool>> = self.all.lock().iter().filter_map(Weak::upgrade).collect();
         let mut users: HashMap<u32, u64> = HashMap::new();
@@ -137,13 +137,13 @@ impl Spools {
         all.into_iter().filter(|spool| spool.uid == user).max_by_key(|spool| spool.bytes())
     }
 
-    /// Takes room, unless there is no more.
+    /// Allocates space. Returns false if there is not enough.
     fn take(&self, bytes: u64) -> bool {
         let more = |used: u64| used.checked_add(bytes).filter(|&used| used <= self.limits.total);
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
-    /// Drops the oldest output of the launch that ended first and has some; false if there is none.
+    /// Drops the oldest output of the launch that ended first, among ended launches with output. Returns false if there is none.
     fn drop_of_ended(&self) -> bool {
         let mut ended = self.ended.lock();
         while let Some(first) = ended.front() {
@@ -155,8 +155,8 @@ impl Spools {
         false
     }
 
-    /// A new file that has no name (`O_TMPFILE`), so that nobody can put another in its place, and nothing can leave it behind. On a
-    /// file system that knows none of these, it is a new one with a random name, which is removed at once.
+    /// Creates a file without a name (`O_TMPFILE`). No process can replace such a file, and it never remains on disk. On a file system without
+    /// support for this, the file has a random name, which is removed at once.
     fn file(&self) -> io::Result<File> {
         tempfile::tempfile_in(&self.directory)
     }
@@ -169,7 +169,7 @@ impl Drop for Segment {
 }
 
 impl Spool {
-    /// Returns the events behind `after`: from the bookmark on, if that is in the right segment. `None` if there is nothing.
+    /// Returns the events after `after`, starting at the bookmark if it is in the right segment. `None` if there are none.
     pub(crate) fn after(&self, after: u64, bookmark: &Bookmark) -> Option<Slice> {
         let segments = self.segments.lock();
         let segment = segments.iter().find(|segment| segment.end.lock().last > after)?;
@@ -178,18 +178,18 @@ impl Spool {
         Some(Slice { segment: Arc::clone(segment), position, end })
     }
 
-    /// Its launch has ended: from now on it makes room for launches that run, before these drop what is their own.
+    /// The launch has ended: from now on, its output is dropped first when a running launch needs space.
     pub(crate) fn end(self: &Arc<Self>) {
         let mut ended = self.spools.ended.lock();
         ended.retain(|spool| spool.strong_count() > 0);
         ended.push_back(Arc::downgrade(self));
     }
 
-    /// Adds entries, which must follow those before; drops what launches that ended have, and then the oldest of the user who has most,
-    /// where there is no room. Blocks.
+    /// Adds entries, which must follow the previous entries. If space is missing, it drops output of ended launches, and then the oldest output
+    /// of the user with the most output. Blocks.
     ///
     /// # Errors
-    /// Fails if the disk does, or if what was dropped is still being read. Then nothing was added.
+    /// Fails if the disk fails, or if the dropped output is still being read. Then no entry was added.
     pub(crate) fn append(&self, entries: &[Entry]) -> Result<(), SpoolError> {
         let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return Ok(()) };
         let mut text = BytesMut::new();
@@ -211,7 +211,8 @@ impl Spool {
         self.segments.lock().iter().map(|segment| segment.end.lock().bytes).sum()
     }
 
-    /// Drops the oldest output of the user who has most; if that is its own, it begins with itself. False if nobody has any.
+    /// Drops the oldest output of the user with the most output. If that is the user of this spool, this spool is first. Returns false if there
+    /// is no output.
     fn drop_for_room(&self) -> bool {
         match self.spools.largest() {
             Some(largest) if largest.uid == self.uid => self.drop_oldest() || largest.drop_oldest(),
@@ -220,17 +221,17 @@ impl Spool {
         }
     }
 
-    /// Drops its oldest segment; false if it has none.
+    /// Drops its oldest segment. Returns false if it has none.
     fn drop_oldest(&self) -> bool {
         self.segments.lock().pop_front().is_some()
     }
 
-    /// Takes room for `bytes`; returns the segment to write them to, a new one from the event `first` on if the last is full.
+    /// Allocates `bytes`. Returns the segment to write to. If the last segment is full, it is a new one that starts at the event `first`.
     fn make_room(&self, first: u64, bytes: u64) -> Result<Arc<Segment>, SpoolError> {
         let SpoolLimits { launch, total } = self.spools.limits;
         while self.bytes() + bytes > launch && self.drop_oldest() {}
         while !self.spools.take(bytes) {
-            // What is dropped makes room, unless somebody reads it yet.
+            // Dropped output frees space, unless it is still being read.
             if bytes > total || !(self.spools.drop_of_ended() || self.drop_for_room()) {
                 return Err(SpoolError::Full { total });
             }
@@ -252,10 +253,10 @@ impl Spool {
 }
 
 impl Slice {
-    /// Reads what is there, with the bookmark for what follows. Blocks.
+    /// Reads the available events. Returns them with the bookmark for the following events. Blocks.
     ///
     /// # Errors
-    /// Fails if the disk does.
+    /// Fails if the disk fails.
     pub(crate) fn read(&self) -> io::Result<(Vec<Entry>, Bookmark)> {
         let mut bytes = self.read_at(READ)?;
         if let Some(length) = record_length(&bytes).filter(|&length| length > bytes.len()) {
@@ -288,7 +289,7 @@ fn put(text: &mut BytesMut, entry: &Entry) {
     text[start..start + 4].copy_from_slice(&length.to_le_bytes());
 }
 
-/// Length of the first record, if enough of it is there to tell.
+/// Length of the first record; `None` if its header is incomplete.
 fn record_length(bytes: &[u8]) -> Option<usize> {
     (bytes.len() >= HEADER).then(|| HEADER + (&bytes[..4]).get_u32_le() as usize)
 }
@@ -319,7 +320,7 @@ mod tests {
         Entry { sequence, node: 0, event: output(bytes), before }
     }
 
-    /// The same entries, in the same order.
+    /// Asserts that both lists have the same entries in the same order.
     #[track_caller]
     fn assert_same(left: &[Entry], right: &[Entry]) {
         assert_eq!(left.len(), right.len());
@@ -328,7 +329,7 @@ mod tests {
         }
     }
 
-    /// Everything behind `after`, read as a reader does.
+    /// Reads all events after `after`, in the same way as a reader.
     fn read_all(spool: &Spool, mut after: u64) -> Vec<Entry> {
         let (mut all, mut bookmark) = (Vec::new(), Bookmark::default());
         while let Some(slice) = spool.after(after, &bookmark) {
@@ -355,7 +356,7 @@ mod tests {
         assert_eq!(spools.used.load(Ordering::Relaxed), 0);
     }
 
-    /// The bytes of a record, so that a change of them is seen.
+    /// Fixes the bytes of a record, so that a change of the format fails.
     #[test]
     fn a_record_is_its_length_the_output_before_it_and_a_message() {
         let output = Output { rank: Rank(0), stream: Stream::Stdout, bytes: "hi\n".into() };
@@ -429,7 +430,7 @@ mod tests {
         assert!(read_all(&one, 0).len() < 25);
         (41..=48).for_each(|sequence| three.append(&[entry(sequence, 1000)]).unwrap());
         assert_eq!(read_all(&three, 0).len(), 48);
-        // Its own last event may come after its end.
+        // The last event of a launch may follow its end.
         two.append(&[entry(41, 1000)]).unwrap();
         assert!(spools.used.load(Ordering::Relaxed) <= 100_000);
     }

@@ -1,4 +1,4 @@
-//! A launch in short, as lists of launches show it.
+//! Summary of a launch, as shown in lists of launches.
 
 use std::time::Duration;
 
@@ -7,35 +7,35 @@ use tokio::time::Instant;
 
 use super::event::{Activity, Completion, Overview};
 
-/// A launch in short.
+/// Summary of a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Summary {
     pub id: String,
     pub allocation_id: String,
-    /// The user whose launch it is.
+    /// The user of the launch.
     pub uid: u32,
     pub stage: Stage,
     /// The names of its nodes, as a hostlist.
     pub nodes: String,
     /// The number of ranks of all its jobs.
     pub ranks: u32,
-    /// The first program with its arguments, as far as a list has room for them.
+    /// The first program with its arguments, truncated to the space in a list.
     pub command: String,
-    /// The time at which it was started, in seconds since 1970.
+    /// The start time, in seconds since 1970.
     pub started_at: u64,
     /// Nanoseconds from that second to the start.
     pub started_nanos: u32,
-    /// Time from its start to its end; of a launch that is not over, to when it was written down.
+    /// Time from the start to the end. For a launch that is not over, time from the start to the last write of its record.
     pub duration: Duration,
-    /// The first cause in words; empty if there is none.
+    /// The first cause as text; empty if there is none.
     pub cause: String,
-    /// Since when its owner is stopped, in seconds since 1970; 0 while it is not.
+    /// The time since which the owner is stopped, in seconds since 1970; 0 while it is not.
     pub client_stopped_at: u64,
-    /// Its id among the sets of its user; `None` if it is none.
+    /// Its id among the sets of its user; `None` if it is not a set.
     pub set: Option<SetId>,
 }
 
-/// Stage of a launch, as users are told.
+/// Stage of a launch, as shown to users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// The launch is not over.
@@ -44,34 +44,34 @@ pub(crate) enum Stage {
     Failed,
 }
 
-/// Course of a launch that is over, as far as its cause does not tell it.
+/// Facts about a launch that is over, in addition to its cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
 pub(crate) enum Course {
-    /// It was written down by a server that did not say.
+    /// Recorded by a server of a version without this field.
     Unknown = 0,
     /// Not all of its nodes accepted it.
     NotBegun = 1,
-    /// It began, and no node itself was lost before it ended.
+    /// The launch began, and no node itself was lost before its end.
     Ran = 2,
-    /// A node itself was lost while it ran, and not its part of the launch alone.
+    /// A node itself was lost while the launch ran, and not only its part of the launch.
     LostNode = 3,
 }
 
 impl Course {
-    /// Returns true if a launch whose cause is the loss of a node has lost the node itself.
+    /// Returns true if a launch with the loss of a node as its cause has lost the node itself.
     pub(crate) fn has_lost_a_node(self) -> bool {
         matches!(self, Self::LostNode | Self::Unknown)
     }
 }
 
 impl Summary {
-    /// Returns true if nothing more happens in the launch.
+    /// Returns true if the launch is over.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.stage, Stage::Succeeded | Stage::Failed)
     }
 
-    /// The same at the time `now`, of a launch that was begun then: one that is not over has run until now.
+    /// Returns the summary at the time `now`, for a launch that started at `begun`. A launch that is not over has run until `now`.
     pub(crate) fn at(self, begun: Instant, now: Instant) -> Self {
         if self.is_over() {
             return self;
@@ -79,14 +79,14 @@ impl Summary {
         Self { duration: now.saturating_duration_since(begun), ..self }
     }
 
-    /// Takes over the state of a launch that is not over.
+    /// Applies the overview of a launch that is not over.
     pub(crate) fn update(&mut self, overview: Overview) {
         let Overview { activity, ranks, cause, client_stopped_at } = overview;
         (self.stage, self.ranks) = (Stage::At(activity), ranks);
         (self.cause, self.client_stopped_at) = (cause, client_stopped_at);
     }
 
-    /// Takes over the end of the launch, in which there were so many ranks.
+    /// Applies the end of the launch, which had this number of ranks.
     pub(crate) fn conclude(&mut self, completion: &Completion, ranks: u32) {
         self.stage = if completion.cause.is_none() { Stage::Succeeded } else { Stage::Failed };
         self.cause.clone_from(&completion.message);
@@ -100,7 +100,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A launch of one user that is active.
+    /// An active launch of one user.
     pub(crate) fn active(id: &str) -> Summary {
         Summary {
             id: id.to_owned(),

@@ -1,4 +1,4 @@
-//! Parts of the server that the task of a launch works with, and the little that it tells the rest of the server.
+//! Parts of the server that the task of a launch uses, and its notifications to the rest of the server.
 
 use std::sync::Arc;
 
@@ -16,40 +16,40 @@ use crate::nodes::Registry;
 use crate::store::Store;
 use crate::unclean_nodes::UncleanNodes;
 
-/// Parts of the server that the task of a launch works with; shared with the server and all other launches.
+/// Parts of the server that the task of a launch uses. They are shared with the server and all other launches.
 #[derive(Clone)]
 pub(crate) struct Surroundings {
     pub store: Arc<dyn Store>,
     pub channels: AgentChannels,
     pub nodes: Arc<Mutex<Registry>>,
-    /// Nodes on which something of a launch that is over may be left.
+    /// Nodes on which processes of a launch that is over may be left.
     pub unclean: Arc<Mutex<UncleanNodes>>,
     pub metrics: Arc<Metrics>,
-    /// The time by which others are judged.
+    /// The clock for time limits of nodes and clients.
     pub clock: Arc<Clock>,
-    /// The place where launches that nobody owns keep what they say.
+    /// Spools for the output of launches without an owner.
     pub spools: Arc<Spools>,
-    /// Cost of what all launches keep for those who follow them.
+    /// Memory cost of the events that all launches keep for their clients.
     pub all_kept: AllKept,
     pub settings: LaunchSettings,
     pub listener: Arc<dyn EndListener>,
 }
 
-/// End of a launch, as it matters to its allocation.
+/// End of a launch, as far as its allocation needs it.
 #[derive(Debug)]
 pub(crate) struct LaunchEnd {
-    /// `None` if all went well.
+    /// `None` if the launch succeeded.
     pub failure: Option<LaunchFailure>,
-    /// The exit code of its first rank, as a shell has it, if it is known.
+    /// The exit code of its first rank, in the convention of a shell, if known.
     pub exit_code: Option<u32>,
     pub course: Course,
 }
 
-/// Somebody who hears of the ends of launches.
+/// Receiver of the ends of launches.
 pub(crate) trait EndListener: Send + Sync {
     /// A launch is over.
     fn launch_over(self: Arc<Self>, summary: &Summary, end: LaunchEnd);
 
-    /// A launch's task has ended: nothing of it is in memory any more.
+    /// The task of a launch has ended: its state is no longer in memory.
     fn forget(&self, launch_id: &str);
 }

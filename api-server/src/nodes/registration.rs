@@ -1,4 +1,4 @@
-//! What an agent says when it registers, and why it may be refused.
+//! Registrations of agents: their contents, and the reasons to refuse one.
 
 use std::net::IpAddr;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -9,7 +9,7 @@ use pmi_transport::identity::is_node_name;
 use super::NODES_MAX;
 use crate::versions::{self, Fit};
 
-/// The most network addresses, and capabilities, of a node; each at most this long.
+/// Limits of a node's network addresses and capabilities: the number of entries, and the bytes of one entry.
 pub(super) const WORDS_MAX: usize = 64;
 pub(super) const WORD_MAX: usize = 256;
 
@@ -20,29 +20,29 @@ pub(crate) struct Registration {
     pub node: String,
     /// The number that the agent chose when it was started.
     pub incarnation: u64,
-    /// Ids of the launches that still run there.
+    /// Ids of the launches that still run on the node.
     pub launches: Vec<String>,
     pub facts: NodeFacts,
 }
 
-/// Facts that an agent tells of its node.
+/// Facts that an agent reports about its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeFacts {
-    /// The address at which the API server and other agents reach it: `host:port`.
+    /// The address at which the API server and other agents reach the agent: `host:port`.
     pub grpc_address: String,
     /// Addresses by which ranks of other nodes reach ranks of this one.
     pub network_addresses: Vec<String>,
-    /// The number of its cores; `None` if the agent does not know.
+    /// The number of its cores; `None` if it is unknown.
     pub cores: Option<NonZeroU32>,
-    /// The size of its memory; `None` if the agent does not know.
+    /// The size of its memory, in bytes; `None` if it is unknown.
     pub memory_bytes: Option<NonZeroU64>,
-    /// Names of protocols and the like: pmi1, pmi2, pmix.
+    /// Names of protocols and other features, for example `pmi1`, `pmi2`, `pmix`.
     pub capabilities: Vec<String>,
-    /// The version of the agent; `None` if it does not say.
+    /// The version of the agent; `None` if the agent reports none.
     pub version: Option<String>,
 }
 
-/// A registration that is refused.
+/// Reason to refuse a registration.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RegisterError {
     #[error("{id:?} cannot be a node's name: letters, digits, '-', '_' and '.' can")]
@@ -60,7 +60,7 @@ pub(crate) enum RegisterError {
     #[error("there are {NODES_MAX} nodes already")]
     Full,
     #[error(
-        "two agents say that they are {node}: {theirs}, and {first}, which is heard and keeps the name; give one of them another node_id and certificate, or stop it"
+        "two agents register as {node}: {theirs}, and {first}, which is up and keeps the name; give one of them another node_id and certificate, or stop it"
     )]
     Rival { node: String, first: String, theirs: String },
     #[error(
@@ -72,13 +72,13 @@ pub(crate) enum RegisterError {
 }
 
 impl NodeFacts {
-    /// Returns whether the node's agent and this server work together.
+    /// Returns the compatibility of the node's agent with this server.
     pub(crate) fn fit(&self) -> Fit {
         self.version.as_deref().map_or(Fit::Other, versions::fit)
     }
 }
 
-/// Checks what an agent says of itself.
+/// Checks the contents of a registration.
 ///
 /// # Errors
 /// See the variants of [`RegisterError`].

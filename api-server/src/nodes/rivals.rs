@@ -1,6 +1,6 @@
-//! Agents that say they are a node which another one is already: a cloned image, a copied configuration. The first one keeps the name for
-//! as long as it is heard. An agent that is started anew takes the place of the one before at once: it has the same address, or nothing
-//! listens at the former one any more.
+//! Agents that register under the name of a node that another agent serves, for example from a cloned image or a copied configuration. The
+//! first agent keeps the name as long as its heartbeats arrive. A restarted agent replaces its predecessor at once if it has the same
+//! address, or if no process listens at the former address.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use tokio::time::Instant;
 
 use super::{Entry, NodeState, Registration, Registry, Suspect};
 
-/// Time since the last heartbeat within which an agent is there for certain: one beat may be late.
+/// Time after a heartbeat during which the agent certainly runs: one heartbeat may be late.
 const THERE: Duration = Duration::from_millis(HEARTBEAT.as_millis() as u64 * 5 / 2);
-/// Time for which an agent that was refused is told of: it tries each second.
+/// Time for which a refused agent is listed. A refused agent retries every second.
 const SHOWN: Duration = Duration::from_secs(10);
 
-/// An agent that was refused, as another one is its node.
+/// Agent that was refused because another agent serves its node.
 #[derive(Clone, Debug)]
 pub(super) struct Rival {
     address: String,
@@ -22,19 +22,19 @@ pub(super) struct Rival {
 }
 
 impl Registry {
-    /// Returns the agent that is this node already, if one was heard lately that is not the agent which registers, as far as can be told
-    /// without asking its port.
+    /// Returns the agent that serves this node, if it sent a heartbeat lately and is not the registering agent. The port of that agent is
+    /// not probed here.
     pub(crate) fn contested(&self, registration: &Registration, now: Instant) -> Option<Suspect> {
         let Registration { node, incarnation, facts, .. } = registration;
         let entry =
             self.nodes.get(node).filter(|entry| entry.state == NodeState::Up && entry.incarnation != *incarnation)?;
         let is_there = now.duration_since(entry.heard) <= THERE;
-        // An agent that another one has taken the place of has ended, unless there are two.
+        // A replaced agent has ended. If it registers again, two agents compete for the node.
         let is_other = entry.facts.grpc_address != facts.grpc_address || entry.replaced == Some(*incarnation);
         (is_there && is_other).then(|| Suspect { node: node.clone(), address: entry.facts.grpc_address.clone() })
     }
 
-    /// An agent at this address was refused, as another one is this node. Returns true if that is news.
+    /// Records that an agent at this address was refused because another agent serves the node. Returns true if that is new.
     pub(crate) fn refuse_rival(&mut self, node: &str, address: &str, now: Instant) -> bool {
         let Some(entry) = self.nodes.get_mut(node) else { return false };
         let is_news = entry.rival(now).is_none_or(|known| known != address);
@@ -72,7 +72,7 @@ mod tests {
         };
         let first = Some("10.0.0.1:1".to_owned());
         assert_eq!(contested(&registry, &agent(2, "10.0.0.2:1"), 2 * HEARTBEAT), first);
-        // It was not heard any more, is started anew, or has another address.
+        // No conflict: the first agent sent no recent heartbeat, was restarted, or changed its address.
         assert_eq!(contested(&registry, &agent(2, "10.0.0.2:1"), 3 * HEARTBEAT), None);
         assert_eq!(contested(&registry, &agent(2, "10.0.0.1:1"), HEARTBEAT), None);
         assert_eq!(contested(&registry, &agent(1, "10.0.0.2:1"), HEARTBEAT), None);

@@ -1,10 +1,10 @@
-//! Nodes that come, are heard, are lost and are drained.
+//! Nodes that register, send heartbeats, are lost and are drained.
 
 use super::registration::{WORD_MAX, WORDS_MAX};
 use super::*;
 use crate::clock::Reading;
 
-/// The registration of a node about which nothing is known but an address.
+/// The registration of a node with an address and no other facts.
 pub(crate) fn registration(node: &str) -> Registration {
     let facts = NodeFacts {
         grpc_address: "127.0.0.1:50052".to_owned(),
@@ -31,7 +31,7 @@ pub(crate) fn drain(node: &str, reason: &str) -> Drain {
     Drain { node: node.to_owned(), reason: reason.to_owned(), by: "admin".to_owned(), since: 1_700_000_000 }
 }
 
-/// The nodes that are lost when none of those that were not heard answers.
+/// The nodes that are lost if no suspect answers its probe.
 pub(crate) fn expire(registry: &mut Registry, now: Instant) -> Vec<String> {
     let mut suspects = registry.suspects(usize::MAX, now);
     suspects.retain(|Suspect { node, .. }| {
@@ -40,7 +40,7 @@ pub(crate) fn expire(registry: &mut Registry, now: Instant) -> Vec<String> {
     suspects.into_iter().map(|suspect| suspect.node).collect()
 }
 
-/// A lease, longer than anything in these tests but for those of it.
+/// A lease that is longer than all times in these tests, except in the tests of the lease.
 const LEASE: Duration = Duration::from_secs(1000);
 
 fn agent(id: &str, incarnation: u64) -> Registration {
@@ -74,7 +74,7 @@ async fn a_node_is_lost_when_the_certificate_is_revoked_that_it_showed_last() {
     assert!(["renewed", "unknown"].iter().all(|node| registry.up(node).is_some()));
 }
 
-/// What becomes of a node that was not heard for too long, as its port answers one time after the other.
+/// A node without heartbeats changes its state with each result of a probe.
 #[tokio::test]
 async fn a_node_whose_agent_ended_is_away_until_its_lease_is_over() {
     use PortAnswer::{Accepted, Nothing, Refused};
@@ -104,7 +104,7 @@ async fn a_node_whose_agent_ended_is_away_until_its_lease_is_over() {
     check(&[away, (Accepted, NodeState::Away), away, (Refused, NodeState::Lost)]);
 }
 
-/// The port of an agent that takes the place of a killed one accepts before the agent has registered.
+/// The port of an agent that replaces a killed one accepts before the agent has registered.
 #[tokio::test]
 async fn an_agent_that_is_seen_as_it_starts_is_not_lost() {
     let (mut registry, start) = (Registry::default(), Instant::now());
@@ -116,7 +116,7 @@ async fn an_agent_that_is_seen_as_it_starts_is_not_lost() {
     assert!(registry.suspects(1, seen + PORT_AGAIN / 2).is_empty());
     assert_eq!(registry.register(agent("a", 2), seen + PORT_AGAIN / 2).unwrap(), Arrival::Anew);
     assert!(registry.suspects(1, seen + PORT_AGAIN).is_empty());
-    // One that hangs is lost at the second look, whatever its port said before it was heard last.
+    // An agent that hangs is lost at the second probe. Probes before its last heartbeat do not count.
     let hangs = seen + 3 * LOST_AFTER;
     assert_eq!(registry.suspects(1, hangs).len(), 1);
     assert_eq!(judge(&mut registry, hangs), None);
@@ -204,7 +204,7 @@ async fn nothing_new_begins_on_a_node_that_is_drained() {
     let listed = registry.list(start, |_| 0);
     let drained: Vec<_> = listed.iter().map(|listed| (listed.node.as_str(), listed.drain.is_some())).collect();
     assert_eq!(drained, [("a", true), ("b", false), ("c", true)]);
-    // It holds for the next agent as well, until it is undone.
+    // The drain applies to the next agent as well, until it is ended.
     registry.register(agent("a", 2), start).unwrap();
     assert_eq!(ready(&registry), ["b"]);
     registry.resume("a");
@@ -213,7 +213,7 @@ async fn nothing_new_begins_on_a_node_that_is_drained() {
     assert_eq!(registry.ready("a").unwrap_err(), Unready::Lost);
 }
 
-/// Registers, beats and is looked at, as `incarnation`; returns whether the agent must register again.
+/// Sends a heartbeat of the agent with this incarnation. Returns true if the agent must register again.
 fn beat(registry: &mut Registry, incarnation: u64, now: Instant) -> bool {
     registry.heartbeat("a", incarnation, now)
 }

@@ -33,7 +33,7 @@ fn plain(ranks: u32) -> LaunchTasksRequest {
     LaunchTasksRequest { num_tasks: ranks, entrypoint: "./app".to_owned(), ..Default::default() }
 }
 
-/// An order of so many ranks on as many nodes.
+/// An order of this number of ranks on the same number of nodes.
 pub(crate) fn order(ranks: u32) -> Order {
     ordered(plain(ranks), &LaunchSettings::default()).unwrap()
 }
@@ -107,8 +107,8 @@ async fn ranks_that_shall_not_share_cpus_are_refused_where_they_would() {
     assert_eq!(refusal(6, 3, 1), None);
     let fit = "use more nodes, or let them share with --overcommit (-O)";
     let refused = refusal(8, 3, 1).unwrap();
-    assert!(refused.starts_with("node0 has 2 CPUs for 3 ranks, each of which shall have 1; start fewer"), "{refused}");
-    assert!(refusal(6, 3, 2).unwrap().starts_with("node0 has 2 CPUs for 2 ranks, each of which shall have 2;"));
+    assert!(refused.starts_with("node0 has 2 CPUs for 3 ranks, each with 1; start fewer"), "{refused}");
+    assert!(refusal(6, 3, 2).unwrap().starts_with("node0 has 2 CPUs for 2 ranks, each with 2;"));
     assert!(refused.ends_with(fit), "{refused}");
 }
 

@@ -9,7 +9,7 @@ fn nodes(count: usize) -> Vec<String> {
     (0..count).map(|index| format!("node{index}")).collect()
 }
 
-/// How many ranks each node of the placement gets.
+/// Number of ranks on each node of the placement.
 fn counts(placed: &Assignment) -> Vec<usize> {
     (0..placed.hosts.len()).map(|node| placed.placement.ranks_on(NodeIndex(node as u32)).len()).collect()
 }
@@ -26,7 +26,7 @@ fn names(list: &str) -> Vec<String> {
     hostlist::expand(list).unwrap()
 }
 
-/// The lines of a hostfile, with no slots of 0.
+/// The lines of a hostfile, each with at least one slot.
 fn hosts(lines: &[(&str, u32)], distribution: Option<Distribution>) -> PlacementRequest {
     let line =
         |&(node, slots): &(&str, u32)| HostSlots { node: node.to_owned(), slots: NonZeroU32::new(slots).unwrap() };
@@ -34,7 +34,7 @@ fn hosts(lines: &[(&str, u32)], distribution: Option<Distribution>) -> Placement
     PlacementRequest { candidates, distribution, ..PlacementRequest::default() }
 }
 
-/// Programs with so many ranks; 0 is for one that was not given a number.
+/// Programs with these numbers of ranks; 0 stands for a program without a number.
 fn programs(ranks: &[u32]) -> Programs {
     let app = AppSpec {
         program: "app".into(),
@@ -52,7 +52,7 @@ fn placed(request: &PlacementRequest, ranks: &[u32], nodes: &[String]) -> Result
     place(request, &programs(ranks), nodes, |_| None)
 }
 
-/// As Slurm 22.05 places `srun -n` on such nodes.
+/// Placement of `srun -n` on such nodes by Slurm 22.05.
 #[test]
 fn ranks_fill_the_cpus_of_unequal_nodes() {
     let cpus =
@@ -186,7 +186,7 @@ fn a_hostfile_is_filled_in_its_order() {
     check(None, 3, &["node2", "node0"], &[&[0, 1], &[2]]);
 }
 
-/// A node of a hostfile that gets no rank neither takes part nor has to be ready; `-N` asks for nodes, with or without ranks.
+/// A node of a hostfile without ranks takes no part, and need not be ready. `-N` requests nodes, with or without ranks.
 #[test]
 fn hosts_without_a_rank_take_no_part() {
     let lines = [("node0", 2), ("node1", 2), ("node2", 2)];
@@ -232,7 +232,7 @@ fn what_cannot_be_placed_is_refused_in_words() {
 }
 
 proptest! {
-    /// Whatever is asked for, ranks 0..n sit on exactly one node each, and no node gets more than it may.
+    /// For every request, ranks 0..n are on exactly one node each, and no node exceeds its limit.
     #[test]
     fn every_rank_has_one_place(
         ranks in proptest::collection::vec(0_u32..40, 1..4),
@@ -263,7 +263,7 @@ proptest! {
         }
     }
 
-    /// Whatever a hostfile says, no node gets more ranks than slots, and without a number of ranks every slot has one.
+    /// For every hostfile, no node gets more ranks than slots. Without a number of ranks every slot gets one.
     #[test]
     fn a_hostfiles_slots_are_never_exceeded(
         lines in proptest::collection::vec((0_usize..5, 1_u32..9), 1..12),
@@ -325,7 +325,7 @@ proptest! {
             numbering: [None, Some(Numbering::NodeByNode), Some(Numbering::InTurn)][relative as usize % 3],
             cpus_per_rank: None,
         };
-        // Another node may have been taken for one that was not ready, which is ready by now.
+        // The plan may have replaced a node that was not ready, and is ready now.
         let ready: Vec<String> = (0..).zip(&nodes).filter(|&(index, _)| index != lost).map(|(_, node)| node.clone()).collect();
         for first in [&nodes, &ready] {
             let Ok(plan) = placed(&request, &ranks, first) else { continue };

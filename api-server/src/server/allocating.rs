@@ -1,4 +1,5 @@
-//! The server's part in the life of allocations: every change is durable before it takes effect, and one follows the other.
+//! The server's part in the life of allocations. Every change is durable before it takes effect, and changes are applied one after the
+//! other.
 
 use std::io;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::start_policy::PolicyError;
 use crate::store::Change;
 use crate::wire;
 
-/// An allocation that is not made.
+/// Reason why an allocation is not created.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AllocateError {
     #[error("no random number can be had")]
@@ -30,7 +31,7 @@ pub(crate) enum AllocateError {
     NotWritten(#[from] NotWritten),
 }
 
-/// An allocation that is not released.
+/// Reason why an allocation is not released.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReleaseError {
     #[error(transparent)]
@@ -40,7 +41,7 @@ pub(crate) enum ReleaseError {
 }
 
 impl Server {
-    /// Does to an allocation what its policy says of a launch that failed.
+    /// Applies the policy of an allocation to a failed launch.
     pub(super) async fn launch_failed(&self, id: &str, failure: LaunchFailure) {
         let next = {
             let mut all = self.allocations.lock().await;
@@ -56,12 +57,12 @@ impl Server {
             self.put(&mut all, vec![next.clone()]).await;
             next
         };
-        // It goes on when none of them is left.
+        // The allocation continues when none of its launches is left.
         self.end_launches_of(id, next.state.reason().unwrap_or_default()).await;
     }
 
-    /// The failure of a launch of this allocation. A script may hear of the end of a launch that lost a node, and fail, before that end
-    /// is seen here.
+    /// The failure of a launch of this allocation. A script can detect the end of a launch that lost a node, and fail, before the server
+    /// processes that end.
     fn judged(&self, allocation: &Allocation, failure: LaunchFailure) -> LaunchFailure {
         let registry = self.nodes.lock();
         let is_lost = |node: &String| registry.ready(node) == Err(Unready::Lost);
@@ -71,22 +72,21 @@ impl Server {
         }
     }
 
-    /// Stores allocations that changed for reasons of our own. The changes stand even if they cannot be written: what they follow from has
-    /// happened.
+    /// Stores allocations that the server changed for reasons of its own. The changes apply even if they cannot be written, because their
+    /// causes have already occurred.
     pub(super) async fn put(&self, all: &mut Allocations, next: Vec<Allocation>) {
         if next.is_empty() {
             return;
         }
-        // Written down to the log already.
+        // The error is already in the log.
         let _ = self.write(next.iter().cloned().map(Change::Allocation).collect()).await;
         self.take_effect(all, next);
     }
 
-    /// Stores allocations that change as somebody asked, and something else with them. Returns the fabric credentials that are asked for
-    /// because of it.
+    /// Stores allocations that change on request, and a further change with them. Returns the resulting requests for fabric credentials.
     ///
     /// # Errors
-    /// If they cannot be written; then nothing changes.
+    /// Fails if the changes cannot be written; then nothing changes.
     pub(super) async fn change(
         &self,
         all: &mut Allocations,
@@ -97,7 +97,7 @@ impl Server {
         Ok(self.take_effect(all, next))
     }
 
-    /// What allocations are from now on has its consequences. Who launches waits for the credentials that are asked for.
+    /// Applies the effects of changed allocations. Returns the resulting requests for credentials, for which launches wait.
     fn take_effect(&self, all: &mut Allocations, next: Vec<Allocation>) -> Vec<Asked> {
         let mut asked = Vec::new();
         for next in next {
@@ -114,7 +114,7 @@ impl Server {
         look(&NodesNow { registry: &registry, unclean: &unclean, time: unix_time::seconds() })
     }
 
-    /// These nodes may be ready now: allocations that wait for them go on.
+    /// Continues allocations that wait for these nodes, which may be ready.
     pub(super) async fn nodes_are_there(&self, nodes: &[String]) {
         {
             let mut all = self.allocations.lock().await;
@@ -124,7 +124,7 @@ impl Server {
         self.queue_due.notify_one();
     }
 
-    /// Makes the allocation that `request` asks for, or queues it.
+    /// Creates the allocation that `request` describes, or queues it.
     ///
     /// # Errors
     /// See the variants of [`AllocateError`].
@@ -160,7 +160,7 @@ impl Server {
         Ok(planned)
     }
 
-    /// While an allocation was written down, the certificate by which it was made may have been revoked.
+    /// Releases an allocation if its certificate was revoked during the write of the allocation.
     async fn release_if_revoked(&self, made: &Allocation) {
         let list = self.security.revocations();
         if made.revoked(&list).is_some() {
@@ -171,7 +171,7 @@ impl Server {
     /// Releases an allocation: its launches end first.
     ///
     /// # Errors
-    /// If it is not the caller's, or the change cannot be written down.
+    /// Fails if the allocation does not belong to the caller, or if the change cannot be written.
     pub(crate) async fn release(self: &Arc<Self>, caller: &Caller, id: &str) -> Result<Allocation, ReleaseError> {
         let next = {
             let mut all = self.allocations.lock().await;
@@ -186,8 +186,8 @@ impl Server {
         Ok(all.find(id).cloned().unwrap_or_else(|| next.moved(AllocationState::Released)))
     }
 
-    /// Goes on with what the server before had begun, which may have been killed before it told a node, or after the last one
-    /// had answered.
+    /// Continues the releases that the previous server began. It may have been killed before it notified a node, or after the last node
+    /// answered.
     pub(super) async fn resume_releases(&self) {
         let ended = |allocation: &&Allocation| {
             matches!(allocation.state, AllocationState::Releasing { .. } | AllocationState::Failed { .. })
@@ -200,8 +200,8 @@ impl Server {
         self.settle_allocations().await;
     }
 
-    /// Does what allocations wait for until no launch is left in them: those that are being released are released when nothing of one is
-    /// left on their nodes, those that are queued again go on when these are ready, or give them back.
+    /// Continues allocations that wait until no launch is left in them. Allocations that are being released become free when no part of a
+    /// launch is left on their nodes. Allocations that are queued again continue when their nodes are ready, or return their nodes.
     pub(super) async fn settle_allocations(&self) {
         let mut all = self.allocations.lock().await;
         let next: Vec<Allocation> = {

@@ -1,4 +1,4 @@
-//! The server's part in what becomes of nodes: they register, are lost, are drained, and what runs on them hears of it.
+//! The server's part in the state of nodes: registration, loss and drain of nodes, and notification of the launches that run on them.
 
 use pmi_transport::task;
 use std::collections::{BTreeSet, HashMap};
@@ -24,14 +24,14 @@ use crate::nodes::{Arrival, Drain, Judgement, NODES_MAX, PortAnswer, RegisterErr
 use crate::store::Change;
 use crate::versions::{self, Fit};
 
-/// Interval at which nodes are looked at.
+/// Interval at which nodes are checked.
 const TICK: Duration = Duration::from_millis(250);
-/// The most nodes whose ports are asked at a time.
+/// The most ports that are probed at a time.
 const ASKED_MAX: usize = 4096;
 /// The longest reason for draining a node, in characters; the rest is cut off.
 const REASON_MAX: usize = 1000;
 
-/// A list of nodes to be drained or resumed that makes no sense.
+/// An invalid list of nodes to drain or resume.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NodeListError {
     #[error("the list of nodes cannot be read: {0}")]
@@ -42,10 +42,10 @@ pub(crate) enum NodeListError {
     Empty,
 }
 
-/// Nodes that are not drained.
+/// Reason why nodes are not drained.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DrainError {
-    #[error("say why the nodes are drained: others will ask\ntry: lattice nodes drain --reason TEXT NODES")]
+    #[error("give a reason for the drain, for other administrators\ntry: lattice nodes drain --reason TEXT NODES")]
     NoReason,
     #[error(transparent)]
     Nodes(#[from] NodeListError),
@@ -53,7 +53,7 @@ pub(crate) enum DrainError {
     NotWritten(#[from] NotWritten),
 }
 
-/// Nodes that stay drained.
+/// Reason why nodes stay drained.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ResumeError {
     #[error(transparent)]
@@ -73,12 +73,12 @@ pub(crate) enum ResumeError {
 )]
 pub(crate) struct UnknownNodes {
     nodes: Vec<String>,
-    /// The nodes that there are, in words.
+    /// The known nodes, in words.
     there: String,
 }
 
 impl Server {
-    /// An agent is there. Returns the launches that it must end.
+    /// Registers an agent. Returns the launches that the agent must end.
     ///
     /// # Errors
     /// See the variants of [`RegisterError`].
@@ -112,18 +112,18 @@ impl Server {
         self.settle_allocations().await;
         match arrival {
             Arrival::Anew => {
-                // Later ones are asked of this very agent.
+                // Later launches are requested from this agent itself.
                 let is_older = |launch: &LaunchHandle| launch.is_signed_by(last);
                 self.tell_unclaimed(&node, &claimed, is_older, |node| Request::AgentAnew { node }).await;
             }
-            // Launches of the server before that should run there, and do not.
+            // Launches of the previous server that should run on the node, and do not.
             Arrival::First => {
                 let not_there = |node| Request::NotThere { node };
                 self.tell_unclaimed(&node, &claimed, LaunchHandle::is_resumed, not_there).await;
             }
             Arrival::Again => {}
         }
-        // Those that the agent has taken up, by now.
+        // Launches that the agent has taken over by this time.
         self.tell(&node, |node| Request::NodeBack { node }).await;
         self.nodes_are_there(std::slice::from_ref(&node)).await;
         if let Some(fabric) = &self.fabric {
@@ -132,7 +132,7 @@ impl Server {
         Ok(unknown)
     }
 
-    /// Refuses an agent whose node another one is that is heard, and whose port does not say that nobody listens there any more.
+    /// Refuses an agent if another agent serves its node, sent a heartbeat lately, and has a port that does not refuse connections.
     async fn refuse_rival(&self, registration: &Registration) -> Result<(), RegisterError> {
         let Some(first) = self.nodes.lock().contested(registration, self.clock.now()) else { return Ok(()) };
         let (node, answer) = ask_port(first).await;
@@ -142,7 +142,7 @@ impl Server {
                 let theirs = registration.facts.grpc_address.clone();
                 let is_news = nodes.refuse_rival(&node, &theirs, now);
                 let refused = RegisterError::Rival { node, first, theirs };
-                // It tries each second.
+                // A refused agent retries every second.
                 if is_news {
                     tracing::warn!("{refused}");
                 }
@@ -152,7 +152,7 @@ impl Server {
         }
     }
 
-    /// An agent says which launches are at work on its node.
+    /// Processes the list of launches that still have processes on a node, as its agent reports it.
     pub(crate) fn hear_of_work(self: &Arc<Self>, node: &str, launches: &[String]) {
         if self.unclean.lock().on_heartbeat(node, launches) {
             let server = Arc::clone(self);
@@ -160,7 +160,7 @@ impl Server {
         }
     }
 
-    /// Tells launches of a kind that should run on a node, but for those that its agent claims.
+    /// Sends a request to launches of one kind that should run on a node, except to the launches that its agent claims.
     async fn tell_unclaimed(
         &self,
         node: &str,
@@ -179,10 +179,10 @@ impl Server {
         }
     }
 
-    /// Nothing new begins on these nodes from now on; returns those of them that have not registered yet.
+    /// Drains these nodes: no new work begins on them. Returns the nodes among them that have not registered yet.
     ///
     /// # Errors
-    /// Fails for a list or a reason that makes no sense, and if it cannot be written down.
+    /// Fails for an invalid list or an empty reason, and if the drain cannot be written.
     pub(crate) async fn drain(&self, by: &Caller, nodes: &str, reason: &str) -> Result<Vec<String>, DrainError> {
         let reason: String = reason.chars().take(REASON_MAX).collect();
         if reason.trim().is_empty() {
@@ -192,7 +192,7 @@ impl Server {
         let since = unix_time::seconds();
         let drain = |node: &String| Drain { node: node.clone(), reason: reason.clone(), by: by.to_string(), since };
         let drains: Vec<Drain> = named.iter().map(drain).collect();
-        // No allocation is made of them meanwhile.
+        // The lock prevents new allocations of these nodes in the meantime.
         let _allocations = self.allocations.lock().await;
         self.write(drains.iter().cloned().map(Change::Drain).collect()).await?;
         tracing::info!(nodes, %by, reason, "nodes are drained");
@@ -201,11 +201,11 @@ impl Server {
         Ok(named.into_iter().filter(|node| !registry.is_known(node)).collect())
     }
 
-    /// These nodes are not drained any more.
+    /// Ends the drain of these nodes.
     ///
     /// # Errors
-    /// Refuses a list that makes no sense or names a node that is neither registered nor drained, and fails if it cannot be
-    /// written down; then nothing is changed.
+    /// Fails for an invalid list, for a node that is neither registered nor drained, and if the change cannot be written. On an error
+    /// nothing changes.
     pub(crate) async fn undrain(&self, by: &Caller, nodes: &str) -> Result<(), ResumeError> {
         let named = named(nodes)?;
         {
@@ -219,7 +219,7 @@ impl Server {
         Ok(())
     }
 
-    /// Tells all launches on a node something of it.
+    /// Sends a request to all launches on a node.
     async fn tell(&self, node: &str, request: impl Fn(u32) -> Request) {
         for handle in self.handles() {
             if handle.runs_on(node)
@@ -230,13 +230,13 @@ impl Server {
         }
     }
 
-    /// Watches the nodes, for ever.
+    /// Watches the nodes indefinitely.
     pub(crate) async fn watch_nodes(self: Arc<Self>) {
         self.resume_releases().await;
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut asking = JoinSet::new();
-        // What was started by a certificate that is revoked while no server was there.
+        // Empty, so that the first tick also processes certificates that were revoked while no server ran.
         let mut revoked = Bytes::new();
         loop {
             tokio::select! {
@@ -258,8 +258,8 @@ impl Server {
         }
     }
 
-    /// Has the names of nodes that are new written down, and those forgotten that did not come back. What cannot be written is when the
-    /// nodes register with the next server.
+    /// Writes the names of new nodes, and removes the names of nodes that did not return. If the write fails, a name is written when its
+    /// node registers with the next server.
     fn keep_names(self: &Arc<Self>) {
         let (new, missing) = {
             let mut nodes = self.nodes.lock();
@@ -274,23 +274,24 @@ impl Server {
         }
         let server = Arc::clone(self);
         task::spawn(async move {
-            // Written down to the log already.
+            // The error is already in the log.
             let _ = server.write(vec![Change::Registered(new), Change::Missing(missing)]).await;
         });
     }
 
-    /// Has what nodes have told of themselves written down. What cannot be written they tell the next server.
+    /// Writes the inventories that nodes have reported. If the write fails, the nodes report to the next server.
     pub(crate) fn keep_inventories(self: &Arc<Self>) {
         if let Some(changes) = self.inventories.lock().take_changes(super::today()) {
             let server = Arc::clone(self);
             task::spawn(async move {
-                // Written down to the log already.
+                // The error is already in the log.
                 let _ = server.write(vec![Change::Inventories(changes)]).await;
             });
         }
     }
 
-    /// Certificates are revoked: their nodes are lost, launches that were started by them end, and so do allocations that were made.
+    /// Applies a list of revoked certificates. Nodes with such a certificate are lost; launches and allocations that were created with one
+    /// end.
     async fn shut_out(&self, list: &RevocationList) {
         let nodes = self.nodes.lock().lose_revoked(|certificate| list.revokes(certificate));
         for node in nodes {
@@ -302,7 +303,7 @@ impl Server {
         self.release_revoked(list).await;
     }
 
-    /// The port of a node that was not heard has answered.
+    /// Applies the result of a probe of a node's port.
     async fn judge(&self, node: &str, answer: PortAnswer) {
         let judgement = self.nodes.lock().judge(node, answer, self.config.lease, self.clock.now());
         match judgement {
@@ -316,7 +317,7 @@ impl Server {
         }
     }
 
-    /// A node is lost, and whatever runs there with it.
+    /// Processes the loss of a node and of everything that runs on it.
     async fn lose_node(&self, node: &str, reason: &str) {
         tracing::warn!(node, "a node is lost: {reason}");
         self.channels.forget(node);
@@ -328,7 +329,7 @@ impl Server {
         }
     }
 
-    /// Returns the number of launches on each node on which any runs.
+    /// Returns the number of launches on each node that has any.
     pub(crate) fn launches_by_node(&self) -> HashMap<String, u32> {
         let mut counts = HashMap::new();
         for node in self.handles().iter().flat_map(LaunchHandle::runs_on_nodes) {
@@ -338,7 +339,7 @@ impl Server {
     }
 }
 
-/// Asks the port of an agent whether somebody listens there.
+/// Probes the port of an agent.
 async fn ask_port(suspect: Suspect) -> (String, PortAnswer) {
     let Suspect { node, address } = suspect;
     let connected = timeout(timeouts::PORT_ANSWER, TcpStream::connect(&address)).await;
@@ -350,9 +351,9 @@ async fn ask_port(suspect: Suspect) -> (String, PortAnswer) {
     (node, answer)
 }
 
-/// Refuses an address by which whoever connects would reach himself, of an agent that registers from another machine.
+/// Refuses a loopback address from an agent on another machine: a client that connects there reaches its own machine.
 pub(crate) fn refuse_loopback(address: &str, from: Option<IpAddr>) -> Result<(), RegisterError> {
-    // What is no address is refused later.
+    // An invalid address is refused later.
     let (Some(from), Ok(address)) = (from.map(|from| from.to_canonical()), address.parse()) else { return Ok(()) };
     let here = |host: &str| host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
     let is_loopback = matches!(&address, Address::Tcp { host, .. } if here(host));
@@ -365,7 +366,7 @@ pub(crate) fn refuse_loopback(address: &str, from: Option<IpAddr>) -> Result<(),
 /// The most characters of a list of known nodes in a message.
 const KNOWN_MAX: usize = 400;
 
-/// Refuses nodes that are neither registered nor drained, and names those that are.
+/// Refuses nodes that are neither registered nor drained. The error names the known nodes.
 fn refuse_unknown(named: &[String], registry: &Registry) -> Result<(), UnknownNodes> {
     let known = registry.all_known();
     let unknown: Vec<String> = named.iter().filter(|node| !known.contains(node)).cloned().collect();
@@ -382,7 +383,7 @@ fn refuse_unknown(named: &[String], registry: &Registry) -> Result<(), UnknownNo
     Err(UnknownNodes { nodes: unknown, there })
 }
 
-/// The nodes of a list, each of which could be one.
+/// The nodes of a list, each with a valid name.
 fn named(list: &str) -> Result<Vec<String>, NodeListError> {
     let nodes = hostlist::expand_at_most(list, NODES_MAX)?;
     match nodes.iter().find(|node| !is_node_name(node)) {

@@ -1,5 +1,4 @@
-//! The server's part in batch jobs: the script of one is a launch like any other, which nobody owns, and whose end is that of its
-//! allocation.
+//! The server's part in batch jobs. The script of a job is a launch without an owner, and its end is the end of its allocation.
 
 use std::sync::Arc;
 
@@ -17,7 +16,7 @@ use crate::launch::surroundings::LaunchEnd;
 use crate::store::{self, StoreError};
 use crate::wire;
 
-/// The reason of an allocation that waits because the server before had not started its script.
+/// Reason of an allocation that waits because the previous server had not started its script.
 const NOT_STARTED: &str = "its script had not been started when the API server ended";
 
 /// Reason why a script is not started.
@@ -55,8 +54,8 @@ impl ScriptError {
 }
 
 impl Server {
-    /// Starts the script of an allocation that has begun. One that cannot be started now is tried again, on other nodes if one was at
-    /// fault; one that can never be has ended.
+    /// Starts the script of an allocation that has begun. A script that cannot be started now is tried again, on other nodes if one node
+    /// caused the failure. A script that can never be started has ended.
     pub(super) async fn run_batch(self: Arc<Self>, id: String) {
         let Err((launch, error)) = self.start_script(&id).await else {
             return self.allocations.lock().await.postponed.forget(&id);
@@ -70,8 +69,8 @@ impl Server {
         self.batch_over(&id, launch.as_deref(), BatchEnd { exit_code: None, cause }).await;
     }
 
-    /// Has an allocation whose script could not be started wait for other nodes, or for another time. False if it has been tried often
-    /// enough, or does not run any more.
+    /// Returns an allocation to waiting, for other nodes or for a later time, because its script could not be started. Returns false if all
+    /// attempts are used up, or if the allocation does not run.
     async fn postpone(&self, id: &str, cause: &str, node: Option<&str>) -> bool {
         let mut all = self.allocations.lock().await;
         let now = unix_time::seconds();
@@ -84,8 +83,7 @@ impl Server {
         true
     }
 
-    /// A launch is over: does to its allocation what follows from that, its batch job included. A script that was not started is the
-    /// matter of [`Self::run_batch`].
+    /// Applies the end of a launch to its allocation, including the batch job. [`Self::run_batch`] handles a script that was not started.
     pub(super) async fn answer_end(&self, allocation: &str, launch: &str, cause: String, end: LaunchEnd) {
         let LaunchEnd { failure, exit_code, course } = end;
         if course == Course::NotBegun && self.is_script(allocation, launch).await {
@@ -104,7 +102,7 @@ impl Server {
         job.is_some_and(|job| job.launch.as_deref() == Some(launch))
     }
 
-    /// Starts the script, unless somebody else does. An error comes with the launch that it was to be, as far as it had come.
+    /// Starts the script, unless another task does. An error includes the id of the launch, if it was already known.
     async fn start_script(self: &Arc<Self>, id: &str) -> Result<(), (Option<String>, ScriptError)> {
         let kept = id.to_owned();
         let kept = store::blocking(&self.store, move |store| store.script(&kept)).await;
@@ -117,12 +115,12 @@ impl Server {
                 return Ok(());
             };
             let caller = Caller::User(allocation.uid);
-            // Whoever submitted it was allowed to start it.
+            // The user was allowed to start the script when the job was submitted.
             let planned = self.order(request, &allocation).map_err(|error| (None, error.into()))?;
             let launch = &planned.order.launch.launch_id;
             let batch = allocation.batch.as_ref().map(|job| job.started(launch));
             let allocation = Allocation { batch, ..allocation };
-            // A server after this one knows by it which launch it is.
+            // The next server finds the launch of the script in this record.
             let written = self.change(&mut all, vec![allocation.clone()], None).await;
             written.map_err(|error| (None, error.into()))?;
             (caller, allocation, planned)
@@ -132,8 +130,8 @@ impl Server {
         begun.map(drop).map_err(|error| (Some(launch), error.into()))
     }
 
-    /// The script of an allocation has ended, if it is this launch; `None` is for a script that was never one. Whatever else runs in the
-    /// allocation ends, too.
+    /// Records the end of a script, if `launch` is the script; `None` means that the script never became a launch. Everything else in the
+    /// allocation ends as well.
     pub(super) async fn batch_over(&self, id: &str, launch: Option<&str>, end: BatchEnd) {
         {
             let mut all = self.allocations.lock().await;
@@ -151,7 +149,7 @@ impl Server {
         self.settle_allocations().await;
     }
 
-    /// An allocation whose script has not been started gives its nodes back, and waits for others.
+    /// Queues an allocation again because its script has not been started. The allocation returns its nodes and waits for other nodes.
     async fn queue_again(&self, id: &str, reason: String) {
         {
             let mut all = self.allocations.lock().await;
@@ -161,7 +159,7 @@ impl Server {
         self.settle_allocations().await;
     }
 
-    /// Goes on with the batch jobs of the server before: a script may not have been started yet, or have ended unseen.
+    /// Continues the batch jobs of the previous server. A script may not have been started yet, or its end may not have been recorded.
     pub(super) async fn resume_batches(&self) {
         let is_open = |allocation: &&Allocation| allocation.batch.as_ref().is_some_and(|job| job.end.is_none());
         let open: Vec<Allocation> = self.allocations.lock().await.iter().filter(is_open).cloned().collect();
@@ -175,12 +173,12 @@ impl Server {
             }
             let wanted = launch.clone();
             match store::blocking(&self.store, move |store| store.ended_launch(&wanted)).await {
-                // Nobody had decided yet whether it is tried again.
+                // The previous server had not decided whether to try the script again.
                 Ok(Some(ended)) if ended.course() == Course::NotBegun => {
                     self.queue_again(&id, NOT_STARTED.to_owned()).await;
                 }
                 Ok(Some(ended)) => {
-                    // It may have been killed before its policy was applied.
+                    // The previous server may have been killed before it applied the policy.
                     if let Some(failure) = ended.failure(&launch) {
                         self.launch_failed(&id, failure).await;
                     }
@@ -196,7 +194,7 @@ impl Server {
     }
 }
 
-/// Returns true for an allocation that runs, and whose script does not yet.
+/// Returns true for a running allocation that has not started its script.
 fn is_to_be_started(allocation: &Allocation) -> bool {
     let is_new = allocation.batch.as_ref().is_some_and(|job| job.launch.is_none() && job.end.is_none());
     is_new && allocation.state == AllocationState::Running

@@ -1,4 +1,4 @@
-//! The server's part in the start of launches: an order is written down before a node is asked, and every node must accept it.
+//! The server's part in the start of launches. An order is written to the store before any node receives it, and every node must accept it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,10 +25,10 @@ use crate::start_policy::PolicyError;
 use crate::store::{Change, LaunchRecord};
 use crate::wire;
 
-/// Pause before a launch is tried again because an agent is being replaced, or has yet to find this server anew.
+/// Pause before a launch is tried again because an agent is being replaced, or has not registered with this server yet.
 const AGENT_RESTART_PAUSE: Duration = Duration::from_millis(250);
 
-/// A launch that is not started.
+/// Reason why a launch is not started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LaunchError {
     #[error(transparent)]
@@ -79,19 +79,19 @@ impl LaunchError {
     }
 }
 
-/// A launch as its user is told of it.
+/// A launch as reported to its user.
 pub(crate) struct Planned {
     pub order: Order,
-    /// Notes for whoever asked for it.
+    /// Notes for the caller.
     pub notes: Vec<String>,
-    /// Lines about nodes of a plan that are not ready.
+    /// Lines about planned nodes that are not ready.
     pub absent: Vec<String>,
 }
 
 impl Server {
-    /// Starts what `request` asks for in an allocation, and returns when every node has accepted it; once more where an agent is being
-    /// replaced, or has yet to find this server. The certificate is the caller's, in
-    /// DER; empty for one who needed none.
+    /// Starts the launch that `request` describes in an allocation. Returns when every node has accepted it. Retries for up to
+    /// [`timeouts::AGENT_RESTART`] while an agent is being replaced, or has not registered with this server yet. `certificate` is the
+    /// caller's, in DER; empty if none was required.
     ///
     /// # Errors
     /// See the variants of [`LaunchError`].
@@ -119,7 +119,7 @@ impl Server {
         }
     }
 
-    /// Starts a launch that was ordered in this allocation, and returns when every node has accepted it.
+    /// Starts an ordered launch in this allocation. Returns when every node has accepted it.
     ///
     /// # Errors
     /// See the variants of [`LaunchError`].
@@ -143,7 +143,7 @@ impl Server {
         begun.map(|()| planned)
     }
 
-    /// Starts a launch whose set is founded.
+    /// Starts a launch after its set id was assigned.
     async fn begin_founded(
         self: &Arc<Self>,
         caller: &Caller,
@@ -158,12 +158,12 @@ impl Server {
         let record = LaunchRecord::begun(order, &summary(order), certificate);
         let id = &order.launch.launch_id;
         self.quota.admit(caller, order.terms.uid, id, LaunchSize::of(order, fan_out.spec.len()))?;
-        // If we end now, nodes that run it are known by this, and its number is never given again.
+        // If this server ends now, the next one finds the nodes of the launch by this record, and never reuses its number.
         let changes = vec![Change::Launch(Box::new(record.clone())), Change::Serial(fan_out.serial)];
         let written = self.write(changes).await;
         written.inspect_err(|_| self.quota.withdraw(id))?;
         let begun = {
-            // While it was written down the allocation may have been released. From here on a release waits for the launch to end.
+            // The allocation may have been released during the write. From here on a release waits for the launch to end.
             let all = self.allocations.lock().await;
             all.running(caller, &allocation.id).map(|_| {
                 let begun = launch::start(self.surroundings(), order.clone(), record, fan_out, credentials);
@@ -175,20 +175,20 @@ impl Server {
             Ok(begun) => begun,
             Err(error) => {
                 self.quota.withdraw(id);
-                // One that stays on record is ended by the next server, as its allocation is gone.
+                // If the record remains, the next server ends the launch, because its allocation is gone.
                 let _ = self.write(vec![Change::Forgotten(id.clone())]).await;
                 return Err(error.into());
             }
         };
-        // Its caller may have been revoked as well.
+        // The certificate of the caller may have been revoked in the meantime.
         end_if_revoked(&handle, &self.security.revocations()).await;
         Ok(accepted.await.map_err(|_| LaunchError::Gone)??)
     }
 
-    /// Returns the launch that `request` would start now; nothing comes of it, not even fabric credentials.
+    /// Returns the launch that `request` would start now. Starts nothing, and requests no fabric credentials.
     ///
     /// # Errors
-    /// If the allocation does not run, or nothing can be launched as was asked.
+    /// Fails if the allocation does not run, or if the launch is impossible as requested.
     pub(crate) async fn plan(
         &self,
         caller: &Caller,
@@ -199,7 +199,7 @@ impl Server {
         self.order_allowed(caller, request, &allocation)
     }
 
-    /// Makes an order of what `caller` asks for, if the policy lets him start it.
+    /// Creates an order for the request of `caller`, if the policy permits it.
     fn order_allowed(
         &self,
         caller: &Caller,
@@ -211,7 +211,7 @@ impl Server {
         Ok(planned)
     }
 
-    /// Makes an order of `request` on the nodes as they are now. Whoever asked for it may start it.
+    /// Creates an order for `request` on the nodes as they are now. The policy must already permit the request.
     pub(super) fn order(&self, request: LaunchRequest, allocation: &Allocation) -> Result<Planned, LaunchError> {
         let registry = self.nodes.lock();
         self.order_on(request, allocation.into(), Nodes { registry: &registry, inventories: None })
@@ -223,11 +223,11 @@ impl Server {
         Ok(Planned { order, notes, absent })
     }
 
-    /// Returns the launch that `request` would start if all nodes that are known were ready; nothing comes of it. Without the id of an
-    /// allocation it is for all of these nodes.
+    /// Returns the launch that `request` would start if all known nodes were ready. Starts nothing. Without an allocation id the plan uses
+    /// all known nodes.
     ///
     /// # Errors
-    /// If the allocation does not run, or nothing could be launched as was asked.
+    /// Fails if the allocation does not run, or if the launch is impossible as requested.
     pub(crate) async fn plan_absent(
         &self,
         caller: &Caller,
@@ -247,7 +247,7 @@ impl Server {
         Ok(planned)
     }
 
-    /// All nodes that are known, for the plans of a user.
+    /// All known nodes, for the plans of a user.
     fn all_nodes(&self, uid: u32) -> Allocated {
         let (registry, inventories) = (self.nodes.lock(), self.inventories.lock());
         let registered = registry.all_known().into_iter().map(String::as_str);
@@ -257,7 +257,7 @@ impl Server {
         Allocated { allocation: None, uid, nodes }
     }
 
-    /// The signed request that all nodes of an order are sent, without fabric credentials yet.
+    /// The signed request for all nodes of an order, still without fabric credentials.
     fn fan_out(&self, order: &Order, allocation: &Allocation) -> Result<FanOut, SignError> {
         let spec = wire::order::encode_bytes(order);
         let serial = self.serials.next();
@@ -276,7 +276,7 @@ impl Server {
         })
     }
 
-    /// The fabric credentials of a launch, for which the manager has been asked, within the time that the launch has.
+    /// Waits for the requested fabric credentials of a launch, within the time limit of the launch.
     fn credentials_to_come(self: &Arc<Self>, asked: Asked, fan_out: &FanOut, order: &Order) -> CredentialsToCome {
         let server = Arc::clone(self);
         let limit = order.launch.settings.timeouts.time_limit.unwrap_or(Duration::MAX);
@@ -298,7 +298,7 @@ impl Server {
     }
 }
 
-/// Ends a launch if the certificate by which it was started is on this list.
+/// Ends a launch if this list revokes the certificate by which it was started.
 pub(super) async fn end_if_revoked(launch: &LaunchHandle, list: &RevocationList) {
     let summary = launch.summary();
     if !summary.is_over() && launch.is_of_revoked(list) {
@@ -307,7 +307,7 @@ pub(super) async fn end_if_revoked(launch: &LaunchHandle, list: &RevocationList)
     }
 }
 
-/// An order in short, as a launch that begins now.
+/// Summary of an order, for a launch that begins now.
 fn summary(order: &Order) -> Summary {
     let Order { launch, terms, .. } = order;
     let now = unix_time::since_epoch();

@@ -1,4 +1,4 @@
-//! The server's part in meetings of launches: whom a launch may meet, and that nobody waits for one that has ended.
+//! The server's part in meetings of launches. It decides which launches a launch may meet, and ends the wait for launches that have ended.
 
 use std::collections::BTreeSet;
 
@@ -8,15 +8,15 @@ use pmi_core::services::MeetError;
 use super::Server;
 
 impl Server {
-    /// A node of a launch comes to a meeting with others of the same user, and hears how it ends: with the last one who comes, or
-    /// with the first of the launches that ends.
+    /// Adds a node of a launch to a meeting with other launches of the same user. Returns the result when the last participant arrives, or
+    /// when one of the launches ends.
     ///
     /// # Errors
-    /// The meeting's own.
+    /// Returns the error of the meeting.
     pub(crate) async fn meet(&self, participant: Participant<'_>, call: Call) -> Answer {
         let own = |job: &str| launch_of(job) == Some(participant.launch);
         if !call.jobs.iter().all(|job| own(&job.namespace)) {
-            return Err(MeetError::Unavailable { reason: "a launch tells of jobs that are not its own".to_owned() });
+            return Err(MeetError::Unavailable { reason: "a launch reports jobs that are not its own".to_owned() });
         }
         let launches = call.others.iter().map(|namespace| launch_of(namespace).map(str::to_owned));
         let others: BTreeSet<String> = launches.collect::<Option<_>>().ok_or(MeetError::NotFound)?;
@@ -25,7 +25,7 @@ impl Server {
             return Err(MeetError::NotFound);
         }
         let answer = self.rendezvous.arrive(participant, &others, call)?;
-        // While it came in, one of them may have ended.
+        // One of the launches may have ended during the arrival.
         for launch in others.iter().filter(|launch| !self.can_be_met(launch, participant.uid)) {
             self.rendezvous.withdraw(launch);
         }
@@ -33,7 +33,7 @@ impl Server {
         answer.await.unwrap_or(Err(gone))
     }
 
-    /// Returns true if a launch is one of this user's, and not over.
+    /// Returns true if a launch belongs to this user and is not over.
     fn can_be_met(&self, launch: &str, uid: u32) -> bool {
         let Some(summary) = self.find(launch).map(|handle| handle.summary()) else { return false };
         summary.uid == uid && !summary.is_over()

@@ -1,4 +1,4 @@
-//! The server's part in the queue: allocations begin as nodes become free, and end when they have run as long as they may.
+//! The server's part in the queue. Allocations begin as nodes become free, and end when their time limit passes.
 
 use pmi_transport::task;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use tokio::time::sleep;
 use super::Server;
 use crate::allocations::{Allocation, Served};
 
-/// Interval at which the queue is looked at while somebody waits, whatever happens.
+/// Interval at which the queue is served while allocations wait, even without an event.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The longest wait for the end of a time limit before the time of day is looked at again.
+/// The longest wait for the end of a time limit before the time of day is read again.
 const LOOK_MAX: Duration = Duration::from_secs(60);
 
 impl Server {
-    /// Tends the queue and the time limits of allocations, for ever.
+    /// Serves the queue and the time limits of allocations indefinitely.
     pub(crate) async fn tend_queue(self: Arc<Self>) {
         self.resume_batches().await;
         loop {
@@ -31,7 +31,7 @@ impl Server {
         }
     }
 
-    /// Time until the queue or a time limit is to be looked at again.
+    /// Time until the next check of the queue or of a time limit.
     async fn next_look(&self) -> Duration {
         let all = self.allocations.lock().await;
         if all.iter().any(Allocation::is_queued) {
@@ -42,23 +42,23 @@ impl Server {
         left.map_or(LOOK_MAX, |seconds| Duration::from_secs(seconds).clamp(LOOK_EVERY, LOOK_MAX))
     }
 
-    /// Serves the queue with an allocation that is new in it; returns what became of that.
+    /// Serves the queue after an allocation was added. Returns the present state of that allocation.
     pub(super) async fn queued(self: &Arc<Self>, queued: Allocation) -> Allocation {
         tracing::info!(allocation = queued.id, uid = queued.uid, "an allocation is queued");
         self.serve_queue().await;
         let all = self.allocations.lock().await;
-        // Nobody has released it yet who could know its id.
+        // No client knows the id yet, so that no client can have released the allocation.
         all.find(&queued.id).cloned().unwrap_or(queued)
     }
 
-    /// Begins those allocations of the queue whose nodes can be had now.
+    /// Begins the queued allocations that can have their nodes now.
     async fn serve_queue(self: &Arc<Self>) {
         let mut all = self.allocations.lock().await;
         if !all.iter().any(Allocation::is_queued) {
             return;
         }
         let Served { begun, waiting } = self.with_nodes_now(|now| all.serve(now));
-        // Why somebody waits follows from what is written down.
+        // Reasons to wait are not written, because they follow from the stored state.
         waiting.into_iter().for_each(|(id, reason)| all.wait(&id, reason));
         if begun.is_empty() || self.change(&mut all, begun.clone(), None).await.is_err() {
             return;
@@ -72,18 +72,18 @@ impl Server {
         }
     }
 
-    /// Releases those allocations that have run as long as they may.
+    /// Releases the allocations that have reached their time limit.
     async fn end_overdue(&self) {
         let now = unix_time::seconds();
         self.release_those(|allocation| allocation.timed_out(now)).await;
     }
 
-    /// Releases those allocations that were made by a certificate on this list.
+    /// Releases the allocations that were created with a certificate on this list.
     pub(super) async fn release_revoked(&self, list: &RevocationList) {
         self.release_those(|allocation| allocation.revoked(list)).await;
     }
 
-    /// Releases those allocations for which `over` returns their next state; their launches end first.
+    /// Releases the allocations for which `over` returns a next state. Their launches end first.
     async fn release_those(&self, over: impl Fn(&Allocation) -> Option<Allocation>) {
         let over: Vec<Allocation> = {
             let mut all = self.allocations.lock().await;

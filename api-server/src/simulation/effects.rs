@@ -1,4 +1,4 @@
-//! What the machine of a simulated API server's launch wants, carried out or passed on.
+//! Effects of the machine of a simulated launch, which are executed here or returned to the simulation.
 
 use std::time::Instant;
 
@@ -81,12 +81,12 @@ impl SimulatedApiServer {
             }
             Effect::AnswerSpawn { ticket, answer } => self.effects.push_back(ApiEffect::AnswerSpawn { ticket, answer }),
             Effect::CountLostNode { node, reason } => self.effects.push_back(ApiEffect::Lost { node, reason }),
-            // The simulation has one client, which asks for nothing else.
+            // The simulation has one client, which requests nothing else.
             Effect::Publish(_) | Effect::ReportStart(_) | Effect::AnswerStatus { .. } | Effect::Finish { .. } => {}
         }
     }
 
-    /// The launch is forgotten once it is over and nobody needs it any more.
+    /// Removes the launch after it is over and no longer needed.
     pub(super) fn forget_if_over(&mut self, now: Instant) {
         let delivery = if self.log.is_delivered() { Delivery::Complete } else { Delivery::Partial };
         if self.machine.as_ref().is_some_and(|machine| machine.is_forgotten(delivery, now.into())) {
@@ -97,7 +97,7 @@ impl SimulatedApiServer {
         }
     }
 
-    /// The stream of the client that follows ends.
+    /// Ends the stream of the attached client.
     fn end_follower(&mut self) {
         if let Some(client) = self.follower.take() {
             self.log.leave(client);
@@ -118,7 +118,7 @@ impl SimulatedApiServer {
         }
     }
 
-    /// Takes what the log has for the client, and what the outboxes have for the streams that are there.
+    /// Sends the log's messages for the client, and the outboxes' messages for the open streams.
     pub(super) fn flush(&mut self) {
         self.deliver();
         for node in 0..self.outboxes.len() {

@@ -1,5 +1,4 @@
-//! The journal of fabric credentials: lines of JSON in a table of the state file, in the order in which they were written. No
-//! entry holds a key.
+//! The journal of fabric credentials: lines of JSON in a table of the state file, in the order of their writing. No entry holds a key.
 
 use std::io;
 use std::sync::Arc;
@@ -23,10 +22,10 @@ impl FabricJournal {
         Self { file }
     }
 
-    /// Entries that were written so far.
+    /// All entries, in the order of their writing.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// Fails if the journal cannot be read.
     pub(crate) fn entries(&self) -> Result<Vec<Entry>, StoreError> {
         let rows = self.file.ask(rows)?;
         Ok(rows.iter().map(|row| serde_json::from_slice(row)).collect::<Result<_, _>>()?)

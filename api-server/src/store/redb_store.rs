@@ -1,5 +1,5 @@
-//! State in a file of redb: tables of records in protobuf, by id. Records that hold an environment are sealed. The file is compacted when most of it
-//! is free: when the server starts, and each time that ended launches have freed 16 MiB.
+//! State in a redb file: tables of protobuf records, by id. Records that hold an environment are sealed. The file is compacted when most of
+//! it is free. This is checked when the server starts, and each time that ended launches have freed 16 MiB.
 
 mod inventories;
 mod published;
@@ -31,7 +31,7 @@ type Records = TableDefinition<'static, &'static str, &'static [u8]>;
 const ALLOCATIONS: Records = TableDefinition::new("allocations");
 /// Launches that are not over; sealed.
 const LAUNCHES: Records = TableDefinition::new("launches");
-/// Launches that are over, in short, and with all that is kept of them.
+/// Launches that are over: their summaries, and their full records.
 const ENDED_SUMMARIES: Records = TableDefinition::new("ended_summaries");
 const ENDED_LAUNCHES: Records = TableDefinition::new("ended_launches");
 /// Launch requests of batch jobs, by allocation; sealed.
@@ -44,31 +44,31 @@ const NODES: TableDefinition<'static, &'static str, ()> = TableDefinition::new("
 const SERIALS: TableDefinition<'static, &'static str, u64> = TableDefinition::new("serials");
 const SERIAL: &str = "launch";
 
-/// Ids of what ended, in the order in which it did; the oldest are forgotten first.
+/// Ids of ended launches or allocations, in the order of their ends. The oldest are removed first.
 type Ends = TableDefinition<'static, u64, &'static str>;
 
 const ENDED: Ends = TableDefinition::new("ended");
 const RELEASED: Ends = TableDefinition::new("released");
 
-/// Bytes of launches that have ended, after which the file may be worth being compacted.
+/// Bytes that ended launches free before the file is checked for compaction.
 const FREED_MUCH: u64 = 16 << 20;
 
-/// Bytes of the file that are kept in memory as well. What is written is read again at a restart only, and the system has a cache, too.
+/// Bytes of the file that are cached in memory. Written data is read again only at a restart, and the system has a cache as well.
 const CACHE: usize = 16 << 20;
 
 /// A store in a file.
 pub(crate) struct RedbStore {
     file: Arc<StateFile>,
     keys: Arc<Keys>,
-    /// Bytes that launches gave back when they ended, since the file was looked at.
+    /// Bytes that ended launches have freed since the last check of the file.
     freed: AtomicU64,
 }
 
 impl RedbStore {
-    /// Opens the store at `path`; makes it, and its directory, if it is not there.
+    /// Opens the store at `path`. Creates the file and its directory if they do not exist.
     ///
     /// # Errors
-    /// Fails if another process has it open, and if it is damaged.
+    /// Fails if another process has the file open, and if the file is damaged.
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
         let path = path.to_owned();
         if let Some(directory) = path.parent() {
@@ -89,7 +89,7 @@ impl RedbStore {
         })
     }
 
-    /// A store that ends with this process.
+    /// A store that exists only as long as this process.
     #[cfg(test)]
     pub(crate) fn in_memory() -> Result<Self, StoreError> {
         let keys = tempfile::tempfile().map_err(StoreError::Keys)?;
@@ -108,7 +108,7 @@ impl RedbStore {
         let file = StateFile::new(move || {
             let database = soundness::checked(&open)?;
             make_tables(&database)?;
-            // No change is under way. One that failed may have left keys without a record.
+            // No change is in progress. A failed change may have left keys without a record.
             kept.keep(&slots(&database, &kept)?).map_err(StoreError::Keys)?;
             Ok(database)
         })?;
@@ -116,8 +116,8 @@ impl RedbStore {
         Ok(Self { file: Arc::new(file), keys, freed: AtomicU64::new(0) })
     }
 
-    /// Counts what ended launches gave back, and has the file compacted when that is much. The change that freed it is durable already,
-    /// so a failure is of no consequence but for the disk.
+    /// Adds the bytes that ended launches freed, and compacts the file if they are many. The change that freed them is already durable, so
+    /// that a failure only costs disk space.
     fn give_back(&self, freed: u64) {
         if self.freed.fetch_add(freed, Ordering::Relaxed) + freed < FREED_MUCH {
             return;
@@ -128,7 +128,7 @@ impl RedbStore {
         }
     }
 
-    /// The journal of fabric credentials, which is kept in the same file.
+    /// The journal of fabric credentials, which is stored in the same file.
     pub(crate) fn fabric_journal(&self) -> FabricJournal {
         FabricJournal::new(Arc::clone(&self.file))
     }
@@ -160,14 +160,14 @@ impl RedbStore {
     }
 }
 
-/// Settings of a database. Unless told otherwise its cache has up to 1 GiB, which launches with large environments fill.
+/// Settings of a database. The default cache of redb grows to 1 GiB, which launches with large environments fill.
 fn builder() -> redb::Builder {
     let mut builder = Database::builder();
     builder.set_cache_size(CACHE);
     builder
 }
 
-/// Readers need the tables to exist. Servers up to now kept whole records of launches that are over among the others.
+/// Creates the tables, because readers require them. Earlier servers kept whole records of ended launches among the other launches.
 fn make_tables(database: &Database) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
     transaction.open_table(ALLOCATIONS)?;
@@ -186,7 +186,7 @@ fn make_tables(database: &Database) -> Result<(), redb::Error> {
     Ok(transaction.commit()?)
 }
 
-/// The keys under which records are sealed. Records that a repair of the file brought back have none, and are removed again.
+/// The slots of the keys under which records are sealed. Records that a repair of the file restored have no key, and are removed again.
 fn slots(database: &Database, keys: &Keys) -> Result<HashSet<Slot>, redb::Error> {
     let transaction = database.begin_write()?;
     let mut slots = HashSet::new();
@@ -201,18 +201,18 @@ fn slots(database: &Database, keys: &Keys) -> Result<HashSet<Slot>, redb::Error>
     Ok(slots)
 }
 
-/// A change that is being written.
+/// A change during its transaction.
 struct Writing<'a> {
     transaction: redb::WriteTransaction,
     keys: &'a Keys,
     /// Keys of the sealed records that it removes.
     removed: Vec<Slot>,
-    /// Bytes of these.
+    /// Size of these records, in bytes.
     freed: u64,
 }
 
 impl Writing<'_> {
-    /// Writes a sealed record: under the key of the one in its place, or under a new one.
+    /// Writes a sealed record under the key of the record that it replaces, or under a new key.
     fn seal(&self, table: Records, id: &str, record: &[u8]) -> Result<(), redb::Error> {
         let mut table = self.transaction.open_table(table)?;
         let slot = table.get(id)?.and_then(|row| slot_of(row.value()));
@@ -221,7 +221,7 @@ impl Writing<'_> {
         Ok(())
     }
 
-    /// Removes a sealed record, if it is there.
+    /// Removes a sealed record, if it exists.
     fn remove(&mut self, table: Records, id: &str) -> Result<(), redb::Error> {
         if let Some(row) = self.transaction.open_table(table)?.remove(id)? {
             self.removed.extend(slot_of(row.value()));
@@ -231,7 +231,7 @@ impl Writing<'_> {
     }
 }
 
-/// Writes changes, and overwrites the keys of the sealed records that they remove; returns the bytes of these records.
+/// Writes changes, and overwrites the keys of the sealed records that they remove. Returns the size of these records, in bytes.
 fn put(database: &Database, keys: &Keys, changes: &[Change]) -> Result<u64, redb::Error> {
     let mut writing = Writing { transaction: database.begin_write()?, keys, removed: Vec::new(), freed: 0 };
     for change in changes {
@@ -273,7 +273,7 @@ fn put(database: &Database, keys: &Keys, changes: &[Change]) -> Result<u64, redb
     Ok(writing.freed)
 }
 
-/// Keeps the number of a launch, unless a greater one was written down before.
+/// Stores the number of a launch, unless the stored number is greater.
 fn put_serial(transaction: &redb::WriteTransaction, serial: Serial) -> Result<(), redb::Error> {
     let mut serials = transaction.open_table(SERIALS)?;
     let before = serials.get(SERIAL)?.map_or(0, |row| row.value());
@@ -281,7 +281,7 @@ fn put_serial(transaction: &redb::WriteTransaction, serial: Serial) -> Result<()
     Ok(())
 }
 
-/// Opens or creates a file with the mode 0600, and closes one that other users can read.
+/// Opens or creates a file with mode 0600. Removes the access of other users from an existing file.
 fn private_file(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
     if file.metadata()?.permissions().mode() & 0o077 != 0 {
@@ -290,14 +290,14 @@ fn private_file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// The file of the keys of a state file.
+/// Path of the key file of a state file.
 fn keys_path(state: &Path) -> PathBuf {
     let mut path = OsString::from(state);
     path.push(".keys");
     path.into()
 }
 
-/// Keeps an allocation; when it is released, the request of its batch job is removed.
+/// Stores an allocation. On its release the request of its batch job is removed.
 fn put_allocation(writing: &mut Writing<'_>, changed: &Allocation) -> Result<(), redb::Error> {
     let id = changed.id.as_str();
     let is_released = changed.state == AllocationState::Released;
@@ -310,7 +310,7 @@ fn put_allocation(writing: &mut Writing<'_>, changed: &Allocation) -> Result<(),
         return Ok(());
     }
     if let Some(oldest) = put_end(&writing.transaction, RELEASED, id)? {
-        // An administrator may have given its id to another one, which lives.
+        // An administrator may have reused the id for an allocation that is not released.
         let record = allocations.get(oldest.as_str())?.and_then(|row| decode_allocation(row.value()).ok());
         if record.is_some_and(|record| record.state == AllocationState::Released) {
             allocations.remove(oldest.as_str())?;
@@ -323,7 +323,7 @@ fn decode_allocation(row: &[u8]) -> Result<Allocation, StoreError> {
     Ok(allocation::decode(proto::Allocation::decode(row)?)?)
 }
 
-/// Keeps a launch that is over in place of its sealed record.
+/// Stores a launch that is over in place of its sealed record.
 fn put_ended(writing: &mut Writing<'_>, launch: &EndedLaunch) -> Result<(), redb::Error> {
     let transaction = &writing.transaction;
     let summary = launch.summary.clone().unwrap_or_default();
@@ -334,7 +334,7 @@ fn put_ended(writing: &mut Writing<'_>, launch: &EndedLaunch) -> Result<(), redb
     writing.remove(LAUNCHES, id)
 }
 
-/// Notes that a launch is over, and forgets the one for which that has been so longest, if there are too many.
+/// Records that a launch is over. If there are more than [`ENDED_MAX`], the launch that ended first is removed.
 fn forget_oldest(transaction: &redb::WriteTransaction, launch: &EndedLaunch) -> Result<(), redb::Error> {
     let id = launch.summary.as_ref().map_or("", |summary| &summary.id);
     if let Some(oldest) = put_end(transaction, ENDED, id)? {
@@ -344,7 +344,7 @@ fn forget_oldest(transaction: &redb::WriteTransaction, launch: &EndedLaunch) -> 
     Ok(())
 }
 
-/// Notes that `id` has ended; returns what is to be forgotten for it.
+/// Records that `id` has ended. Returns the id that must be removed in exchange, if any.
 fn put_end(transaction: &redb::WriteTransaction, ends: Ends, id: &str) -> Result<Option<String>, redb::Error> {
     let mut ends = transaction.open_table(ends)?;
     let next = ends.last()?.map_or(0, |(number, _)| number.value() + 1);

@@ -1,6 +1,7 @@
-//! Seals the records that hold environments of ranks: those of running launches and the requests of batch jobs. redb does not overwrite a page that it
-//! frees, so the bytes of a removed record stay in the state file. Each record has a random key of its own in a second file, which is overwritten
-//! in place when the record is removed: the page that is left cannot be decrypted. The state file names the key of a record by its slot.
+//! Seals the records that hold environments of ranks: running launches, and the requests of batch jobs. redb does not overwrite a page that
+//! it frees, so the bytes of a removed record stay in the state file. Each record has its own random key in a second file. The key is
+//! overwritten in place when the record is removed, so that the remaining page cannot be decrypted. The state file refers to the key of a
+//! record by its slot.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -11,11 +12,11 @@ use parking_lot::Mutex;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::rand::{SecureRandom, SystemRandom};
 
-/// Bytes of a key, and of a slot of the file. A slot without a key is zero.
+/// Bytes of a key, and of a slot of the key file. A slot without a key is zero.
 const KEY: usize = 32;
 const NO_KEY: [u8; KEY] = [0; KEY];
 
-/// Bytes before the ciphertext of a sealed record: its slot, little-endian, and the nonce.
+/// Bytes before the ciphertext of a sealed record: its slot in little-endian order, and the nonce.
 const SLOT: usize = size_of::<u32>();
 const HEADER: usize = SLOT + NONCE_LEN;
 
@@ -31,22 +32,23 @@ pub(super) struct Keys {
 #[derive(Default)]
 struct Slots {
     free: Vec<Slot>,
-    /// Slots of the file, free or not.
+    /// Number of slots of the file, free or not.
     count: u32,
 }
 
-/// A record that its key does not fit.
+/// The key does not match the record.
 #[derive(Debug, thiserror::Error)]
 #[error("its key is another one")]
 pub(crate) struct Unsealed;
 
 impl Keys {
-    /// Keys in `file`; [`Keys::keep`] must follow.
+    /// Keys in `file`; the caller must call [`Keys::keep`] next.
     pub(super) fn new(file: File) -> Self {
         Self { file, slots: Mutex::default() }
     }
 
-    /// Overwrites every key but those of `used`, and makes their slots free: keys of records that were removed, or never written, before a crash.
+    /// Overwrites every key except the keys in `used`, and frees their slots. They belong to records that were removed, or never written,
+    /// before a crash.
     ///
     /// # Errors
     /// Fails if the file cannot be read or written, or is shorter than `used` needs.
@@ -64,15 +66,15 @@ impl Keys {
         Ok(())
     }
 
-    /// The key of a record that was removed: a state file that was damaged and repaired can have the record again.
+    /// Returns true if the key of a removed record is erased. A state file that was damaged and repaired can contain the record again.
     pub(super) fn is_erased(&self, slot: Slot) -> bool {
         self.read(slot).is_ok_and(|key| key == NO_KEY)
     }
 
-    /// Makes a new key; it is durable before this returns.
+    /// Creates a key; the key is durable before this returns.
     ///
     /// # Errors
-    /// Fails if the file cannot be written or the system gives no random bytes.
+    /// Fails if the file cannot be written or the system returns no random bytes.
     pub(super) fn create(&self) -> io::Result<Slot> {
         let key = random()?;
         let mut slots = self.slots.lock();
@@ -85,8 +87,7 @@ impl Keys {
         Ok(slot)
     }
 
-    /// Overwrites keys whose records are durably removed. A slot that could not be overwritten is not used again before the next
-    /// [`Keys::keep`].
+    /// Overwrites the keys of durably removed records. If a slot cannot be overwritten, it is not reused before the next [`Keys::keep`].
     ///
     /// # Errors
     /// Fails if the file cannot be written.
@@ -104,7 +105,7 @@ impl Keys {
     /// Seals the record `id` under the key in `slot`.
     ///
     /// # Errors
-    /// Fails if the file cannot be read, or has no key there.
+    /// Fails if the file cannot be read, or if the slot has no key.
     pub(super) fn seal(&self, slot: Slot, id: &str, record: &[u8]) -> io::Result<Vec<u8>> {
         let nonce: [u8; NONCE_LEN] = random()?;
         let mut sealed = Vec::with_capacity(HEADER + record.len() + AES_256_GCM.tag_len());
@@ -117,10 +118,10 @@ impl Keys {
         Ok(sealed)
     }
 
-    /// The record `id` that was sealed.
+    /// Decrypts the sealed record `id`.
     ///
     /// # Errors
-    /// Fails if the key is not there, or the bytes were not sealed under it for this `id`.
+    /// Fails if there is no key, or if the bytes were not sealed under it for this `id`.
     pub(super) fn unseal(&self, id: &str, sealed: &[u8]) -> Result<Vec<u8>, Unsealed> {
         let slot = slot_of(sealed).ok_or(Unsealed)?;
         let (nonce, text) = sealed.get(SLOT..).and_then(|rest| rest.split_first_chunk()).ok_or(Unsealed)?;
@@ -151,7 +152,7 @@ impl Keys {
     }
 }
 
-/// The slot of the key under which a record is sealed; `None` for bytes that are no sealed record.
+/// The slot of the key under which a record is sealed; `None` for bytes that are too short for a sealed record.
 pub(super) fn slot_of(sealed: &[u8]) -> Option<Slot> {
     sealed.first_chunk().copied().map(u32::from_le_bytes)
 }

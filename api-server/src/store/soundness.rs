@@ -1,5 +1,5 @@
-//! Whether a state file is sound: it is checked as a whole when it is opened, since a damaged record that is met later ends the server,
-//! and redb panics at some kinds of damage.
+//! Checks of a state file. The whole file is checked when it is opened, because a damaged record that is found later ends the server. In
+//! addition, redb panics on some kinds of damage.
 
 use std::fs::{self, File};
 use std::io;
@@ -39,7 +39,7 @@ fn is_damage(error: &redb::Error) -> bool {
     }
 }
 
-/// Runs something at the start of the server whose panics are errors, which are told in other words.
+/// Runs a step of the server's start without printing its panics, which are reported as errors instead.
 pub(crate) fn quietly<T>(run: impl FnOnce() -> T) -> T {
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));
@@ -48,7 +48,7 @@ pub(crate) fn quietly<T>(run: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Process that has locked a file, as far as the kernel tells.
+/// Process that holds the lock of a file, if the kernel lists it.
 pub(super) fn holder(file: &File) -> Option<u32> {
     let inode = format!(":{} ", file.metadata().ok()?.ino());
     let locks = fs::read_to_string("/proc/locks").ok()?;

@@ -1,23 +1,23 @@
-//! The state file, open as a database, and opened anew after it failed: redb refuses everything after one I/O error, as of a disk
-//! that was full for a moment, until that is done.
+//! The state file, open as a database. After one I/O error, for example on a full disk, redb refuses all requests until the file is
+//! reopened. This module reopens it.
 
 use parking_lot::{MappedRwLockReadGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use redb::Database;
 
 use super::StoreError;
 
-/// Bytes that may be free in the file before it is worth compacting.
+/// Free bytes in the file up to which it is not compacted.
 const FREE_MUCH: u64 = 64 << 10;
 
-/// A database that is shared by all who keep something in it.
+/// A database that the store and the fabric journal share.
 pub(super) struct StateFile {
     open: Box<dyn Fn() -> Result<Database, StoreError> + Send + Sync>,
-    /// `None` from an I/O error on, until it is open again.
+    /// `None` after an I/O error, until the file is open again.
     database: RwLock<Option<Database>>,
 }
 
 impl StateFile {
-    /// Opens it; `open` does so now, and again whenever it has failed.
+    /// Opens the file with `open`, which is called again after each failure.
     pub(super) fn new(
         open: impl Fn() -> Result<Database, StoreError> + Send + Sync + 'static,
     ) -> Result<Self, StoreError> {
@@ -25,25 +25,25 @@ impl StateFile {
         Ok(Self { open: Box::new(open), database })
     }
 
-    /// Asks the database something.
+    /// Runs a request on the database.
     ///
     /// # Errors
-    /// Fails if that does, or if a database that had failed cannot be opened again.
+    /// Fails if the request fails, or if a failed database cannot be reopened.
     pub(super) fn ask<T>(&self, ask: impl FnOnce(&Database) -> Result<T, redb::Error>) -> Result<T, StoreError> {
         let database = self.opened()?;
         let answer = ask(&database);
         drop(database);
         if matches!(answer, Err(redb::Error::Io(_) | redb::Error::PreviousIo)) {
-            // Closed now, since the file is locked for as long as it is open.
+            // Closed at once, because the file is locked as long as it is open.
             *self.database.write() = None;
         }
         Ok(answer?)
     }
 
-    /// Compacts the file if most of it is free; who asks meanwhile waits.
+    /// Compacts the file if most of it is free; concurrent requests wait.
     ///
     /// # Errors
-    /// Fails if the database does; then it is opened again when it is asked next.
+    /// Fails if the compaction fails; the next request then reopens the file.
     pub(super) fn compact(&self) -> Result<(), StoreError> {
         let mut database = self.database.write();
         let compacted = database.as_mut().map_or(Ok(()), compact);

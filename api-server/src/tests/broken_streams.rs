@@ -1,4 +1,4 @@
-//! Streams of reports that break: events and commands are sent again, and each counts once; so do calls that are asked again.
+//! Streams of reports that break: events and commands are sent again, and each is processed once. The same applies to repeated calls.
 
 use attach_request::What as Wish;
 use node_command::What as Command;
@@ -16,7 +16,7 @@ fn output(text: &'static str) -> Event {
     Event::Output(RankOutput { rank: 0, on_stderr: false, data: text.into() })
 }
 
-/// What a client is told of the node next.
+/// The next event of the node that a client receives.
 async fn told(client: &mut Follower) -> String {
     match client.event().await {
         Event::Started(_) => "started".to_owned(),
@@ -37,7 +37,7 @@ async fn events_that_come_again_count_once() {
     drop(first);
     let (second, after) = world.report_again(&launch.id, 0, 0).await;
     assert_eq!(after, Some(2));
-    // It is not wrong to go back further.
+    // A resumption from an earlier event is permitted.
     second.resumed(1, 0).await;
     second.tell_numbered(2, output("one")).await;
     second.tell_numbered(3, output("two")).await;
@@ -118,7 +118,7 @@ async fn a_spawn_that_is_asked_again_is_one_spawn() {
     };
     let first = ask(&request);
     let order = ordered(&mut launch.reports[0]).await;
-    // Its agent is gone before the answer comes.
+    // The agent is lost before the answer arrives.
     first.abort();
     let again = ask(&request);
     answer(&launch.reports[0], &order, "").await;

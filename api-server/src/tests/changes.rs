@@ -1,4 +1,4 @@
-//! Changes that are made to their end, whoever asked for them and has gone, and who gets to see what there is.
+//! Changes that are completed although their callers disconnect, and the visibility of the results.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use crate::allocations;
 use crate::store::{Change, EndedLaunch, Kept, RedbStore, Store, StoreError};
 use crate::wire::allocation::encode;
 
-/// A store that says when it is about to write, and waits there for as long as somebody holds it up.
+/// A store that signals each write before it begins, and waits as long as a test holds the lock.
 struct SlowStore {
     store: RedbStore,
     writes: Notify,
@@ -59,7 +59,7 @@ impl Store for SlowStore {
     }
 }
 
-/// Makes a call, and gives it up while its change is being written down.
+/// Makes a call, and cancels it while its change is being written.
 async fn give_up<T: Send + 'static>(
     world: &World,
     store: &SlowStore,
@@ -70,7 +70,7 @@ async fn give_up<T: Send + 'static>(
     soon(store.writes.notified()).await;
     call.abort();
     assert!(call.await.is_err_and(|error| error.is_cancelled()));
-    // Behind the news that nobody waits any more.
+    // Makes further calls, so that the server has noticed the cancellation.
     for _ in 0..3 {
         soon(world.nodes(0).list_nodes(ListNodesRequest {})).await.unwrap();
     }
@@ -85,7 +85,7 @@ async fn an_allocation_whose_creator_gave_up_is_there_for_all_to_see() {
     let mut client = world.allocations(&USER);
     let asked = request.clone();
     give_up(&world, &store, async move { client.create_allocation(asked).await }).await;
-    // It waits for the change before it.
+    // This call waits for the change before it.
     let refused = soon(world.allocations(&USER).create_allocation(request)).await.unwrap_err();
     assert!(refused.message().starts_with("1 node was asked for, and 0 are up and free\ntry: --wait"), "{refused}");
     let kept: Vec<Allocation> = store.read().unwrap().allocations.iter().map(encode).collect();
@@ -115,7 +115,7 @@ async fn a_launch_whose_client_gave_up_is_begun() {
     assert_eq!(world.agents[0].seen.lock().launched.len(), 1);
 }
 
-/// Nobody else may get its nodes while it begins.
+/// No other allocation may get its nodes while it begins.
 #[tokio::test]
 async fn a_launch_whose_allocation_is_released_while_it_is_written_down_is_not_begun() {
     let store = SlowStore::new();
@@ -215,11 +215,11 @@ async fn an_end_that_cannot_be_written_down_is_when_it_can() {
     launch.reports[0].run(0, 0, RankPhase::Finalized).await;
     launch.reports[0].finish().await;
     assert!(client.complete().await.success, "its user need not wait for the disk");
-    // The client has all, and still the launch is not forgotten.
+    // The client has received everything, and the launch is still known.
     let running = soon(world.launches().list_launches(ListLaunchesRequest { all: false })).await.unwrap().into_inner();
     assert!(running.launches.is_empty());
     store.full.store(false, Ordering::Relaxed);
-    // The node's stream ends when it is written.
+    // The node's stream ends when the end of the launch is written.
     while launch.reports[0].command().await.is_some() {}
     assert!(store.ended_launch(&launch.id).unwrap().unwrap().complete.unwrap().success);
     world.restart().await;

@@ -1,4 +1,4 @@
-//! Nodes that administrators take out of use, and agents of other versions.
+//! Nodes that administrators drain, and agents of other versions.
 
 use pmi_transport::identity::Caller;
 use pmi_transport::proto::v1::node_service_client::NodeServiceClient;
@@ -21,7 +21,7 @@ async fn nothing_new_begins_on_drained_nodes_until_they_are_resumed() {
     let answer = soon(NodeServiceClient::new(world.channel(&ADMIN)).drain_nodes(drain("node[1,7]"))).await.unwrap();
     assert_eq!(answer.into_inner().unknown, "node7");
 
-    // What runs goes on; it holds for the next server too, and for the agent when it registers again.
+    // Running launches continue. The drain also applies to the next server, and after the agent registers again.
     world.restart().await;
     world.register(0, 1, &[&running.id]).await;
     assert!(world.register(1, 1, &[&running.id]).await.is_empty());
@@ -31,7 +31,7 @@ async fn nothing_new_begins_on_drained_nodes_until_they_are_resumed() {
     assert_eq!(refused.message(), "node node1 is drained: new memory; leave it out");
     let release = ReleaseAllocationRequest { id: allocation.clone() };
     soon(world.allocations(&USER).release_allocation(release.clone())).await.unwrap();
-    // Kept, because a stream that is dropped takes along what it has not sent yet.
+    // Kept, because a dropped stream discards messages that it has not sent yet.
     let mut reports = Vec::new();
     for (index, _) in (0..).zip(&running.reports) {
         let report = world.report(&running.id, index, index as u32).await;
@@ -66,7 +66,7 @@ async fn a_drain_that_makes_no_sense_is_refused() {
     };
     check(&USER, drain("node0"), Code::PermissionDenied, "administrators may").await;
     let silent = DrainNodesRequest { reason: " ".to_owned(), ..drain("node0") };
-    check(&ADMIN, silent, Code::InvalidArgument, "say why").await;
+    check(&ADMIN, silent, Code::InvalidArgument, "give a reason").await;
     check(&ADMIN, drain(""), Code::InvalidArgument, "no node is named").await;
     check(&ADMIN, drain("node[0-9999999]"), Code::InvalidArgument, "more than 131072 names").await;
     check(&ADMIN, drain("a/b"), Code::InvalidArgument, "cannot be a node's name").await;

@@ -1,4 +1,4 @@
-//! Clients that follow a launch, and what that means for it.
+//! Clients that follow a launch, and their effects on the launch.
 
 use attach_request::What as Wish;
 use attach_response::What as Told;
@@ -12,7 +12,7 @@ use tonic::Code;
 
 use super::world::{Follower, Running, World, order, pass, soon};
 
-/// A launch of one rank with this request, and half of what its node may send at first, in bytes of output.
+/// A launch of one rank by this request, and half of the first output window of its node, in bytes.
 async fn launched(world: &World, request: LaunchTasksRequest) -> (Running, usize) {
     let allocation_id = world.allocate(RequeuePolicy::Never).await;
     let launch = world.launch_in(&LaunchTasksRequest { allocation_id, ..request }).await;
@@ -33,7 +33,7 @@ async fn told(client: &mut Follower, events: usize) -> Vec<u64> {
     numbers
 }
 
-/// Reads on until a client's stream is ended.
+/// Reads until the stream of a client ends.
 async fn refusal(client: &mut Follower) -> Code {
     loop {
         if let Err(status) = client.hear().await {
@@ -68,10 +68,10 @@ async fn viewers_hold_up_nobody_and_owners_do_not_miss_them() {
     let (mut launch, half) = launched(&world, order("")).await;
     let mut owner = world.attach(&launch.id, 0).await;
     let mut viewer = world.look(&launch.id, 0).await;
-    // It never listens.
+    // This client never reads.
     let _paused = world.look(&launch.id, 0).await;
     let mut sequence = 0;
-    // As many as are kept for viewers that are behind.
+    // As many as are kept for slow viewers.
     let kept = (4 << 20) / kept_cost(half) as u64 - 1;
     for _ in 0..kept {
         launch.reports[0].output(0, half).await;
@@ -125,7 +125,7 @@ async fn a_launch_whose_owner_vanishes_ends() {
     assert_eq!(launch.reports[0].command().await, Some(Command::End(1)));
 }
 
-/// Lets a launch of one rank end well.
+/// Ends a launch of one rank successfully.
 async fn end(launch: &Running) {
     launch.reports[0].run(0, 0, RankPhase::Finalized).await;
     launch.reports[0].finish().await;
@@ -142,7 +142,7 @@ async fn an_owner_that_is_behind_has_the_rest_however_many_launches_end_meanwhil
         launch.reports[0].output(0, 2000).await;
     }
     end(&launch).await;
-    // More than are kept of launches that are over.
+    // More launches than the number of ended launches that are kept.
     for _ in 0..70 {
         let other = world.launch_in(&LaunchTasksRequest { detached: true, ..order(&allocation) }).await;
         end(&other).await;
@@ -157,7 +157,7 @@ async fn who_comes_when_nothing_is_kept_is_told_of_the_end_and_of_what_is_missin
     let mut world = World::new(1).await;
     let (mut launch, _) = launched(&world, order("")).await;
     end(&launch).await;
-    // Its stream ends when that is durable.
+    // The stream ends when the end of the launch is durable.
     while launch.reports[0].command().await.is_some() {}
     world.restart().await;
     for (after, dropped) in [(0, true), (1, true), (2, false)] {
@@ -187,7 +187,7 @@ async fn an_abort_does_not_wait_for_an_owner_that_does_not_read() {
     assert_eq!(launch.reports[0].command().await, Some(Command::End(15)));
     assert_eq!(launch.reports[0].command().await, Some(Command::OutputCredit(2 * kept_cost(half) as u64)));
     launch.reports[0].finish().await;
-    // What was sent is not lost for that.
+    // Output that was sent before is not lost.
     assert_eq!(told(&mut owner, 2).await, [1, 2]);
     assert!(matches!(owner.complete().await.cause.unwrap().kind, Some(Kind::Ended(_))));
 }

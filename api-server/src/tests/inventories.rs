@@ -1,4 +1,4 @@
-//! What nodes have told of themselves, over a restart of the server.
+//! Inventories that nodes have reported, across a restart of the server.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

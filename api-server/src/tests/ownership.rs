@@ -1,6 +1,6 @@
-//! Role x call x whose it is, whole: each call of the API server, made by each kind of caller about what is its own, another's and nobody's.
-//! The table names all calls of the protocol, so that one without an entry fails the test. `pmi_transport::authorize` has the same by
-//! role alone.
+//! The whole table of roles, calls and owners: each call of the API server, made by each kind of caller, about objects of the caller, of
+//! another user, and of no user. The table contains all calls of the protocol, so that a call without an entry fails the test.
+//! `pmi_transport::authorize` has the same table by role alone.
 
 mod calls;
 mod raw;
@@ -17,7 +17,7 @@ use calls::{Call, Names, Protocol, TABLE, Target};
 /// Another user than [`USER`].
 const OTHER: Caller = Caller::User(2000);
 
-/// What there is: an allocation with a launch of each of two users, a second allocation of the first one, and a node that is in none.
+/// The objects: an allocation with a launch for each of two users, a second allocation of the first user, and a node without an allocation.
 struct Scene {
     world: World,
     own: Named,
@@ -25,7 +25,7 @@ struct Scene {
     elsewhere: String,
 }
 
-/// What is of one user.
+/// Objects of one user.
 struct Named {
     allocation: String,
     launch: String,
@@ -54,7 +54,7 @@ impl Scene {
         Named { allocation, launch, node, uid, set }
     }
 
-    /// The way of a caller to the server. A user in an allocation comes from a node of it.
+    /// Connection of a caller to the server. A user in an allocation connects from a node of the allocation.
     fn channel(&self, caller: &Caller) -> Channel {
         match caller {
             Caller::UserIn { uid, allocation } if *allocation == self.own.allocation => on_node(&self.world, 0, *uid),
@@ -63,7 +63,7 @@ impl Scene {
         }
     }
 
-    /// Those who ask.
+    /// All kinds of callers.
     fn callers(&self) -> [Caller; 9] {
         let inside = |allocation: &str| Caller::UserIn { uid: self.own.uid, allocation: allocation.to_owned() };
         let agent = |node: &str| Caller::Agent(node.to_owned());
@@ -80,7 +80,7 @@ impl Scene {
         ]
     }
 
-    /// Names what [`USER`] has, what the other user has, or what nobody has. A caller that must name its node names the one that it is.
+    /// The objects of [`USER`], of the other user, or of no user. A caller that must name its node names its own node.
     fn target(&self, whose: Whose, caller: &Caller, names: Names) -> Target<'_> {
         let named = |named: &Named| {
             let Named { allocation, launch, node, uid, set } = named;
@@ -100,13 +100,13 @@ impl Scene {
         };
         let own_node = ["node0", "node1", "node2"].into_iter().find(|&name| *caller == Caller::Agent(name.to_owned()));
         match own_node {
-            // It is told its own set.
+            // Set 0 requests the set id of the launch itself.
             Some(node) if names == Names::PartOfLaunch => Target { node, set: 0, ..target },
             _ => target,
         }
     }
 
-    /// True while nothing has come of any call.
+    /// True while no call has had an effect.
     async fn is_as_it_was(&self) -> bool {
         let administrator = Caller::Admin(None);
         let mut launches = launch_service_client::LaunchServiceClient::new(self.world.channel(&administrator));
@@ -123,14 +123,14 @@ impl Scene {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
-    /// That of [`USER`] and of node0.
+    /// The objects of [`USER`] and of node0.
     Users,
-    /// That of [`OTHER`] and of node1.
+    /// The objects of [`OTHER`] and of node1.
     Others,
     Nobodys,
 }
 
-/// Relation of a caller to what it names.
+/// Relation of a caller to the named objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Relation {
     Own,
@@ -161,13 +161,13 @@ fn relation(caller: &Caller, names: Names, whose: Whose, scene: &Scene) -> Relat
     }
 }
 
-/// Fails unless the answer is the one of the table.
+/// Fails unless the answer matches the table.
 fn judge(call: &Call, caller: &Caller, relation: Relation, code: Code) -> Result<(), &'static str> {
     let is = |right: bool, words| if right { Ok(()) } else { Err(words) };
     if !call.is_open_to(caller) {
         return is(code == Code::PermissionDenied, "its role may not");
     }
-    // The request says little, so that it may be wrong; that is found after the right to make it.
+    // The request has few fields, so that it may be invalid. The server checks the rights of the caller first.
     let refusals = [Code::PermissionDenied, Code::Unauthenticated, Code::Unimplemented, Code::NotFound, Code::Unknown];
     match (call.names, relation) {
         (Names::Nothing, _) | (_, Relation::Own) => is(!refusals.contains(&code), "it may"),
@@ -182,7 +182,7 @@ fn the_table_names_every_call_of_the_api_server_and_no_other() {
     let mut ours: Vec<_> = TABLE.iter().map(|call| call.path.to_owned()).collect();
     defined.sort();
     ours.sort();
-    // Users and agents make one call each in their own way.
+    // One call has two entries, one for users and one for agents.
     ours.dedup();
     assert_eq!(ours, defined, "a call without an entry has no rule for what is another's");
 }
@@ -212,7 +212,7 @@ async fn each_call_is_for_those_whose_it_is_about() {
                 if !may && !is_untouched {
                     wrong.push(format!("{} by {caller} of {whose:?} was refused, and did something", call.path));
                 }
-                // What was admitted may have consequences that are not seen here.
+                // A permitted call may have effects that are not visible here.
                 if may || !is_untouched {
                     scene = Scene::new().await;
                 }
@@ -222,13 +222,13 @@ async fn each_call_is_for_those_whose_it_is_about() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Lists hold what is the caller's, and an administrator's hold all.
+/// Lists contain the objects of the caller; for an administrator they contain all objects.
 #[tokio::test]
 async fn lists_show_to_each_what_is_its_own() {
     let scene = Scene::new().await;
     for path in ["/lattice.v1.AllocationService/ListAllocations", "/lattice.v1.LaunchService/ListLaunches"] {
         for caller in scene.callers().iter().filter(|caller| matches!(caller.role(), Role::User | Role::Admin)) {
-            // Field 1 of both: all of them, those that are over as well.
+            // Field 1 of both requests: all objects, including ended ones.
             for request in [vec![], vec![8, 1]] {
                 let answer = raw::make(&scene.channel(caller), path, request, false).await.unwrap();
                 let shows = |named: &Named| {
@@ -243,7 +243,7 @@ async fn lists_show_to_each_what_is_its_own() {
     }
 }
 
-/// An agent that names another node than its own is refused whatever it asks.
+/// An agent that names another node than its own is refused in every call.
 #[tokio::test]
 async fn an_agent_that_names_another_node_is_refused() {
     let protocol = Protocol::read();

@@ -1,4 +1,4 @@
-//! A plan is what a launch would be, and nothing comes of it.
+//! A plan describes a launch, and has no effects.
 
 use pmi_transport::identity::Caller;
 use pmi_transport::proto::v1::node_service_client::NodeServiceClient;
@@ -68,7 +68,7 @@ async fn a_plan_for_nodes_that_are_not_there_says_so_and_its_launch_is_refused()
     let planned = ask(absent(&allocation)).await.unwrap().into_inner();
     let line = "node0 is drained: a new disk; nothing is known of what it is, and a launch would be refused now";
     assert_eq!((planned.absent, planned.spec.unwrap().nodes), (vec![line.to_owned()], "node0".to_owned()));
-    // Without an allocation it is for all nodes that are known, and nobody else's.
+    // Without an allocation the plan is for all known nodes, and for no other nodes.
     let planned = ask(absent("")).await.unwrap().into_inner();
     assert_eq!((planned.spec.unwrap().allocation_id.as_str(), planned.absent.len()), ("", 1));
     let elsewhere = PlacementRequest { only: "node7".to_owned(), ..Default::default() };

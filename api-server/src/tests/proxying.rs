@@ -1,4 +1,5 @@
-//! Users who call from nodes without a certificate, by the word of the nodes' agents: what is theirs there, and nothing else.
+//! Users that call from nodes without a certificate, as reported by the nodes' agents. They can use their own objects there, and nothing
+//! else.
 
 use std::process;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,7 +24,7 @@ fn of(node: &str, uid: u32) -> ProxiedBytes {
     ProxiedBytes { what: Some(proxied_bytes::What::Of(ProxyFor { node_id: node.to_owned(), uid })) }
 }
 
-/// Passes a connection on, as an agent does.
+/// Forwards a connection, as an agent does.
 async fn relay(mut api: NodeServiceClient<Channel>, first: ProxiedBytes, user: UnixStream) {
     let (sender, receiver) = mpsc::channel(4);
     sender.send(first).await.unwrap();
@@ -45,7 +46,7 @@ async fn relay(mut api: NodeServiceClient<Channel>, first: ProxiedBytes, user: U
     }
 }
 
-/// The way to the server of a user on a node, if its agent says that he is this one.
+/// Connection of a user on a node to the server, if the agent of the node reports this uid.
 pub(super) fn on_node(world: &World, node: usize, uid: u32) -> Channel {
     static LAST: AtomicUsize = AtomicUsize::new(0);
     let number = LAST.fetch_add(1, Ordering::Relaxed);
@@ -87,7 +88,7 @@ async fn a_user_on_a_node_reaches_what_is_of_its_allocation() {
     let signal = |id: &str| SignalLaunchRequest { id: id.to_owned(), signal: 10, ranks: Vec::new() };
     assert_eq!(code(soon(launches.signal_launch(signal(&own))).await), Code::Ok);
 
-    // The same user's, on other nodes.
+    // Objects of the same user on other nodes.
     let abort = AbortLaunchRequest { id: other.id.clone(), reason: String::new() };
     assert_eq!(code(soon(launches.abort_launch(abort)).await), Code::PermissionDenied);
     assert_eq!(code(soon(launches.signal_launch(signal(&other.id))).await), Code::PermissionDenied);
@@ -100,7 +101,7 @@ async fn a_user_on_a_node_reaches_what_is_of_its_allocation() {
     assert_eq!(code(soon(world.allocations(&USER).launch_tasks(order(&elsewhere))).await), Code::Ok, "it is untouched");
 }
 
-/// What a stolen node can do with users who have nothing there.
+/// A stolen node reports users that have no allocation there.
 #[tokio::test]
 async fn a_node_that_lies_about_its_users_gains_nothing() {
     let world = World::new(2).await;
@@ -131,7 +132,7 @@ async fn an_allocation_that_has_ended_is_no_way_in() {
     assert_eq!(code(soon(early.launch_tasks(order(&allocation))).await), Code::NotFound);
     let mut late = AllocationServiceClient::new(on_node(&world, 0, 1000));
     assert_eq!(code(soon(late.launch_tasks(order(&allocation))).await), Code::Unauthenticated);
-    // The next one of the node is another user's.
+    // The next allocation of the node belongs to another user.
     let next = allocate(&world, "node0", 1001).await;
     assert_ne!(code(soon(early.launch_tasks(order(&next))).await), Code::Ok);
     let mut theirs = AllocationServiceClient::new(on_node(&world, 0, 1001));

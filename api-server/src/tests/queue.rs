@@ -13,7 +13,7 @@ use crate::start_policy::StartPolicy;
 use crate::store::{Change, EndedLaunch, RedbStore, Store};
 use crate::wire::allocation::encode_script;
 
-/// A batch job of so many nodes.
+/// A batch job for this number of nodes.
 fn batch(num_nodes: u32) -> CreateAllocationRequest {
     let batch = BatchRequest { name: "job".to_owned(), launch: Some(order("")) };
     CreateAllocationRequest { num_nodes, batch: Some(batch), ..Default::default() }
@@ -28,7 +28,7 @@ async fn release(world: &World, id: &str) {
     soon(world.allocations(&USER).release_allocation(request)).await.unwrap();
 }
 
-/// Waits until something holds for an allocation.
+/// Waits until a condition holds for an allocation.
 async fn until(world: &World, id: &str, holds: impl Fn(&Allocation) -> bool) -> Allocation {
     let wait = async {
         loop {
@@ -46,7 +46,7 @@ async fn until(world: &World, id: &str, holds: impl Fn(&Allocation) -> bool) -> 
 async fn script(world: &World, id: &str) -> String {
     let is_started = |allocation: &Allocation| allocation.batch.as_ref().is_some_and(|job| !job.launch_id.is_empty());
     let id = until(world, id, is_started).await.batch.unwrap().launch_id;
-    // It is known before it is begun.
+    // The id is known before the launch begins.
     let request = GetLaunchRequest { id: id.clone(), stacks: false };
     soon(async { while world.launches().get_launch(request.clone()).await.is_err() {} }).await;
     id
@@ -93,7 +93,7 @@ async fn the_script_of_a_batch_job_that_names_anothers_allocation_runs_in_its_ow
     assert_eq!(status.into_inner().summary.unwrap().allocation_id, job.id);
 }
 
-/// Those that end with it are no failures of the next attempt.
+/// Launches that end with the allocation are no failures of its next attempt.
 #[tokio::test]
 async fn an_allocation_is_queued_again_once_and_goes_on_when_all_its_launches_have_ended() {
     let world = World::new(1).await;
@@ -119,7 +119,7 @@ async fn an_allocation_is_queued_again_once_and_goes_on_when_all_its_launches_ha
     assert!(end.error_message.ends_with(&reason), "{}", end.error_message);
 }
 
-/// Whoever looks later sees who has done it, whether the job had begun or not.
+/// The end of a job names the user that cancelled it, whether the job had begun or not.
 #[tokio::test]
 async fn a_job_that_is_cancelled_says_by_whom() {
     let world = World::new(1).await;
@@ -173,7 +173,7 @@ async fn the_queue_and_a_script_that_runs_outlive_the_server() {
     assert_eq!(world.agents[0].seen.lock().launched.len(), 2, "each script was started once");
 }
 
-/// The server was killed between the end of the script, which lost a node, and what follows from it.
+/// The server was killed after the end of the script, which lost a node, and before that end was processed.
 #[tokio::test]
 async fn a_job_whose_node_was_lost_is_queued_again_by_the_next_server_as_well() {
     let request = crate::wire::allocation::decode_request(batch(1)).unwrap();
@@ -243,7 +243,7 @@ async fn a_script_that_a_node_did_not_take_is_started_on_another_one() {
         let job = create(&world, batch(1)).await;
         let waits = until(&world, &job.id, |allocation| allocation.state() == AllocationState::Pending).await;
         assert!(waits.reason.starts_with("the script was not started: node node0 does not start"), "{}", waits.reason);
-        // The next in the queue is not sent there.
+        // The next job in the queue does not use that node.
         let next = create(&world, batch(1)).await;
         assert_eq!(next.nodes, "node1");
         let launch = script(&world, &next.id).await;
@@ -258,7 +258,7 @@ async fn a_script_that_a_node_did_not_take_is_started_on_another_one() {
     }
 }
 
-/// Administrators start what they like, also when its turn comes.
+/// Administrators may start any program. This also applies when the job leaves the queue.
 #[tokio::test]
 async fn a_script_is_held_to_the_policy_when_it_is_submitted() {
     let world =

@@ -1,4 +1,4 @@
-//! Reports of nodes by way of the one that passed the launch on to them.
+//! Reports of nodes that arrive through the node which forwarded the launch to them.
 
 use attach_request::What as Wish;
 use lattice_session::wire::report_relay;
@@ -9,12 +9,12 @@ use tonic::{Code, Status};
 
 use super::world::{Fetched, USER, World, exit, order, soon};
 
-/// A launch of one rank on each of three nodes, and the stream on which the first one's reports are fetched.
+/// A launch of one rank on each of three nodes, and the stream on which the reports of the first node are fetched.
 struct Scene {
     world: World,
     launch: String,
     relay: Fetched,
-    /// What nodes were told, and is not looked at yet.
+    /// Commands to nodes that were received and not examined yet.
     told: Vec<RelayedCommand>,
 }
 
@@ -47,7 +47,7 @@ impl Scene {
         launch_report::What::Of(ReportFor { launch_id: self.launch.clone(), node_id, node_index: node, again: false })
     }
 
-    /// Reports of nodes in one message.
+    /// Sends reports of nodes in one message.
     async fn tell(&self, reports: impl IntoIterator<Item = (u32, launch_report::What)>) {
         let report = |(node_index, what)| {
             let what = relayed_report::What::Report(LaunchReport { what: Some(what) });
@@ -57,7 +57,7 @@ impl Scene {
         soon(self.relay.1.send(Ok(message))).await.unwrap();
     }
 
-    /// What this node is told next.
+    /// The next command to this node.
     async fn told(&mut self, node: u32) -> Told {
         loop {
             if let Some(at) = self.told.iter().position(|told| told.node_index == node) {
@@ -68,7 +68,7 @@ impl Scene {
         }
     }
 
-    /// The end of this node's part of the stream, past confirmations.
+    /// The end of this node's part of the stream, after its confirmations.
     async fn end(&mut self, node: u32) -> Code {
         loop {
             match self.told(node).await {
@@ -120,7 +120,7 @@ async fn a_node_opens_a_stream_of_its_own_for_what_a_relay_must_not_bring() {
     assert_eq!(after, Some(1), "what came by the relay has come");
     own.resumed(1, 0).await;
     assert_eq!(own.command().await, Some(node_command::What::Stdin("for rank 0".into())));
-    // The other node's part goes on.
+    // The part of the other node continues.
     scene.tell([(1, numbered(2, Event::Exited(exit(1, 0, RankPhase::Finalized))))]).await;
     assert!(matches!(client.event().await, Event::Exited(exit) if exit.rank == 1));
 }

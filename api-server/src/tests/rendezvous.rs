@@ -1,4 +1,4 @@
-//! Launches of one user meet, and nobody else's.
+//! Meetings of launches of one user, and of no other user.
 
 use meet_answer::Outcome;
 use pmi_transport::identity::Caller;
@@ -11,7 +11,7 @@ fn namespace(launch: &str) -> String {
     format!("kvs_{launch}_0.secret")
 }
 
-/// The one node of a launch comes to meet another one.
+/// The request of a launch with one node to meet another launch.
 fn request(node: usize, launch: &str, other: &str) -> MeetRequest {
     let job = MetJob { namespace: namespace(launch), ..Default::default() };
     let call = MeetCall {
@@ -84,7 +84,7 @@ async fn launch_of(world: &World, user: &Caller, node: usize) -> String {
     let mut client = world.allocations(user);
     let allocation = soon(client.create_allocation(create)).await.unwrap().into_inner().id;
     let launch = soon(client.launch_tasks(order(&allocation))).await.unwrap().into_inner().task_launch_id;
-    // It is there for as long as its agent says nothing else, for a while.
+    // The launch stays known for a while, unless its agent reports otherwise.
     drop(world.report(&launch, node, 0).await);
     launch
 }

@@ -1,4 +1,4 @@
-//! A server that takes up what another one had begun.
+//! A server that takes over the work of an earlier server.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::spawns::{answer, ordered, spawn, spawn_by};
 use super::world::{Follower, Report, USER, World, exit, order, soon};
 use crate::store::{Change, RedbStore, Store};
 
-/// Waits until what a node reported is durable: until then its stream stays open.
+/// Waits until the report of a node is durable: until then the stream of the node stays open.
 async fn farewell(report: &mut Report) {
     while report.command().await.is_some() {}
 }
@@ -36,11 +36,11 @@ async fn launches_outlive_the_server() {
     assert!(complete.success && complete.ranks.len() == 2, "{complete:?}");
 }
 
-/// Fork servers would let in again what was signed under a number that is given twice.
+/// If a number were assigned twice, fork servers would accept an old signature again.
 #[tokio::test]
 async fn numbers_of_launches_go_on_behind_those_of_the_server_before_whatever_the_clock_says() {
     let store = Arc::new(RedbStore::in_memory().unwrap());
-    // The server before had a clock that was ahead by years.
+    // The previous server had a clock that was years ahead.
     let before = Serial(u64::MAX / 2);
     store.write(&[Change::Serial(before)]).unwrap();
     let world = World::on(Arc::<RedbStore>::clone(&store), 1).await;
@@ -51,7 +51,7 @@ async fn numbers_of_launches_go_on_behind_those_of_the_server_before_whatever_th
     assert!(store.read().unwrap().serial > first, "it is written down with the launch");
 }
 
-/// Since when the only launch's client is stopped.
+/// Time at which the client of the only launch was stopped.
 async fn client_stopped_at(world: &World) -> u64 {
     let launches = soon(world.launches().list_launches(ListLaunchesRequest { all: false })).await.unwrap().into_inner();
     launches.launches[0].client_stopped_at
@@ -63,14 +63,14 @@ async fn a_server_knows_of_owners_that_were_stopped_before_it() {
     let launch = world.launch(1).await;
     let Follower { say, hear: _hear } = world.attach(&launch.id, 0).await;
     assert_eq!(client_stopped_at(&world).await, 0);
-    // It goes on listening, as a process does that is stopped.
+    // The client continues to listen, like a stopped process.
     drop(say);
     while world.kept(&launch.id).summary.unwrap().client_stopped_at == 0 {
         tokio::task::yield_now().await;
     }
     let stopped_at = client_stopped_at(&world).await;
     world.restart().await;
-    // No node answers, so that the server has looked at its clock when it answers.
+    // No node answers, so that the server has read its clock before its answer.
     let status =
         soon(world.launches().get_launch(GetLaunchRequest { id: launch.id.clone(), stacks: false })).await.unwrap();
     assert_eq!(status.into_inner().summary.unwrap().client_stopped_at, stopped_at);
@@ -160,7 +160,7 @@ async fn spawned_jobs_are_counted_on_and_those_that_were_about_to_start_are_ende
     assert_eq!(soon(asked).await.unwrap().refusal, "");
 }
 
-/// A rank of the first node does something with a name; returns the port that it is told.
+/// A rank of the first node makes a call about a name. Returns the port in the answer.
 async fn call_name(world: &World, launch: &str, kind: name_call::Kind, service: &str) -> Vec<u8> {
     let call =
         NameCall { kind: kind.into(), service: service.to_owned().into(), port: "a port".into(), ..Default::default() };
@@ -191,7 +191,7 @@ async fn names_are_found_after_a_restart_for_as_long_as_who_published_them_runs(
     assert_eq!(found, [b"a port".as_slice(), b"", b""]);
 }
 
-/// Its session asks the next server, as the one before was killed before it could answer.
+/// The session repeats its call to the next server, because the previous one was killed before its answer.
 #[tokio::test]
 async fn a_job_that_runs_is_not_started_again_for_a_call_that_had_no_answer() {
     let mut world = World::new(1).await;
@@ -220,7 +220,7 @@ async fn an_allocation_that_was_being_released_is_released() {
     while report.command().await != Some(Command::End(15)) {}
     report.finish().await;
     let mut client = world.attach(&launch.id, 0).await;
-    // The first server's words, unless it was gone before they were written down.
+    // The text of the first server, unless that server ended before it was written.
     let words = client.complete().await.error_message;
     let reasons = [format!("its allocation is released by {USER}"), "its allocation is gone".to_owned()];
     assert!(reasons.map(|reason| format!("ended by the API server: {reason}")).contains(&words), "{words}");

@@ -1,4 +1,4 @@
-//! The use of a stolen agent's key: disturbing launches that its node is in, and nothing else; and a user's share of the server.
+//! The use of a stolen agent's key: it can disturb launches on its node, and nothing else. Also the share of a user in the server.
 
 use node_event::What as Event;
 use pmi_transport::identity::Caller;
@@ -9,7 +9,7 @@ use tonic::{Code, Status};
 
 use super::world::{USER, World, order, soon};
 
-/// Everything that an agent can ask of the API server in the name of a node, as `caller` does it.
+/// All calls that an agent can make to the API server for a node, made by `caller`.
 async fn every_call(world: &World, caller: &str, node: &str, launch: &str) -> [Result<(), Status>; 6] {
     let mut client = NodeServiceClient::new(world.channel(&Caller::Agent(caller.to_owned())));
     let (node_id, launch_id) = (node.to_owned(), launch.to_owned());
@@ -55,17 +55,17 @@ async fn an_agent_speaks_for_its_own_node_only() {
     let as_another = every_call(&world, "node2", "node0", &launch.id).await;
     assert_eq!(as_another[0].as_ref().unwrap_err().message(), "the agent of node2 cannot speak for node node0");
     assert_eq!(codes(as_another), [Code::PermissionDenied; 6]);
-    // As itself, it is no node of the launch.
+    // Under its own name it is no node of the launch.
     let as_itself = codes(every_call(&world, "node2", "node2", &launch.id).await);
     assert_eq!(as_itself[2], Code::InvalidArgument);
     assert_eq!(as_itself[3..], [Code::FailedPrecondition; 3]);
-    // Nor can it take the place of one that is.
+    // It cannot replace a node of the launch.
     let of = ReportFor { launch_id: launch.id.clone(), node_id: "node2".to_owned(), node_index: 0, again: false };
     let report = LaunchReport { what: Some(launch_report::What::Of(of)) };
     let refused = soon(world.nodes(2).report_launch(once(report))).await.unwrap_err();
     assert_eq!(refused.message(), format!("node2 is not node 0 of launch {}", launch.id));
 
-    // What a node says of ranks that are another's counts for nothing.
+    // Reports of a node about ranks of another node are ignored.
     launch.reports[1].run(0, 9, RankPhase::Initialized).await;
     launch.reports[1].output(0, 5).await;
     for (rank, report) in (0..).zip(&mut launch.reports) {
@@ -84,7 +84,7 @@ async fn an_agent_speaks_for_its_own_node_only() {
     assert!(heard.iter().all(|event| !matches!(event, Event::Output(_))), "{heard:?}");
 }
 
-/// An agent's key is no user's.
+/// The key of an agent does not give the rights of a user.
 #[tokio::test]
 async fn an_agent_asks_for_nothing_that_users_do() {
     let world = World::new(1).await;

@@ -1,4 +1,4 @@
-//! New jobs in a launch: who is told of them, when the rank that asked is answered, and what follows when a part does not start.
+//! New jobs in a launch: the orders to nodes, the time of the answer to the requesting rank, and the effects of a part that does not start.
 
 use node_command::What as Command;
 use node_event::What as Event;
@@ -8,12 +8,12 @@ use tokio::task::JoinHandle;
 use super::world::{Report, Running, USER, World, order, soon};
 use crate::start_policy::{Spawning, StartPolicy};
 
-/// Rank 0 of a launch, which is on node0, wants two more ranks.
+/// Rank 0 of a launch, on node0, requests two more ranks.
 pub(super) fn spawn(world: &World, launch: &str) -> JoinHandle<SpawnAnswer> {
     spawn_by(world, launch, 0)
 }
 
-/// The same by a call with a number.
+/// The same by a numbered call.
 pub(super) fn spawn_by(world: &World, launch: &str, call_id: u64) -> JoinHandle<SpawnAnswer> {
     let app = SpawnApp { program: "./child".into(), ranks: 2, ..Default::default() };
     let call = SpawnCall { parent_job: format!("kvs_{launch}_0"), parent_rank: 0, apps: vec![app], preput: vec![] };
@@ -30,7 +30,7 @@ pub(super) async fn ordered(report: &mut Report) -> SpawnOrder {
     }
 }
 
-/// The node's part of a job runs, or does not.
+/// Reports that the node's part of a job runs, or does not run.
 pub(super) async fn answer(report: &Report, order: &SpawnOrder, failure: &str) {
     let job_id = order.job.as_ref().unwrap().id.clone();
     report.tell(Event::Spawned(Spawned { job_id, failure: failure.to_owned() })).await;
@@ -67,7 +67,7 @@ async fn every_node_hears_of_a_job_before_its_parent_is_answered() {
     let asked = spawn(&world, &launch);
     let order = ordered(&mut first).await;
     answer(&first, &order, "").await;
-    // The other node is slow to begin its report; that of the first one has arrived when it gets another command.
+    // The other node is slow to begin its report. The report of the first node has arrived when that node gets another command.
     first.tell(Event::Notice(Notice { what: Some(notice::What::Stuck(StuckStart::default())) })).await;
     assert!(matches!(first.command().await, Some(Command::AskProgress(_))));
     assert!(!asked.is_finished());
@@ -92,7 +92,7 @@ async fn a_job_that_does_not_start_everywhere_is_ended_and_the_launch_goes_on() 
         assert_eq!(report.command().await, Some(Command::Disown(job.clone())));
     }
     end(&launch, 2).await;
-    // No rank of the job is waited for.
+    // The launch does not wait for a rank of the job.
     let complete = client.complete().await;
     assert!(complete.success, "{complete:?}");
 }
@@ -116,7 +116,7 @@ async fn nodes_without_ranks_are_released_when_a_job_was_not_started() {
     assert_eq!(launch.reports[1].command().await, Some(Command::Release(Nothing {})));
 }
 
-/// Whoever has the key of a node's agent asks for a job of the user's, of any program.
+/// An attacker with the key of a node's agent requests a job of the user, with any program.
 #[tokio::test]
 async fn a_node_starts_nothing_that_the_policy_forbids() {
     let entry_points = Some(vec!["/app".into()]);

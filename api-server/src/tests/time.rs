@@ -1,4 +1,4 @@
-//! The task of a launch under virtual time: what follows when nobody says anything.
+//! The task of a launch under virtual time: its actions when no messages arrive.
 
 use lattice_session::timeouts;
 use node_command::What as Command;
@@ -11,7 +11,7 @@ use super::world::{USER, World, order, pass, soon};
 /// Longer than the pause between two ticks of a launch.
 const MOMENT: Duration = Duration::from_millis(500);
 
-/// A launch of one rank on each of two nodes, whose nodes have accepted it and do not report.
+/// A launch of one rank on each of two nodes. The nodes have accepted it, and do not report.
 async fn accepted(world: &World) -> String {
     let allocation = world.allocate(RequeuePolicy::Never).await;
     let request = LaunchTasksRequest { num_tasks: 2, ..order(&allocation) };
@@ -35,7 +35,7 @@ async fn a_launch_whose_nodes_never_report_is_over_when_their_time_is() {
     let complete = client.complete().await;
     let (message, left) = complete.error_message.split_once("; ").unwrap();
     assert_eq!(message, "node node0 was lost: it accepted the launch and never reported");
-    assert!(left.starts_with("node[0-1] did not say"), "{left}");
+    assert!(left.starts_with("node[0-1] did not report the end of their parts"), "{left}");
 }
 
 #[tokio::test]
@@ -87,7 +87,7 @@ async fn a_launch_that_somebody_else_ends_kills_what_does_not_end_by_itself() {
     while !killed() {
         pass(MOMENT).await;
         passed += MOMENT;
-        // The call that kills takes its time as well.
+        // The call that kills takes time as well.
         is_active(&world).await;
     }
     let latest = timeouts::GRACE_OF_OTHERS + timeouts::END + timeouts::LAST;

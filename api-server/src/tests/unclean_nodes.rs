@@ -1,4 +1,4 @@
-//! Nodes that do not end their part of a launch: nobody else gets them before it has ended.
+//! Nodes that do not end their part of a launch. No other allocation gets them before the part has ended.
 
 use lattice_session::timeouts;
 use pmi_transport::identity::Caller;
@@ -9,7 +9,7 @@ use crate::clock::STANDSTILL;
 
 use super::world::{Running, USER, World, exit, order, pass, soon};
 
-/// A launch on two nodes that is over without the second one having ended its part, and the launch's allocation.
+/// A launch on two nodes that is over before the second node has ended its part, and the allocation of the launch.
 async fn given_up(world: &World) -> (Running, String) {
     let allocation = world.allocate(RequeuePolicy::Never).await;
     let mut launch = world.launch_in(&LaunchTasksRequest { num_tasks: 2, ..order(&allocation) }).await;
@@ -26,7 +26,7 @@ async fn given_up(world: &World) -> (Running, String) {
     };
     assert_eq!(unended, "node1");
     let complete = client.complete().await;
-    let expected = "; node1 did not say that its part has ended, processes may be left there";
+    let expected = "; node1 did not report the end of its part, processes may be left there";
     assert!(complete.error_message.ends_with(expected), "{}", complete.error_message);
     (launch, allocation)
 }
@@ -64,7 +64,7 @@ async fn a_node_stays_taken_until_its_agent_says_that_nothing_is_left() {
     }
 }
 
-/// Nodes that took it may not have ended its ranks yet when it is refused.
+/// Nodes that accepted the launch may not have ended its ranks yet when another node refuses it.
 #[tokio::test]
 async fn nodes_that_took_a_launch_that_another_refused_stay_taken_as_well() {
     let world = World::new(2).await;
@@ -90,7 +90,7 @@ async fn an_agent_that_is_started_anew_has_nothing_left() {
     assert!(allocate_both(&world).await.is_ok());
 }
 
-/// A node that died while no server was there: nobody will say that nothing is left, and whoever comes back says what it has.
+/// A node that died while no server ran. No agent will report that nothing is left; an agent that returns reports its launches.
 #[tokio::test]
 async fn a_node_that_never_came_back_after_a_restart_keeps_nothing() {
     let mut world = World::new(2).await;
@@ -122,7 +122,7 @@ async fn a_node_is_not_given_up_for_a_time_in_which_the_server_stood_still() {
     for report in &mut launch.reports {
         assert_eq!(report.command().await, Some(node_command::What::End(15)));
     }
-    // The server is stopped, as by Ctrl-Z, for longer than anybody may take to end.
+    // The server is stopped, as by Ctrl-Z, for longer than any part may take to end.
     tokio::time::pause();
     tokio::time::advance(timeouts::LINGER).await;
     tokio::time::resume();
@@ -142,6 +142,6 @@ async fn a_node_that_was_given_up_has_nothing_more_to_report() {
     let report = tokio_stream::once(LaunchReport { what: Some(launch_report::What::Of(of)) });
     let mut agent = node_service_client::NodeServiceClient::new(world.channel(&Caller::Agent("node1".to_owned())));
     let refused = soon(agent.report_launch(report)).await.unwrap_err();
-    // With this code an agent ends what it has of the launch.
+    // On this code an agent ends its part of the launch.
     assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
 }

@@ -1,4 +1,4 @@
-//! A cluster in one thread: the real server behind real connections, and agents that do what a test says.
+//! A cluster in one thread: the real server with real connections, and agents that each test controls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +33,7 @@ use crate::server::{Parts, Server};
 use crate::start_policy::StartPolicy;
 use crate::store::{LaunchRecord, RedbStore, Store};
 
-/// Against hangs; nothing here takes long.
+/// Protects against hangs; no step takes long.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// The user of most tests.
 pub(super) const USER: Caller = Caller::User(1000);
@@ -43,7 +43,7 @@ pub(super) async fn soon<T>(future: impl Future<Output = T>) -> T {
     timeout(DEADLINE, future).await.expect("it takes too long")
 }
 
-/// Lets time pass, in steps that are no standstill of the server.
+/// Advances the time, in steps that are no standstill of the server.
 pub(super) async fn pass(time: Duration) {
     tokio::time::pause();
     let mut left = time;
@@ -71,18 +71,18 @@ impl World {
         Self::on(Arc::new(RedbStore::in_memory().unwrap()), nodes).await
     }
 
-    /// The same where the first node of a launch passes it on to the next, and so on.
+    /// The same, with launches that the first node forwards to the next one, and so on.
     pub(super) async fn relayed(nodes: usize) -> Self {
         let settings = LaunchSettings { relay_above: 1, relay_fan_out: 1, ..Default::default() };
         Self::with(Arc::new(RedbStore::in_memory().unwrap()), nodes, StartPolicy::default(), settings).await
     }
 
-    /// The same where this policy holds.
+    /// The same with this policy.
     pub(super) async fn under(policy: StartPolicy, nodes: usize) -> Self {
         Self::with(Arc::new(RedbStore::in_memory().unwrap()), nodes, policy, LaunchSettings::default()).await
     }
 
-    /// The same with what was kept in `store`.
+    /// The same with the state in `store`.
     pub(super) async fn on(store: Arc<dyn Store>, nodes: usize) -> Self {
         Self::with(store, nodes, StartPolicy::default(), LaunchSettings::default()).await
     }
@@ -98,20 +98,20 @@ impl World {
         world
     }
 
-    /// Ends the server, and starts another with what was kept.
+    /// Ends the server, and starts another one with the stored state.
     pub(super) async fn restart(&mut self) {
         drop(self.stop.take());
         let (address, stop) = serve(&self.store, &self.policy, self.settings).await;
         (self.address, self.stop) = (address, Some(stop));
     }
 
-    /// A launch that runs as it is kept.
+    /// The stored record of a running launch.
     pub(super) fn kept(&self, launch: &str) -> LaunchRecord {
         let is_it = |record: &LaunchRecord| record.summary.as_ref().is_some_and(|summary| summary.id == launch);
         self.store.read().unwrap().launches.into_iter().find(is_it).expect("it was started")
     }
 
-    /// The way to the server for `caller`.
+    /// Connection of `caller` to the server.
     pub(super) fn channel(&self, caller: &Caller) -> Channel {
         channel(&self.address, caller)
     }
@@ -149,7 +149,7 @@ impl World {
         soon(self.allocations(&USER).create_allocation(request)).await.unwrap().into_inner().id
     }
 
-    /// Starts `ranks` ranks in a new allocation, and has all nodes report.
+    /// Starts `ranks` ranks in a new allocation, and opens the report streams of all nodes.
     pub(super) async fn launch(&self, ranks: u32) -> Running {
         let allocation = self.allocate(RequeuePolicy::Never).await;
         self.launch_in(&LaunchTasksRequest { num_tasks: ranks, ..order(&allocation) }).await
@@ -171,7 +171,7 @@ impl World {
         self.open(launch, agent, index, false).await
     }
 
-    /// An agent's report stream after one that broke, and the last of its events that has come.
+    /// An agent's report stream after one that broke, and the number of the last event that the server received.
     pub(super) async fn report_again(&self, launch: &str, agent: usize, index: u32) -> (Report, Option<u64>) {
         let mut report = self.open(launch, agent, index, true).await;
         let Some(node_command::What::Resume(Resume { after })) = report.command().await else { panic!("no word") };
@@ -191,12 +191,12 @@ impl World {
         attach(self.launches(), AttachTo { launch_id: launch.to_owned(), after, tied: true }).await
     }
 
-    /// Looks at a launch.
+    /// Follows a launch as a viewer.
     pub(super) async fn look(&self, launch: &str, after: u64) -> Follower {
         attach(self.launches(), AttachTo { launch_id: launch.to_owned(), after, tied: false }).await
     }
 
-    /// Follows a launch that shall end without this client, which then dies.
+    /// Follows a launch that must end without this client. Then the client dies.
     pub(super) async fn attach_and_die(&self, launch: &str) {
         let (address, launch_id) = (self.address.clone(), launch.to_owned());
         let client = std::thread::spawn(move || {
@@ -205,7 +205,7 @@ impl World {
                 let client = LaunchServiceClient::new(channel(&address, &USER));
                 attach(client, AttachTo { launch_id, after: 0, tied: true }).await.hear().await.unwrap();
             });
-            // The runtime takes all its connections with it, in the middle of whatever they were about.
+            // The end of the runtime closes all its connections, at any point of their work.
         });
         soon(tokio::task::spawn_blocking(|| client.join())).await.unwrap().unwrap();
     }
@@ -240,7 +240,7 @@ async fn serve(
     (address, stop)
 }
 
-/// A server that takes up what is kept here.
+/// A server that takes over the state in `store`.
 pub(super) fn server_on(
     store: &Arc<dyn Store>,
     policy: &StartPolicy,
@@ -251,7 +251,7 @@ pub(super) fn server_on(
         listen: Vec::new(),
         port_range: None,
         socket: None,
-        // Nothing is left of what is put beside it.
+        // Files next to this path do not remain after the test.
         state: std::env::temp_dir().join("lattice-test.redb"),
         inventory: None,
         metrics: None,
@@ -270,7 +270,7 @@ pub(super) fn server_on(
     (Server::new(config, security, parts).unwrap(), proxied)
 }
 
-/// A request as our own client makes it; only the number of ranks may be another.
+/// A request as our own client creates it. Only the number of ranks may differ.
 pub(super) fn order(allocation: &str) -> LaunchTasksRequest {
     let app = AppSpec { program: "./app".into(), directory: "/".into(), ..Default::default() };
     let spec = LaunchSpec {
@@ -281,7 +281,7 @@ pub(super) fn order(allocation: &str) -> LaunchTasksRequest {
     LaunchTasksRequest { allocation_id: allocation.to_owned(), num_tasks: 1, spec: Some(spec), ..Default::default() }
 }
 
-/// A launch that was started, and the report streams of its nodes.
+/// A started launch, and the report streams of its nodes.
 pub(super) struct Running {
     pub id: String,
     pub reports: Vec<Report>,
@@ -300,13 +300,13 @@ impl Report {
         soon(self.events.send(report)).await.unwrap();
     }
 
-    /// Tells of the session's event of this number.
+    /// Reports the event of the session with this number.
     pub(super) async fn tell_numbered(&self, sequence: u64, what: node_event::What) {
         let event = NodeEvent { what: Some(what), sequence, commands_taken: 0 };
         soon(self.events.send(LaunchReport { what: Some(launch_report::What::Event(event)) })).await.unwrap();
     }
 
-    /// Says that the session goes on after this event, and has taken commands up to that number.
+    /// Reports that the session continues after this event, and has processed commands up to that number.
     pub(super) async fn resumed(&self, after: u64, commands_taken: u64) {
         let resumed = Resumed { after, commands_taken, stream: 0 };
         soon(self.events.send(LaunchReport { what: Some(launch_report::What::Resumed(resumed)) })).await.unwrap();
@@ -317,12 +317,12 @@ impl Report {
         self.numbered().await.and_then(|command| command.what)
     }
 
-    /// The next command with its number, or what was taken; `None` at the end of the stream.
+    /// The next command with its number, or an acknowledgement; `None` at the end of the stream.
     pub(super) async fn numbered(&mut self) -> Option<NodeCommand> {
         soon(self.commands.message()).await.ok().flatten()
     }
 
-    /// A rank starts, and ends like this.
+    /// Reports the start of a rank, and its end.
     pub(super) async fn run(&self, rank: u32, exit_code: i32, phase: RankPhase) {
         self.tell(node_event::What::Started(RankStarted { rank, pid: 100 + rank, ..Default::default() })).await;
         self.tell(node_event::What::Exited(exit(rank, exit_code, phase))).await;
@@ -337,7 +337,7 @@ impl Report {
         self.tell(node_event::What::Output(RankOutput { rank, on_stderr: false, data })).await;
     }
 
-    /// Answers the next question, which must be the next command, with the ranks that wait and those that do not.
+    /// Answers the next question, which must be the next command. Each rank comes with true if it waits.
     pub(super) async fn answer(&mut self, ranks: &[(u32, bool)]) {
         use node_command::What::{AskProgress, AskUsage};
         let Some(AskProgress(question) | AskUsage(question)) = self.command().await else { panic!("no question") };
@@ -369,7 +369,7 @@ impl Follower {
         soon(self.say.send(AttachRequest { what: Some(what) })).await.unwrap();
     }
 
-    /// The next message that is no news of the start.
+    /// The next message, except for messages about the start.
     pub(super) async fn hear(&mut self) -> Result<AttachResponse, Status> {
         loop {
             let message = soon(self.hear.message()).await?;
@@ -389,13 +389,13 @@ impl Follower {
         }
     }
 
-    /// Passes over everything up to the end, and acknowledges it.
+    /// Skips everything up to the end, and acknowledges the end.
     pub(super) async fn complete(&mut self) -> LaunchCompleteNotification {
         loop {
             let message = self.hear().await.unwrap();
             if let Some(attach_response::What::Complete(complete)) = message.what {
                 let acknowledge = Some(attach_request::What::Acknowledge(message.sequence));
-                // Nobody listens to that if the launch ended long ago.
+                // The message has no receiver if the launch ended long ago.
                 let _ = self.say.send(AttachRequest { what: acknowledge }).await;
                 return complete;
             }
@@ -403,7 +403,7 @@ impl Follower {
     }
 }
 
-/// An agent that accepts launches unless it is told otherwise, and notes what it is asked.
+/// An agent that accepts launches by default, and records the requests that it receives.
 pub(super) struct Agent {
     address: Address,
     pub seen: Arc<Mutex<Seen>>,
@@ -411,11 +411,11 @@ pub(super) struct Agent {
 
 #[derive(Default)]
 pub(super) struct Seen {
-    /// The answer to the next launches, if it is not to accept them.
+    /// The answer to the next launches; `None` to accept them.
     pub refusal: Option<LaunchProcessesResponse>,
     pub launched: Vec<LaunchProcessesRequest>,
     pub aborted: Vec<AbortProcessesRequest>,
-    /// Launches that it was told to report of to the API server itself.
+    /// Launches that the agent must report to the API server directly.
     pub directly: Vec<String>,
     /// The streams on which its reports are fetched.
     pub fetched: Vec<Fetched>,

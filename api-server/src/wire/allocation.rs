@@ -1,4 +1,4 @@
-//! Allocations between messages, the store and the server's own types.
+//! Conversions of allocations between messages, the store and the server's own types.
 
 use std::num::{NonZeroU32, NonZeroU64};
 
@@ -15,15 +15,15 @@ use crate::allocations::plan::{AllocationRequest, WhenBusy};
 use crate::allocations::queue::NodeChoice;
 use crate::nodes::NODES_MAX;
 
-/// The longest list of nodes that an allocation of a list waits for, in bytes.
+/// The longest list of requested nodes that a list of allocations contains, in bytes.
 const LISTED_NODES_MAX: usize = 1 << 10;
 
-/// A request for an allocation that means nothing here.
+/// Reason why a request for an allocation is invalid.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AllocationRequestError {
     #[error("the list of nodes cannot be read")]
     Hostlist(#[from] HostlistError),
-    #[error("name the nodes, or how many there shall be: one of the two")]
+    #[error("name the nodes or give their number: one of the two")]
     NodesOrNumber,
     #[error("requeue policy {number} is unknown; there are 0 (never), 1 (on node failure) and 2 (on any failure)")]
     Policy { number: i32 },
@@ -31,12 +31,12 @@ pub(crate) enum AllocationRequestError {
     Batch(#[from] WireError),
 }
 
-/// An allocation as it is kept.
+/// Encodes an allocation for the store.
 pub(crate) fn keep(allocation: &Allocation) -> proto::Allocation {
     proto::Allocation { certificate: allocation.certificate.clone(), ..encode(allocation) }
 }
 
-/// An allocation in a list, where a long list of nodes that it waits for is given by its length.
+/// Encodes an allocation for a list. A long list of requested nodes is replaced by their number.
 pub(crate) fn encode_in_list(allocation: &Allocation) -> proto::Allocation {
     let encoded = encode(allocation);
     match &allocation.wanted {
@@ -47,7 +47,7 @@ pub(crate) fn encode_in_list(allocation: &Allocation) -> proto::Allocation {
     }
 }
 
-/// An allocation in an answer.
+/// Encodes an allocation for an answer.
 pub(crate) fn encode(allocation: &Allocation) -> proto::Allocation {
     let (num_nodes, wanted_nodes) = match &allocation.wanted {
         NodeChoice::Any(number) => (number.get(), String::new()),
@@ -93,11 +93,11 @@ fn decode_batch(job: proto::BatchJob) -> BatchJob {
     }
 }
 
-/// The allocation that a message means, as it was kept.
+/// Decodes a stored allocation.
 ///
 /// # Errors
-/// Refuses a state or a policy that this version does not know, a state without the reason that it must have, and a list of nodes
-/// that cannot be read.
+/// Refuses a state or a policy that this version does not support, and a state without its required reason. Refuses a list of nodes that
+/// cannot be read.
 pub(crate) fn decode(message: proto::Allocation) -> Result<Allocation, WireError> {
     let expand = |list: &str| {
         hostlist::expand(list).map_err(|source| WireError::Hosts { what: "the nodes of an allocation", source })
@@ -129,7 +129,7 @@ pub(crate) fn decode(message: proto::Allocation) -> Result<Allocation, WireError
     })
 }
 
-/// The request for an allocation that a message means, of one who needed no certificate.
+/// Decodes the request for an allocation, without the certificate of the caller.
 ///
 /// # Errors
 /// See the variants of [`AllocationRequestError`].
@@ -162,21 +162,21 @@ fn decode_batch_request(message: proto::BatchRequest) -> Result<BatchRequest, Wi
     Ok(BatchRequest { name, bytes, launch: Box::new(wire::request::decode(launch)?) })
 }
 
-/// The launch request of a batch job, as it is kept.
+/// Encodes the launch request of a batch job for the store.
 pub(crate) fn encode_script(request: &BatchRequest) -> Vec<u8> {
     wire::request::encode(&request.launch, String::new()).encode_to_vec()
 }
 
-/// The launch request that was kept of a batch job.
+/// Decodes the stored launch request of a batch job.
 ///
 /// # Errors
-/// Refuses what this version has no meaning for.
+/// Refuses a request that this version does not support.
 pub(crate) fn decode_script(kept: &[u8]) -> Result<LaunchRequest, WireError> {
     let message = proto::LaunchTasksRequest::decode(kept);
     wire::request::decode(message.map_err(|_| WireError::Missing { what: "readable script of the batch job" })?)
 }
 
-/// The word for a state of a message: the one that messages of the server use, and `unknown` for one that it never sends.
+/// The word for a state of a message, as in messages of the server; `unknown` for a state that the server never sends.
 pub fn state_word(state: proto::AllocationState) -> &'static str {
     decode_state(state.into(), "any".to_owned()).map_or("unknown", |state| state.word())
 }
@@ -266,7 +266,7 @@ mod tests {
         }
     }
 
-    /// Nodes that were asked for; `None` for the ones that the allocation has.
+    /// Requested nodes; `None` for the nodes that the allocation has.
     fn any_choice() -> impl Strategy<Value = Option<NodeChoice>> {
         prop_oneof![
             Just(None),
@@ -295,7 +295,7 @@ mod tests {
         }
     }
 
-    /// An allocation as the version before this one kept it: two nodes, queued again once.
+    /// An allocation as the previous version stored it: two nodes, queued again once.
     const KEPT: &[u8] = b"\x0a\x047f3k\x10\x01\x18\xe8\x07\x22\x09node[0-1]\x28\x01\x30\x80\xe2\xcf\xaa\x06\x38\x01\x42\x0fwaits for node1";
 
     #[test]

@@ -11,7 +11,7 @@ use crate::launch::attachments::{Dismissal, TooManyViewers};
 use crate::launch::client_message::{ClientMessage, StreamEnd};
 use crate::launch::event::{ClientRequest, NodeStatus, SessionRole, StartProgress};
 
-/// The request that a message means.
+/// Decodes a request of a client.
 pub(crate) fn decode_request(what: Asked) -> ClientRequest {
     match what {
         Asked::Attach(_) => ClientRequest::Attach,
@@ -25,7 +25,7 @@ pub(crate) fn decode_request(what: Asked) -> ClientRequest {
     }
 }
 
-/// A message to one client.
+/// Encodes a message to one client.
 pub(crate) fn encode_message(message: ClientMessage) -> proto::AttachResponse {
     let what = match message {
         ClientMessage::Event(event) => return entry::encode(&event),
@@ -37,13 +37,13 @@ pub(crate) fn encode_message(message: ClientMessage) -> proto::AttachResponse {
     proto::AttachResponse { sequence: 0, node: 0, what: Some(what) }
 }
 
-/// The progress of a start in a message.
+/// Encodes the progress of a start.
 fn encode_start(progress: StartProgress) -> proto::StartProgress {
     let StartProgress { nodes, nodes_started, ranks, ranks_started, ranks_initialized } = progress;
     proto::StartProgress { nodes, nodes_started, ranks, ranks_started, ranks_initialized }
 }
 
-/// The progress of a node's ranks in a message.
+/// Encodes the progress of a node's ranks.
 pub(crate) fn encode_node_status(status: &NodeStatus) -> proto::NodeStatus {
     let rank = |(told, program): &(lattice_session::event::RankProgress, bytes::Bytes)| proto::RankProgress {
         program: program.clone(),

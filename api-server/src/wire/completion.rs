@@ -1,4 +1,4 @@
-//! Ends of launches, as messages, the spool and the store have them.
+//! Ends of launches in messages, in the spool and in the store.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use pmi_transport::proto::v1 as proto;
 use super::node::{decode_end, encode_end};
 use crate::launch::event::Completion;
 
-/// The end of a launch in a message.
+/// Encodes the end of a launch.
 pub(crate) fn encode(completion: &Completion) -> proto::LaunchCompleteNotification {
     proto::LaunchCompleteNotification {
         launch_id: completion.launch_id.clone(),
@@ -24,15 +24,15 @@ pub(crate) fn encode(completion: &Completion) -> proto::LaunchCompleteNotificati
     }
 }
 
-/// Microseconds as messages carry them.
+/// Microseconds as encoded in messages.
 pub(crate) fn microseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The end of a launch that a message tells of.
+/// Decodes the end of a launch.
 ///
 /// # Errors
-/// Fails for a cause that this version does not know.
+/// Fails for a cause that this version does not support.
 pub(super) fn decode(message: proto::LaunchCompleteNotification) -> Result<Completion, WireError> {
     Ok(Completion {
         launch_id: message.launch_id,

@@ -1,4 +1,4 @@
-//! Fabric credentials as the nodes of a launch are sent them.
+//! Fabric credentials in messages to the nodes of a launch.
 
 use cxi_fabric::Credentials;
 use cxi_fabric::node::TrafficClasses;
@@ -11,7 +11,7 @@ use crate::launch::fan_out::SignedCredentials;
 /// Credentials for one launch, with the API server's signature.
 ///
 /// # Errors
-/// If they cannot be signed.
+/// Fails if they cannot be signed.
 pub(crate) fn sign(
     credentials: &Credentials,
     classes: TrafficClasses,

@@ -1,5 +1,5 @@
-//! What is kept of a launch that is over: enough to list it, to tell how each rank ended, and to give its end to a client that comes
-//! late. Its size is bounded whatever the launch was: users choose arguments, environments and placements, and causes name ranks.
+//! Record of a launch that is over. It suffices to list the launch, to report the end of each rank, and to send the end to a client that
+//! connects late. Its size is bounded for every launch: users choose arguments, environments and placements, and causes name ranks.
 
 use std::cmp::Reverse;
 
@@ -17,19 +17,19 @@ const WORDS_MAX: usize = 4 << 10;
 const NODES_MAX: usize = 16 << 10;
 /// Most ranks that a cause names one by one.
 const NAMED_MAX: usize = 1024;
-/// Most runs of ranks that ended alike; the ends of further ranks are not kept.
+/// Most runs of ranks that ended alike. The ends of further ranks are not stored.
 const RUNS_MAX: usize = 4096;
-/// Longest description of where ranks were, in bytes; a longer one is not kept.
+/// Longest description of the placement of ranks, in bytes. A longer one is not stored.
 const SPEC_MAX: usize = 128 << 10;
 
 impl EndedLaunch {
-    /// What is kept of a launch whose record says how it ended.
+    /// The record of a launch that has ended.
     pub(crate) fn of(record: &LaunchRecord) -> Self {
         let mut summary = record.summary.clone().unwrap_or_default();
         cut(&mut summary.cause, WORDS_MAX);
         cut(&mut summary.nodes, NODES_MAX);
         let mut complete = record.complete.clone().unwrap_or_default();
-        // Nobody asks any more who waits for whom.
+        // After the end no client asks which ranks wait for each other.
         complete.ranks.iter_mut().for_each(|end| end.fences = 0);
         let exits = runs(std::mem::take(&mut complete.ranks));
         cut(&mut complete.error_message, WORDS_MAX);
@@ -45,7 +45,7 @@ impl EndedLaunch {
         }
     }
 
-    /// Ends of its ranks, in rank order, as far as they are kept.
+    /// The stored ends of its ranks, in rank order.
     pub(crate) fn ends(&self) -> impl Iterator<Item = proto::RankExitStatus> {
         self.exits.iter().flat_map(|run| {
             let first = run.first.unwrap_or_default();
@@ -53,13 +53,13 @@ impl EndedLaunch {
         })
     }
 
-    /// The exit code of its first rank, as a shell has it, if it is known.
+    /// The exit code of its first rank, as in a shell; `None` if it is unknown.
     pub(crate) fn first_exit_code(&self) -> Option<u32> {
         let first = self.ends().next().filter(|end| end.rank == 0)?;
         u32::try_from(if first.signaled { 128 + first.signal } else { first.exit_code }).ok()
     }
 
-    /// The failure that it was for its allocation; `None` if it succeeded.
+    /// The failure that the launch was for its allocation; `None` if it succeeded.
     pub(crate) fn failure(&self, id: &str) -> Option<LaunchFailure> {
         let complete = self.complete.as_ref()?;
         let kind = complete.cause.as_ref()?.kind.as_ref();
@@ -67,14 +67,14 @@ impl EndedLaunch {
         Some(LaunchFailure::new(id, &complete.error_message, is_loss && self.course().has_lost_a_node()))
     }
 
-    /// The message that tells a client of its end.
+    /// The message that reports its end to a client.
     pub(crate) fn completion(&self) -> proto::LaunchCompleteNotification {
         proto::LaunchCompleteNotification { ranks: self.ends().collect(), ..self.complete.clone().unwrap_or_default() }
     }
 }
 
 impl ExitRun {
-    /// Returns true for the end of the next rank that is like those of the run.
+    /// Returns true if `end` belongs to the next rank, and is like the ends of the run.
     fn is_followed_by(&self, end: &proto::RankExitStatus) -> bool {
         let next = |first: proto::RankExitStatus| proto::RankExitStatus {
             rank: first.rank.saturating_add(self.count),
@@ -84,7 +84,7 @@ impl ExitRun {
     }
 }
 
-/// A spec with what tells where ranks were, and of which programs; not what the programs were given.
+/// A spec with the placement of ranks and their programs, without the arguments and variables of the programs.
 fn placement_of(spec: &proto::LaunchSpec) -> proto::LaunchSpec {
     let mut spec = shown(spec);
     spec.addresses.clear();
@@ -95,7 +95,7 @@ fn placement_of(spec: &proto::LaunchSpec) -> proto::LaunchSpec {
     spec
 }
 
-/// Ranks that ended, as runs of neighbours that ended alike.
+/// Ends of ranks, as runs of consecutive ranks that ended alike.
 fn runs(mut ends: Vec<proto::RankExitStatus>) -> Vec<ExitRun> {
     sort_by_rank(&mut ends);
     let mut runs: Vec<ExitRun> = Vec::new();
@@ -111,7 +111,7 @@ fn runs(mut ends: Vec<proto::RankExitStatus>) -> Vec<ExitRun> {
     runs
 }
 
-/// Shortens what a cause says and whom it names.
+/// Shortens the texts of a cause, and its lists of ranks.
 fn shorten(kind: &mut Kind) {
     match kind {
         Kind::LeftBeforeInit(left) => left.others.truncate(NAMED_MAX),
@@ -136,7 +136,7 @@ fn shorten(kind: &mut Kind) {
     }
 }
 
-/// Leaves the exits by which the exit code of the launch is found, which is the highest of theirs.
+/// Keeps the exits that determine the exit code of the launch, which is the highest of theirs.
 fn shorten_exits(exits: &mut Vec<proto::RankExitStatus>) {
     let code = |exit: &proto::RankExitStatus| if exit.signaled { 128 + exit.signal } else { exit.exit_code & 0xff };
     exits.sort_unstable_by_key(|exit| (Reverse(code(exit)), exit.rank));
@@ -148,7 +148,7 @@ fn sort_by_rank(exits: &mut [proto::RankExitStatus]) {
     exits.sort_unstable_by_key(|exit| exit.rank);
 }
 
-/// Cuts a text off behind so many bytes.
+/// Cuts a text off after `most` bytes.
 fn cut(text: &mut String, most: usize) {
     if text.len() > most {
         text.truncate(text.floor_char_boundary(most));
@@ -175,7 +175,7 @@ mod tests {
         EndedLaunch::of(&LaunchRecord { complete, ..LaunchRecord::default() })
     }
 
-    /// Everything in it that a user can make large is large: nothing of that is left but a bounded part.
+    /// All parts that a user can make large are large. Only a bounded part of them is stored.
     #[test]
     fn what_is_kept_is_small_whatever_the_launch_was() {
         let megabyte = || "x".repeat(1 << 20);

@@ -1,4 +1,4 @@
-//! Events of a launch as clients are sent them, and as the spool has them on disk.
+//! Events of a launch in messages to clients, and in the spool on disk.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::node::{decode_event, encode_event};
 use crate::launch::entry::Entry;
 use crate::launch::event::LogEvent;
 
-/// An event of the spool that cannot be read.
+/// Reason why an event of the spool cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EntryError {
     #[error(transparent)]
@@ -38,15 +38,15 @@ pub(crate) fn encode(entry: &Entry) -> proto::AttachResponse {
     proto::AttachResponse { sequence: entry.sequence, node: entry.node, what: Some(what) }
 }
 
-/// Adds an event to `bytes`, without [`Entry::before`].
+/// Appends an event to `bytes`, without [`Entry::before`].
 pub(crate) fn put(bytes: &mut BytesMut, entry: &Entry) {
     encode(entry).encode(bytes).expect("a BytesMut grows as far as there is memory");
 }
 
-/// The event that [`put`] made `bytes` of, with the bytes of output before it. Output is shared with `bytes`.
+/// Decodes an event that [`put`] encoded; `before` is the number of bytes of output before it. Output is shared with `bytes`.
 ///
 /// # Errors
-/// Fails for what is no event.
+/// Fails if `bytes` is no event.
 pub(crate) fn get(bytes: Bytes, before: u64) -> Result<Entry, EntryError> {
     let proto::AttachResponse { sequence, node, what } = Message::decode(bytes).map_err(WireError::from)?;
     let unknown = EntryError::Unknown { sequence };
@@ -91,7 +91,7 @@ mod tests {
             launch_id: "l".to_owned(),
             allocation_id: "a".to_owned(),
             cause: Some(cause.clone()),
-            message: "rank 3 failed; node[1-2] did not say".to_owned(),
+            message: "rank 3 failed; node[1-2] did not report".to_owned(),
             ends: vec![RankEnd { rank: Rank(3), exit, reached: Some(DialoguePoint { phase: Phase::Open, fences: 2 }) }],
             duration: 61 * second,
             usage: None,

@@ -1,4 +1,4 @@
-//! A launch and its progress, as messages and the store have them.
+//! A launch and its progress, in messages and in the store.
 
 use lattice_session::cause::RankExit;
 use lattice_session::ended_ranks::{EndMeaning, EndedRanks};
@@ -12,7 +12,7 @@ use crate::launch::checkpoint::{Progressed, SpawnOutcome, SpawnedJob};
 use crate::launch::event::{RankEnd, SpawnAsked};
 use crate::store;
 
-/// Progress of a launch as it is kept.
+/// Encodes the progress of a launch for the store.
 pub(crate) fn encode_progressed(progressed: &Progressed) -> store::Checkpoint {
     let spawned = |job: &SpawnedJob| store::SpawnedJob {
         id: job.id.as_str().to_owned(),
@@ -40,7 +40,7 @@ pub(crate) fn encode_progressed(progressed: &Progressed) -> store::Checkpoint {
     }
 }
 
-/// Progress of a launch on `nodes` nodes as it was written down. What this version cannot read is left out.
+/// Decodes the stored progress of a launch on `nodes` nodes. Parts that this version cannot read are left out.
 pub(crate) fn decode_progressed(kept: &store::Checkpoint, nodes: usize) -> Progressed {
     let spawned = |job: &store::SpawnedJob| {
         Some(SpawnedJob {

@@ -11,7 +11,7 @@ use proto::node_event::What;
 use crate::launch::event::{NodeCommand, NodeEvent, Programs, RankEnd};
 use crate::launch::outbox::{Content, Message};
 
-/// The event that a message means; `None` for one that this version has no meaning for.
+/// Decodes an event; `None` if this version does not support it. An unsupported ending is [`NodeEvent::UnknownEnding`].
 pub(crate) fn decode_event(message: proto::NodeEvent) -> Option<NodeEvent> {
     let programs = programs(&message);
     let is_ending = matches!(message.what, Some(What::Ending(_)));
@@ -39,7 +39,7 @@ fn programs(message: &proto::NodeEvent) -> Programs {
     }
 }
 
-/// An event in a message.
+/// Encodes an event.
 pub(crate) fn encode_event(event: &NodeEvent) -> proto::NodeEvent {
     let NodeEvent::Happened(happening, programs) = event else { return proto::NodeEvent::default() };
     let mut message = event::encode_happening(happening);
@@ -51,7 +51,7 @@ pub(crate) fn encode_event(event: &NodeEvent) -> proto::NodeEvent {
     message
 }
 
-/// What a stream carries to a node, in a message.
+/// Encodes a message on a stream to a node.
 pub(crate) fn encode_message(message: Message) -> proto::NodeCommand {
     let Message { content, events_taken } = message;
     match content {
@@ -64,7 +64,7 @@ pub(crate) fn encode_message(message: Message) -> proto::NodeCommand {
     }
 }
 
-/// A command in a message.
+/// Encodes a command.
 pub(crate) fn encode_command(command: NodeCommand) -> proto::NodeCommand {
     let nothing = proto::Nothing {};
     let what = match command {
@@ -99,12 +99,12 @@ pub(crate) fn encode_command(command: NodeCommand) -> proto::NodeCommand {
     proto::NodeCommand { what: Some(what), ..proto::NodeCommand::default() }
 }
 
-/// The end of a rank in a message.
+/// Encodes the end of a rank.
 pub(crate) fn encode_end(end: &RankEnd) -> proto::RankExitStatus {
     cause::encode_exit(end.rank, end.exit, end.reached)
 }
 
-/// The end of a rank that a message means.
+/// Decodes the end of a rank.
 pub(crate) fn decode_end(status: &proto::RankExitStatus) -> RankEnd {
     RankEnd { rank: Rank(status.rank), exit: cause::decode_exit(status), reached: cause::decode_reached(status) }
 }

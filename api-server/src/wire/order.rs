@@ -14,25 +14,25 @@ use crate::launch::summary::{Course, Summary};
 use crate::order::Order;
 use crate::store::LaunchRecord;
 
-/// The spec that all nodes are sent.
+/// The spec that all nodes receive.
 pub(crate) fn encode(order: &Order) -> proto::LaunchSpec {
     placed::encode(&order.launch, &order.terms)
 }
 
-/// The bytes of the spec that all nodes are sent, and that are signed.
+/// The bytes of the spec that all nodes receive, and that are signed.
 pub(crate) fn encode_bytes(order: &Order) -> Bytes {
     encode(order).encode_to_vec().into()
 }
 
-/// The spec as its user is told of it: the secret is for nodes and ranks, the key of its links for sessions.
+/// The spec that its user receives. The secret is for nodes and ranks only, and the key of its links for sessions only.
 pub(crate) fn encode_for_user(order: &Order) -> proto::LaunchSpec {
     proto::LaunchSpec { secret: Bytes::new(), link_key: Bytes::new(), ..encode(order) }
 }
 
-/// The order of a launch that runs, as it was kept.
+/// Decodes the stored order of a running launch.
 ///
 /// # Errors
-/// Refuses a record that describes no launch, or not all that its nodes were told.
+/// Refuses a record that describes no launch, or lacks a part that its nodes received.
 pub(crate) fn decode(record: &LaunchRecord) -> Result<Order, WireError> {
     let spec = record.spec.as_ref().ok_or(WireError::Missing { what: "spec" })?;
     let launch = placed::decode(spec.clone())?;
@@ -40,7 +40,7 @@ pub(crate) fn decode(record: &LaunchRecord) -> Result<Order, WireError> {
     Ok(Order { terms: decode_terms(spec, launch.hosts.len())?, launch, ownership })
 }
 
-/// The launch of a spec that is kept; secret and addresses are not looked at.
+/// Decodes the launch of a stored spec. The secret and the addresses are ignored.
 ///
 /// # Errors
 /// Refuses a spec that describes no launch.

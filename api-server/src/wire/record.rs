@@ -8,13 +8,13 @@ use crate::launch::summary::{Course, Summary};
 use crate::store::LaunchRecord;
 
 impl LaunchRecord {
-    /// Takes over the progress of a launch that runs.
+    /// Stores the progress of a running launch.
     pub(crate) fn note_progress(&mut self, progressed: &Progressed, at_present: &Summary) {
         self.checkpoint = Some(launch::encode_progressed(progressed));
         self.summary = Some(summary::encode(at_present));
     }
 
-    /// Takes over the end of the launch; what only its nodes and ranks needed is kept no longer.
+    /// Stores the end of the launch, and removes the parts that only its nodes and ranks needed.
     pub(crate) fn note_end(&mut self, end: &Completion, at_end: &Summary, course: Course) {
         self.summary = Some(summary::encode(at_end));
         self.spec = self.spec.as_ref().map(shown);

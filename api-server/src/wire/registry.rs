@@ -1,4 +1,4 @@
-//! Registrations of agents, drains and lists of nodes, between messages, the store and the registry's types.
+//! Conversions of registrations, drains and lists of nodes between messages, the store and the types of the registry.
 
 use std::num::{NonZeroU32, NonZeroU64};
 
@@ -6,7 +6,7 @@ use pmi_transport::proto::v1 as proto;
 
 use crate::nodes::{Drain, Listed, NodeFacts, NodeState, Presence, Registration};
 
-/// The registration that a message means; the registry checks it.
+/// Decodes a registration; the registry checks it.
 pub(crate) fn decode_registration(message: proto::RegisterNodeRequest) -> Registration {
     Registration {
         node: message.node_id,
@@ -23,7 +23,7 @@ pub(crate) fn decode_registration(message: proto::RegisterNodeRequest) -> Regist
     }
 }
 
-/// A node in a list.
+/// Encodes a node in a list.
 pub(crate) fn encode_listed(listed: Listed) -> proto::Node {
     let Listed { node, presence, drain } = listed;
     let drain = drain.as_ref().map(encode_drain);
@@ -54,12 +54,12 @@ fn encode_state(state: NodeState) -> proto::NodeState {
     }
 }
 
-/// A drain in a message, and as it is kept.
+/// Encodes a drain, for messages and for the store.
 pub(crate) fn encode_drain(drain: &Drain) -> proto::Drain {
     proto::Drain { node: drain.node.clone(), reason: drain.reason.clone(), by: drain.by.clone(), since: drain.since }
 }
 
-/// The drain that a message means, as it was kept.
+/// Decodes a stored drain.
 pub(crate) fn decode_drain(message: proto::Drain) -> Drain {
     let proto::Drain { node, reason, by, since } = message;
     Drain { node, reason, by, since }
@@ -91,7 +91,7 @@ mod tests {
         }
     }
 
-    /// A node that is up, as others are told of it.
+    /// A node that is up, as listed to clients.
     fn listed(facts: NodeFacts) -> proto::Node {
         let (heard_ago, rival) = (Duration::from_millis(250), Some("10.0.0.9:50052".to_owned()));
         let presence = Presence { state: NodeState::Up, facts, heard_ago, launches: 3, rival };

@@ -1,4 +1,4 @@
-//! Answers to calls of sessions, as they are sent.
+//! Answers to calls of sessions, as sent.
 
 use pmi_transport::proto::v1 as proto;
 use prost::Message;
@@ -21,13 +21,13 @@ impl SessionAnswer {
         }
     }
 
-    /// Answer about names that shows a number.
+    /// Answer about names that contains a number.
     #[cfg(test)]
     pub(crate) fn sample(number: u64) -> Self {
         Self::Name(proto::NameAnswer { message: number.to_string(), ..Default::default() })
     }
 
-    /// Number that [`Self::sample`] shows.
+    /// The number in an answer of [`Self::sample`].
     #[cfg(test)]
     pub(crate) fn shown(&self) -> String {
         match self {

@@ -1,4 +1,4 @@
-//! Errors as callers are told them: a gRPC status with a code, and the error's words with those of its sources.
+//! Errors as reported to callers: a gRPC status with a code, and the text of the error with the texts of its sources.
 
 use std::error::Error;
 
@@ -48,7 +48,7 @@ impl From<PlanError> for Status {
         use PlanError as E;
         let code = match &error {
             E::AdminsOnly { .. } | E::SystemUser { .. } | E::Inside => Code::PermissionDenied,
-            // Those who wait try again after these.
+            // Waiting clients try again after these errors.
             E::Taken { .. } | E::TooFew { .. } | E::TooMany { .. } | E::Unready { .. } => Code::FailedPrecondition,
             E::Kept { .. } | E::Unclean { .. } | E::Avoided { .. } => Code::FailedPrecondition,
             E::Full | E::FullForUser { .. } | E::BatchesOfUser { .. } | E::NamedByUser { .. } => {
@@ -62,7 +62,8 @@ impl From<PlanError> for Status {
     }
 }
 
-/// Line for a user to type next. It is no part of the error's own words, which also say why an allocation waits.
+/// Suggestion of a next command for the user. The error's own text does not contain it, because that text is also the reason of a waiting
+/// allocation.
 fn advice(error: &PlanError) -> String {
     const QUEUE: &str = "--wait for a place in the queue";
     const NODES: &str = "lattice nodes shows those that there are";
@@ -265,7 +266,7 @@ mod tests {
         check(
             DrainError::NoReason,
             Code::InvalidArgument,
-            "say why the nodes are drained: others will ask\ntry: lattice nodes drain --reason TEXT NODES",
+            "give a reason for the drain, for other administrators\ntry: lattice nodes drain --reason TEXT NODES",
         );
         check(DrainError::from(NodeListError::Empty), Code::InvalidArgument, "no node is named");
         check(ResumeError::from(NodeListError::Empty), Code::InvalidArgument, "no node is named");

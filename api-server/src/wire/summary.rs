@@ -1,4 +1,4 @@
-//! Summaries of launches, as messages and the store have them.
+//! Summaries of launches, in messages and in the store.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub(crate) fn encode(summary: &Summary) -> proto::LaunchSummary {
     }
 }
 
-/// Decodes a summary. A launch in a state that is not known here is not over.
+/// Decodes a summary. A launch in an unknown state is not over.
 pub(crate) fn decode(summary: proto::LaunchSummary) -> Summary {
     Summary {
         stage: decode_stage(summary.state()),

@@ -1,13 +1,14 @@
 //! How does Lattice compare with the Hydra of MPICH on the same machine?
 //!
-//! Both run the same programs in turns, so that what the machine does meanwhile hits both. Printed are medians, the ratio
-//! Lattice to Hydra and its 95 % interval. A launcher that is not there is reported absent; a run of Lattice that fails
-//! makes the bench fail. Beside `true` stands what the same programs take without any launcher: nobody can be faster.
+//! Both launchers run the same programs in turns, so that other load on the machine affects both. The bench prints
+//! medians, the ratio of Lattice to Hydra and its 95 % interval. A launcher that is not installed is reported as absent.
+//! If a run of Lattice fails, the bench fails. The row of `true` also has the time of the same programs without any
+//! launcher, which is the lower limit.
 //!
 //! ```text
 //! cargo bench -p lattice-benches --bench against_hydra [-- --only hydra|lattice]
 //! ```
-//! Without `--bench`, as under `cargo test --benches`, it only proves that it works: one round with two ranks.
+//! Without `--bench` (`cargo test --benches`) the bench only proves that it works, with one round of two ranks.
 
 mod scenario;
 
@@ -20,7 +21,7 @@ use lattice_benches::{is_measured, machine, turns};
 
 use crate::scenario::{Figure, Program, Scenario};
 
-/// Turns that each launcher takes in a scenario.
+/// Number of turns of each launcher in a scenario.
 const ROUNDS: usize = 15;
 
 fn main() -> ExitCode {
@@ -48,7 +49,7 @@ fn main() -> ExitCode {
     if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// Debian's Hydra, or why it cannot be measured.
+/// Returns Debian's Hydra, or the reason why it cannot be measured.
 fn hydra() -> Result<Launcher, String> {
     let file = in_path("mpiexec.hydra").ok_or("no mpiexec.hydra in PATH; Debian's package mpich has it")?;
     Ok(Launcher::program("hydra", file, &[]))
@@ -65,7 +66,7 @@ fn smoke() -> Vec<Scenario> {
     vec![Scenario { ranks: 2, program: Program::True }, Scenario { ranks: 2, program: raw }]
 }
 
-/// Lets the launchers take turns and prints a line for each figure; false if Lattice failed.
+/// Runs the launchers in turns and prints a line for each figure. Returns false if Lattice failed.
 fn compare(scenario: &Scenario, launchers: &[Launcher], rounds: usize) -> bool {
     let launchers: Vec<&Launcher> = launchers.iter().filter(|launcher| scenario.suits(launcher)).collect();
     let taken = turns::take(&launchers, rounds, |launcher| scenario.measure(launcher));

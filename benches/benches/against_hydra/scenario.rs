@@ -1,4 +1,4 @@
-//! What is measured in one run of a launcher.
+//! Measurements of one run of a launcher.
 
 use std::ffi::OsString;
 use std::time::Instant;
@@ -6,16 +6,16 @@ use std::time::Instant;
 use lattice_benches::launcher::Launcher;
 use lattice_benches::sample::median;
 
-/// One kind of run, and how much of it.
+/// One kind of run, with its amounts.
 pub(crate) struct Scenario {
     pub(crate) ranks: usize,
     pub(crate) program: Program,
 }
 
 pub(crate) enum Program {
-    /// `true`, timed from outside.
+    /// `true`; the bench measures the time of the whole launch.
     True,
-    /// The raw PMI-1 client, which times its requests itself.
+    /// The raw PMI-1 client, which measures the time of its own requests.
     Raw { barriers: usize, puts: usize, gets: usize },
 }
 
@@ -27,12 +27,12 @@ pub(crate) struct Figure {
 }
 
 impl Scenario {
-    /// Whether `launcher` can run it.
+    /// Returns true if `launcher` can run this scenario.
     pub(crate) fn suits(&self, launcher: &Launcher) -> bool {
         matches!(self.program, Program::True) || launcher.has_pmi()
     }
 
-    /// Makes one run and returns its figures, the same ones each time.
+    /// Performs one run. Returns its figures, which are the same for every run.
     pub(crate) fn measure(&self, launcher: &Launcher) -> Result<Vec<Figure>, String> {
         match self.program {
             Program::True => self.measure_true(launcher).map(|figure| vec![figure]),
@@ -52,7 +52,7 @@ impl Scenario {
     }
 }
 
-/// The lines that the ranks of one run of the raw client printed.
+/// The output lines of the ranks in one run of the raw client.
 struct Report {
     printed: String,
     ranks: usize,
@@ -74,7 +74,7 @@ impl Report {
         ])
     }
 
-    /// The figure `name` of every rank.
+    /// Returns the figure `name` of every rank.
     fn column(&self, name: &str) -> Result<Vec<f64>, String> {
         let figures: Vec<f64> = self.printed.lines().filter_map(|line| figure(line, name)).collect();
         if figures.len() != self.ranks {

@@ -1,14 +1,14 @@
 //! How does Lattice compare with the `mpirun` of Open MPI on the same machine?
 //!
-//! Both run the same `hello`, compiled with the same Open MPI, in turns: from the start of the launcher to its end, once as it is and
-//! once with shared memory alone, where less of the time is the library's own search for networks. Printed are medians, the ratio
-//! Lattice to mpirun and its 95 % interval. An Open MPI that is not there is reported absent; a run of Lattice that fails makes
-//! the bench fail.
+//! Both launchers run the same `hello`, compiled with the same Open MPI, in turns. The bench measures the time from the start of the
+//! launcher to its end: once with the default settings, and once with shared memory alone. With shared memory the library spends less
+//! time on its search for networks. The bench prints medians, the ratio of Lattice to mpirun and its 95 % interval. An Open MPI that
+//! is not installed is reported as absent. If a run of Lattice fails, the bench fails.
 //!
 //! ```text
 //! cargo bench -p lattice-benches --bench against_mpirun
 //! ```
-//! Without `--bench`, as under `cargo test --benches`, it only proves that it works: one round with two ranks.
+//! Without `--bench` (`cargo test --benches`) the bench only proves that it works, with one round of two ranks.
 
 mod open_mpi;
 
@@ -23,7 +23,7 @@ use lattice_benches::{is_measured, machine, turns};
 
 use crate::open_mpi::OpenMpi;
 
-/// Turns that each launcher takes with each number of ranks.
+/// Number of turns of each launcher for each number of ranks.
 const ROUNDS: usize = 15;
 
 fn main() -> ExitCode {
@@ -61,7 +61,7 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// Lets both launchers take turns and prints the line; false if Lattice failed.
+    /// Runs both launchers in turns and prints the line. Returns false if Lattice failed.
     fn compare(&self, mpirun: &Launcher, lattice: &Launcher, rounds: usize) -> bool {
         let Self { what, ranks, .. } = self;
         let taken = turns::take(&[mpirun, lattice], rounds, |launcher| self.milliseconds(launcher));
@@ -77,7 +77,7 @@ impl Row<'_> {
         lattice.is_some()
     }
 
-    /// How long one run takes, in which every rank must have found all others.
+    /// Returns the time of one run, in milliseconds. Fails unless every rank has found all other ranks.
     fn milliseconds(&self, launcher: &Launcher) -> Result<f64, String> {
         let start = Instant::now();
         let printed = launcher.run(self.ranks, self.command)?;

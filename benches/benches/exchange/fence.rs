@@ -1,4 +1,4 @@
-//! A fence and gets behind it, by real PMIx servers and real fences over a network of model time.
+//! A fence and the gets after it, with real PMIx servers and real fences over a network in model time.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -17,11 +17,11 @@ use pmix_core::wire::types::SCOPE_GLOBAL;
 use pmix_core::{JobIndex, Namespace, NodeFacts};
 use prost::Message;
 
-/// The model, in nanoseconds.
+/// Times of the model, in nanoseconds.
 pub(crate) const HOP: u64 = 30_000;
 pub(crate) const WORK: u64 = 5_000;
 pub(crate) const BYTES_PER_MICROSECOND: u64 = 1_200;
-/// About what a question and an answer take beside their content, in bytes.
+/// Approximate size of a question and its answer in addition to their content, in bytes.
 const ENVELOPE: usize = 30;
 /// Key of each rank's value.
 const KEY: &str = "card";
@@ -33,20 +33,20 @@ enum Letter {
     Answer { ticket: Ticket, answer: Bytes },
 }
 
-/// Node with its one rank.
+/// Node with its only rank.
 struct Node {
     server: Server,
     fences: Launch,
     rank: ConnectionId,
-    /// Fences that the server waits for.
+    /// Fences for which the server waits.
     begun: HashMap<FenceKey, (JobIndex, FenceId)>,
-    /// Questions of other nodes that are not answered: who asked, under which ticket.
+    /// Unanswered questions of other nodes: the number of the node, and its ticket.
     asked: HashMap<Ticket, (u32, Ticket)>,
-    /// Ranks whose values its rank still wants.
+    /// Ranks from which this node's rank has yet to get a value.
     wanted: VecDeque<u32>,
-    /// Time at which it has done its work.
+    /// Time at which the node has finished its work.
     free: u64,
-    /// The same when its rank had its last answer.
+    /// Time at which the node had finished its work when its rank received the last answer.
     done: u64,
 }
 
@@ -58,14 +58,14 @@ struct World {
     bytes: u64,
 }
 
-/// What a run took.
+/// Cost of a run.
 #[derive(Clone, Copy)]
 pub(crate) struct Cost {
     pub(crate) milliseconds: f64,
     pub(crate) megabytes: f64,
 }
 
-/// A fence and the gets of `peers` ranks behind each rank.
+/// Runs a fence, after which each rank gets the values of the next `peers` ranks.
 pub(crate) fn run(nodes: u32, bytes: usize, exchange: Exchange, peers: u32) -> Cost {
     let mut world = World::new(nodes, bytes, exchange, peers);
     for node in (0..nodes).rev() {
@@ -110,7 +110,7 @@ impl World {
         match letter {
             Letter::Frame(frame) => {
                 let mut effects = Effects::default();
-                node.fences.on_frame(NodeIndex(from), frame.what.expect("a frame says what"), &mut effects);
+                node.fences.on_frame(NodeIndex(from), frame.what.expect("a frame has a kind"), &mut effects);
                 self.take_effects(to, effects);
             }
             Letter::Question { ticket, question } => {
@@ -135,7 +135,7 @@ impl World {
         }
     }
 
-    /// Carries out what a node's server wants.
+    /// Executes the actions of a node's server.
     fn settle(&mut self, at: u32) {
         while let Some(action) = self.nodes[at as usize].server.poll_action() {
             match action {
@@ -193,7 +193,7 @@ impl Node {
         Self { server, fences, rank, begun: HashMap::new(), asked: HashMap::new(), wanted, free: 0, done: 0 }
     }
 
-    /// The rank got an answer, and asks for the next value that it wants.
+    /// Records an answer to the rank, and requests its next value.
     fn ask_next(&mut self) {
         self.done = self.free;
         if let Some(rank) = self.wanted.pop_front() {

@@ -1,18 +1,18 @@
-//! When is it cheaper to bring the data of a PMIx fence to all nodes, when to let those ask who need it, and what does the rule cost?
+//! When is it cheaper to send the data of a PMIx fence to all nodes, when to answer gets on demand, and what does the rule cost?
 //!
-//! All nodes are in this process: real PMIx servers and real fences, whose frames and questions go through a network of model time.
-//! One hop takes 30 us, a message takes its sender and its receiver 5 us of work each, and a node sends 1.2 GB/s. One rank a node
-//! commits 4 KiB or 64 KiB, comes to a fence, and then gets the values of so many ranks behind it, one after the other. Shown is the time at
-//! which the last rank has all that it wanted.
+//! All nodes are in this process: real PMIx servers and real fences. Their frames and questions go through a network in model time. One hop
+//! takes 30 us, a message costs its sender and its receiver 5 us of work each, and a node sends 1.2 GB/s. Each node has one rank, which commits
+//! 4 KiB or 64 KiB and enters a fence. Then the rank gets the values of the next ranks, one after the other. The result is the time at which
+//! the last rank has all its values.
 //!
 //! ```text
 //! cargo bench -p lattice-benches --bench exchange
 //! ```
-//! Beside them the same wiring by calls of a set's members, without any fence (`routed`). `-- --picture FOLDER` draws both, and how many links
-//! the members of a set have.
+//! The bench also measures the same wiring by calls of a set's members, without any fence (`routed`). `-- --picture FOLDER` draws both, and the
+//! number of links of a set's members.
 //!
-//! At every connectivity `auto` takes at most a barrier and twice the better way; the bench fails if it does not. Model time does not depend on
-//! the cores of the machine. Without `--bench`, as under `cargo test --benches`, it looks at 32 nodes.
+//! At every connectivity `auto` must take at most a barrier and twice the time of the better way; otherwise the bench fails. Model time does
+//! not depend on the cores of the machine. Without `--bench` (`cargo test --benches`) it uses 32 nodes.
 
 mod fence;
 mod pictures;
@@ -26,7 +26,7 @@ use pmi_core::fence::Exchange;
 
 use self::fence::{Cost, run};
 
-/// What each rank commits, in bytes.
+/// Sizes of the value that each rank commits, in bytes.
 const VALUES: [usize; 2] = [4 * 1024, 64 * 1024];
 
 fn main() -> ExitCode {
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     if worst <= 2.0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Returns the greatest part of the better way's time that `auto` took beyond a barrier.
+/// Returns the highest ratio of `auto`, without a barrier, to the better way.
 fn compare(nodes: u32, bytes: usize) -> f64 {
     let barrier = run(nodes, bytes, Exchange::Lazy, 0);
     println!("{nodes} nodes, {} KiB of each; barrier: {:.2} ms", bytes / 1024, barrier.milliseconds);

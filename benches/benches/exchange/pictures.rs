@@ -1,4 +1,4 @@
-//! Wiring by the number of nodes, and links of members, as pictures for the documentation.
+//! Pictures for the documentation: wiring by the number of nodes, and links of members.
 
 use std::path::Path;
 
@@ -9,9 +9,9 @@ use crate::fence::run;
 use crate::{VALUES, routed};
 
 const NODES: [u32; 6] = [8, 16, 32, 64, 128, 256];
-/// Parts of all nodes that each one wants the value of, in percent, with their names; two nodes at least.
+/// Shares of all nodes that are the peers of each node, in percent, with their names. Each node has at least two peers.
 const PARTS: [(u32, &str); 5] = [(1, "1 % of all"), (5, "5 %"), (20, "20 %"), (50, "50 %"), (100, "100 %")];
-/// Numbers of members whose links are counted.
+/// Numbers of members in the picture of links.
 const MEMBERS: [u32; 9] = [4, 16, 64, 256, 512, 1024, 2048, 4096, 8192];
 
 /// Points of a curve.
@@ -26,7 +26,7 @@ pub(crate) fn draw(folder: &Path) {
     }
 }
 
-/// Time for each connection that is wired, T/(n k), by fences, gets and calls.
+/// Time for each wired connection, T/(n k), by fences, gets and calls.
 fn wiring() -> Vec<Chart> {
     let [mut full, mut lazy, mut routed] = [const { Vec::new() }; 3];
     for (percent, name) in PARTS {
@@ -56,7 +56,7 @@ fn wiring() -> Vec<Chart> {
     ]
 }
 
-/// Links of members after each has called as many others as the number of all has binary digits.
+/// Links of members after each member has called log2(members) random members.
 fn by_members() -> Vec<Chart> {
     let [mut least, mut mean, mut most] = [const { Points::new() }; 3];
     for members in MEMBERS {

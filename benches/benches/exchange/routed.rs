@@ -1,5 +1,5 @@
-//! The same wiring without a fence: each member of a set calls one peer after the other for its value. Real members, in the same model of
-//! a network.
+//! The same wiring without a fence: each member of a set calls one peer after the other to get its value. The members are real, and the
+//! network has the same model.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -17,11 +17,11 @@ use crate::fence::{BYTES_PER_MICROSECOND, HOP, WORK};
 const SET: SetId = SetId::from_bits(1);
 const VALUE: Method = Method(256);
 
-/// What a run took.
+/// Result of a run.
 pub(crate) struct Outcome {
-    /// Time at which the last member had all values.
+    /// Time at which the last member had all values, in milliseconds.
     pub(crate) milliseconds: f64,
-    /// Links of each member after it.
+    /// Number of links of each member after the run.
     pub(crate) degrees: Vec<usize>,
 }
 
@@ -33,7 +33,7 @@ enum Happens {
 struct World {
     origin: Instant,
     machines: Vec<Machine>,
-    /// Time at which each has done its work, and that of its last answer.
+    /// By member: the time at which it has finished its work, and the time of its last answer.
     free: Vec<u64>,
     done: Vec<u64>,
     wanted: Vec<Vec<u32>>,
@@ -43,13 +43,13 @@ struct World {
     value: Bytes,
 }
 
-/// Each member asks so many members behind it.
+/// Runs members that each get the values of the next `peers` members.
 pub(crate) fn run(members: u32, bytes: usize, peers: u32) -> Outcome {
     let behind = |member: u32| (1..=peers).rev().map(|ahead| (member + ahead) % members).collect();
     wire(bytes, (0..members).map(behind).collect())
 }
 
-/// Each member asks those in its list, the last one first.
+/// Runs members that each get the values of the members in their list, from the last to the first.
 pub(crate) fn wire(bytes: usize, wanted: Vec<Vec<u32>>) -> Outcome {
     let members = wanted.len() as u32;
     let new = |node| {
@@ -115,7 +115,7 @@ impl World {
     fn carry_out(&mut self, member: u32) {
         while let Some(effect) = self.machines[member as usize].poll_effect() {
             match effect {
-                // There and back.
+                // Opening a link takes a round trip.
                 Effect::Open(Neighbour::Member(to)) => self.schedule(member, to, 2 * HOP, Happens::Opens),
                 Effect::Send(Neighbour::Member(to), frame) => {
                     let mut written = BytesMut::new();
@@ -141,7 +141,7 @@ impl World {
     fn schedule(&mut self, from: u32, to: u32, after: u64, what: Happens) {
         self.count += 1;
         self.events.push(Reverse((self.free[from as usize] + after, self.count)));
-        // A link that is open is the opener's news.
+        // The opener of a link receives the event that the link is open.
         let (from, to) = if matches!(what, Happens::Opens) { (to, from) } else { (from, to) };
         self.happens.insert(self.count, (from, to, what));
     }

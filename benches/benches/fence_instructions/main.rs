@@ -1,13 +1,13 @@
 //! How many instructions does a session execute for a barrier?
 //!
 //! Sessions of one rank each, with their servers and links as in session processes, run on one thread of a process under valgrind's cachegrind.
-//! Each rank enters one barrier after the other. The count is that of the long run less that of the short one, for each barrier and session.
-//! It does not depend on the machine. The rank's own part is small: two system calls.
+//! Each rank enters one barrier after the other. The result is the count of a long run minus the count of a short run, for each barrier and
+//! session. It does not depend on the machine. The rank's own part is small: two system calls.
 //!
 //! ```text
 //! cargo bench -p lattice-benches --bench fence_instructions
 //! ```
-//! Without `--bench`, as under `cargo test --benches`, it counts a few barriers.
+//! Without `--bench` (`cargo test --benches`) the bench counts a few barriers.
 
 #[path = "../../../pmi-transport/tests/agents/mod.rs"]
 mod agents;
@@ -30,7 +30,7 @@ use tokio::task::JoinSet;
 use crate::agents::World;
 use crate::agents::sessions::LAUNCH;
 
-/// Word by which this program runs the barriers itself.
+/// Argument with which this program runs the barriers itself.
 const RUN: &str = "--run";
 
 const INIT: &[u8] = b"cmd=init pmi_version=1 pmi_subversion=1\n";
@@ -47,13 +47,13 @@ fn main() {
     let (sizes, short, long) = if is_measured() { (&[2, 4, 16][..], 100, 1100) } else { (&[2][..], 2, 52) };
     println!("{:>5} {:>34}", "nodes", "instructions, barrier and session");
     for &nodes in sizes {
-        // The start of a process varies by some thousands of instructions.
+        // The instruction count of a process start varies by some thousands.
         let counted = count(nodes, long).saturating_sub(count(nodes, short));
         println!("{nodes:>5} {:>34}", counted / u64::from(long - short) / u64::from(nodes));
     }
 }
 
-/// Instructions of a process in which so many nodes go through so many barriers.
+/// Counts the instructions of a process in which `nodes` nodes complete `barriers` barriers.
 fn count(nodes: u32, barriers: u32) -> u64 {
     let this = std::env::current_exe().expect("this program has a path");
     let options = ["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"];

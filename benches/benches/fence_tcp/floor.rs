@@ -1,4 +1,5 @@
-//! The least that a fence over TCP takes here: the same tree, a length and bytes on plain sockets, nothing else.
+//! The lower limit for a fence over TCP on this machine: the same tree, with only lengths and bytes on plain
+//! sockets.
 
 use std::io;
 use std::time::Instant;
@@ -13,7 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::{Figures, RECORD};
 
-/// Nodes that are connected as two trees: one for all but the way down of data.
+/// Nodes that are connected by two trees: one tree carries data on the way down, the other one all else.
 pub(crate) struct Floor {
     runtime: Runtime,
     nodes: &'static [Mutex<Node>],
@@ -103,7 +104,7 @@ impl Node {
     }
 }
 
-/// Appends what comes.
+/// Appends the received bytes.
 async fn read(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> io::Result<()> {
     let more = stream.read_u32().await? as usize;
     let start = bytes.len();

@@ -12,12 +12,12 @@ use crate::Figures;
 pub(crate) struct Hydra(PathBuf);
 
 impl Hydra {
-    /// Finds it, or says why it cannot be measured.
+    /// Finds Debian's Hydra, or returns the reason why it cannot be measured.
     pub(crate) fn find() -> Result<Self, String> {
         in_path("mpiexec.hydra").map(Self).ok_or("no mpiexec.hydra in PATH; Debian's package mpich has it".into())
     }
 
-    /// One run; the medians over all ranks of what each measured.
+    /// Performs one run. Returns the medians over all ranks of each figure.
     pub(crate) fn measure(&self, nodes: u32, fences: usize) -> Result<Figures, String> {
         let hosts: Vec<_> = (0..nodes).map(|node| format!("n{node}")).collect();
         let mut launch = Command::new(&self.0);

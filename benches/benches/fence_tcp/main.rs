@@ -1,15 +1,16 @@
-//! What does a fence between nodes cost over links of sessions and over gRPC, beside a bare tree over TCP, and beside Hydra?
+//! What does a fence between nodes cost over links of sessions and over gRPC, in comparison with a bare tree over TCP and with
+//! Hydra?
 //!
-//! All nodes run in this process, on one thread: sessions with their links as in session processes, agents with their servers
-//! as in the daemon. The floor is a tree of the same shape that writes lengths and bytes to plain sockets, neither encrypted nor
-//! framed by gRPC, also on one thread. Hydra runs one proxy and one rank per node. All take turns, and each fence is timed from
-//! the moment at which the one before it is through. As there is one thread, the time of a first fence beyond that of the others
-//! is the processor time of both ends of all links that it opened.
+//! All nodes run in this process, on one thread: sessions with their links as in session processes, and agents with their
+//! servers as in the daemon. The floor is a tree of the same shape that writes lengths and bytes to plain sockets, without
+//! encryption and without the frames of gRPC. It also runs on one thread. Hydra runs one proxy and one rank per node. All of
+//! them take turns. The time of a fence begins at the end of the fence before it. The first fence also opens links. As there is
+//! one thread, its extra time is the processor time of both ends of all links that it opened.
 //!
 //! ```text
 //! cargo bench -p lattice-benches --bench fence_tcp [-- --sweep]     # --sweep: a table of fan-outs instead, without Hydra
 //! ```
-//! Without `--bench`, as under `cargo test --benches`, it only proves that it works: four nodes, once.
+//! Without `--bench` (`cargo test --benches`) the bench only proves that it works, once with four nodes.
 
 #[path = "../../../pmi-transport/tests/agents/mod.rs"]
 mod agents;
@@ -27,7 +28,7 @@ use crate::floor::Floor;
 use crate::hydra::Hydra;
 use crate::ours::Ours;
 
-/// What each rank brings to a fence with data.
+/// Bytes that each rank contributes to a fence with data.
 const RECORD: usize = 128;
 
 /// Median times of one turn, in microseconds.
@@ -37,7 +38,7 @@ struct Figures {
     data: f64,
 }
 
-/// How much is measured.
+/// Amount of measurements.
 #[derive(Clone, Copy)]
 struct Amount {
     turns: usize,
@@ -114,8 +115,8 @@ fn print_lines(what: &str, nodes: u32, taken: &Taken, names: [&str; 2], figure: 
     }
 }
 
-/// Which fan-outs cost least here? With all nodes on one machine this shows what messages and bytes cost, not the way between
-/// machines; for that see the bench `fence_mem`.
+/// Which fan-outs cost least on this machine? All nodes are on one machine, so that the result shows the cost of messages and
+/// bytes, without the latency between machines. For this latency see the bench `fence_mem`.
 fn sweep() {
     println!("{:>6} {:>8} {:>12} {:>12}", "nodes", "fan-out", "barrier, us", "data, us");
     for nodes in [64, 128] {

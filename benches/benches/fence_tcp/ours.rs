@@ -14,9 +14,9 @@ use crate::agents::sessions::LAUNCH;
 use crate::agents::{Over, World};
 use crate::{Figures, RECORD};
 
-/// A launch; its links are open.
+/// A launch with open links.
 pub(crate) struct Ours {
-    /// Times of the first barrier, which opens links, and of the second one, in microseconds.
+    /// Times of the first barrier, which opens links, and of the second barrier, in microseconds.
     opening: [f64; 2],
     runtime: Runtime,
     launches: Vec<&'static LaunchFences>,
@@ -33,7 +33,7 @@ impl Ours {
             let _inside = runtime.enter();
             world.join_all(LAUNCH, fan_out)
         };
-        // They live as long as the process: tasks of several runs refer to them.
+        // The launches live as long as the process, because tasks of several runs refer to them.
         std::mem::forget(world);
         let launches = launches.into_iter().map(|launch| &*Box::leak(Box::new(launch))).collect();
         let mut ours = Self { opening: [0.0; 2], runtime, launches, members, rounds: 0.into() };
@@ -41,12 +41,12 @@ impl Ours {
         ours
     }
 
-    /// Time that opening one link took, in microseconds: a tree has one less than nodes.
+    /// Time to open one link, in microseconds. A tree has one link less than nodes.
     pub(crate) fn link_cost(&self, nodes: u32) -> f64 {
         (self.opening[0] - self.opening[1]) / f64::from(nodes - 1)
     }
 
-    /// All nodes go through so many pairs of fences: one without data, then one with.
+    /// Runs `fences` pairs of fences on all nodes: one fence without data, then one with data.
     pub(crate) fn measure(&self, fences: usize) -> Figures {
         let first = self.rounds.get();
         self.rounds.set(first + 2 * fences as u64);

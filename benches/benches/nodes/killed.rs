@@ -1,4 +1,4 @@
-//! Time from the death of one rank to that of the last one.
+//! Time from the end of one killed rank to the end of the last rank.
 
 use std::ffi::OsString;
 use std::fs;
@@ -9,15 +9,15 @@ use lattice_benches::launcher::Launcher;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Time for all ranks to start, and for all to end.
+/// Time limit for the start of all ranks, and for the end of all ranks.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Starts ranks that sleep, kills one of them, and measures until none is there any more.
+/// Starts ranks that sleep, kills one of them, and measures the time until no rank is left.
 ///
 /// # Errors
-/// Says why, if they do not all start, or do not all end.
+/// Returns a description of the failure if not all ranks start, or not all ranks end.
 pub(super) fn measure(launcher: &Launcher, ranks: usize) -> Result<Duration, String> {
-    // By which they are told from all other processes; more than a day.
+    // The argument identifies the processes of this launch. It is a sleep of more than a day.
     let mark = format!("100000.{}", std::process::id());
     let mut launch = launcher.start(ranks, &["sleep".into(), OsString::from(&mark)])?;
     let mut started = Vec::new();
@@ -49,7 +49,7 @@ fn time_to_end(ranks: &[Pid], killed: Pid) -> Result<Duration, String> {
     Ok(begun.elapsed())
 }
 
-/// Processes that sleep for so long.
+/// Returns the processes that sleep for this time.
 fn sleeping(mark: &str) -> Vec<Pid> {
     let process = |entry: fs::DirEntry| {
         let pid = entry.file_name().to_str()?.parse().ok()?;
@@ -59,7 +59,7 @@ fn sleeping(mark: &str) -> Vec<Pid> {
     fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(process).collect()
 }
 
-/// Returns true for a process that has not ended, reaped or not.
+/// Returns true for a process that still runs. Returns false for a zombie.
 fn lives(process: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with(['Z', 'X']))

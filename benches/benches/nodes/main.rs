@@ -1,15 +1,15 @@
-//! How does a cluster of Lattice compare with Hydra, when both have many nodes on this one machine?
+//! How does a cluster of Lattice compare with Hydra, if both have many nodes on this machine?
 //!
-//! Hydra starts a proxy for each name of a made-up host list. Lattice runs in a development cluster of as many agents, which are there
-//! before the first round, on loopback addresses. One rank a node; both launchers take turns at the same programs.
+//! Hydra starts a proxy for each name of an artificial host list. Lattice runs in a development cluster with as many agents on
+//! loopback addresses, which run before the first round. Each node has one rank. Both launchers run the same programs in turns.
 //!
-//! Hydra dies of SIGPIPE when programs end before it has started all of them, so beside `true` there is a program that lasts long
-//! enough; what is shown of it is the time beyond its own. A launcher that cannot start `true` is not asked to again.
+//! Hydra dies of SIGPIPE when programs end before it has started all of them. Therefore the bench also runs a program that lasts long
+//! enough, and shows the time beyond the sleep of this program. A launcher that cannot start `true` does not try `true` again.
 //!
 //! ```text
 //! cargo bench -p lattice-benches --bench nodes
 //! ```
-//! Without `--bench`, as under `cargo test --benches`, it only proves that it works: one round with two nodes.
+//! Without `--bench` (`cargo test --benches`) the bench only proves that it works, with one round of two nodes.
 
 mod killed;
 
@@ -23,13 +23,13 @@ use lattice_benches::launcher::{Launcher, in_path};
 use lattice_benches::sample::median;
 use lattice_benches::{is_measured, lattice_binary, machine, turns};
 
-/// Turns that each launcher takes with each program.
+/// Number of turns of each launcher with each program.
 const ROUNDS: usize = 15;
-/// How long a program lasts that is there until Hydra has started the last one.
+/// Duration of a program that still runs when Hydra has started the last one.
 const LASTING: Duration = Duration::from_millis(500);
-/// Proxies that Hydra 5.0.2 leaves behind when it dies so are gone after this; its next launch waits for them.
+/// Time after which the proxies that Hydra 5.0.2 leaves after such a death are gone. Its next launch waits for them.
 const LEFT_BEHIND: Duration = Duration::from_secs(6);
-/// Tells this program that it runs inside a cluster of so many nodes.
+/// Argument for this program inside a cluster; the number of nodes follows.
 const INSIDE: &str = "--inside";
 
 fn main() -> ExitCode {
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
         "median", "nodes", "unit", "hydra", "lattice", "ratio"
     );
     let sizes: &[usize] = if is_measured() { &[16, 64, 128] } else { &[2] };
-    // All are tried, whatever becomes of the first.
+    // All sizes run, even if the first one fails.
     let failed = sizes.iter().filter(|&&nodes| !in_cluster(nodes)).count();
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -58,7 +58,7 @@ fn in_cluster(nodes: usize) -> bool {
             return true;
         }
         (_, Err(error)) => {
-            println!("cannot tell where this program is: {error}");
+            println!("cannot find the path of this program: {error}");
             return false;
         }
     };
@@ -74,7 +74,7 @@ fn in_cluster(nodes: usize) -> bool {
     }
 }
 
-/// Lets both launchers take turns and prints a line for each figure; false if Lattice failed.
+/// Runs both launchers in turns and prints a line for each figure. Returns false if Lattice failed.
 fn compare(nodes: usize) -> bool {
     let hosts: Vec<String> = (0..nodes).map(|node| format!("n{node}")).collect();
     let hosts = hosts.join(",");
@@ -111,7 +111,7 @@ fn compare(nodes: usize) -> bool {
 struct Figure {
     what: &'static str,
     unit: &'static str,
-    /// None if the launcher did not get through.
+    /// Returns the figure of a run; `None` if the launcher failed.
     of: fn(&Run) -> Option<f64>,
 }
 
@@ -130,7 +130,7 @@ impl Figure {
         let (hydra, lattice) = (values(hydra), values(lattice));
         let shown =
             |values: &Option<Vec<f64>>| values.as_ref().map_or("-".into(), |values| format!("{:.1}", median(values)));
-        // One rank a node.
+        // Each node has one rank.
         let compared = |(lattice, hydra): (&Vec<f64>, &Vec<f64>)| Comparison::of(lattice, hydra, nodes).to_string();
         let ratio = lattice.as_ref().zip(hydra.as_ref()).map(compared);
         let ratio = ratio.unwrap_or_default();
@@ -140,19 +140,19 @@ impl Figure {
 
 /// The figures of one turn.
 struct Run {
-    /// `true`, in milliseconds; None if it failed in all tries.
+    /// Time of `true`, in milliseconds; `None` if all tries failed.
     at_once: Option<f64>,
-    /// What a program that sleeps takes beyond its sleep, in milliseconds.
+    /// Time of a sleeping program beyond its sleep, in milliseconds.
     beyond: f64,
     /// A fence with data, in microseconds: the median rank's median.
     fence: f64,
     /// A barrier, in microseconds: the median rank's median.
     barrier: f64,
-    /// From the death of one rank to that of the last one, in milliseconds; None if ranks were left.
+    /// From the end of one killed rank to the end of the last rank, in milliseconds; `None` if ranks were left.
     killed: Option<f64>,
 }
 
-/// Tries up to five times: Hydra dies of SIGPIPE now and then when its programs end at once.
+/// Tries up to five times, because Hydra sometimes dies of SIGPIPE when its programs end at once.
 fn again_if_needed<T>(mut run: impl FnMut() -> Result<T, String>) -> Result<T, String> {
     let mut outcome = run();
     for _ in 0..4 {
@@ -164,7 +164,7 @@ fn again_if_needed<T>(mut run: impl FnMut() -> Result<T, String>) -> Result<T, S
     outcome
 }
 
-/// One turn. `cannot` are the launchers that have failed to start `true`.
+/// Performs one turn. `cannot` contains the launchers that have failed to start `true`.
 fn measure(launcher: &Launcher, nodes: usize, cannot: &mut BTreeSet<&'static str>) -> Result<Run, String> {
     let timed = |command: &[OsString]| {
         let start = Instant::now();

@@ -1,5 +1,5 @@
-//! What does a rank's `PMIx_Init` cost, as its job grows? The real libpmix of this machine (Debian's), and a server with a job of which
-//! one rank after the other is here; no rank of another node exists.
+//! How does the cost of a rank's `PMIx_Init` grow with its job? The bench uses the real libpmix of this machine (Debian's), and a
+//! server with one node of a job. Ranks of other nodes do not exist.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,7 +17,7 @@ use pmix_core::server::{Server, Settings};
 use pmix_core::services::Alone;
 use pmix_core::{Namespace, NodeFacts};
 
-/// Ranks of each node, all of which call `PMIx_Init` here, one after the other.
+/// Number of ranks on each node. On this node they call `PMIx_Init`, one after the other.
 const LOCAL: u32 = 64;
 const NAMESPACE: &str = "job1";
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/pmix_init/init.c");
@@ -40,7 +40,7 @@ fn namespace(ranks: u32) -> Namespace {
     }
 }
 
-/// The program, against the libpmix of Debian, which keeps it where no compiler looks.
+/// Compiles the program against Debian's libpmix, which is outside the compiler's search path.
 fn compile(directory: &Path) -> std::path::PathBuf {
     let (program, library) = (directory.join("init"), format!("/usr/lib/{}-linux-gnu/pmix2", std::env::consts::ARCH));
     let mut compiler = Command::new("cc");
@@ -70,7 +70,7 @@ async fn main() {
                 RankEnvironment { namespace: NAMESPACE, rank: Rank(rank), server: driver.address(), host: "node00000" };
             let mut call = Command::new(&program);
             call.envs(environment.variables());
-            // The server works on this thread.
+            // The server runs on this thread.
             let output = tokio::task::spawn_blocking(move || call.output()).await.expect("no panic");
             let output = output.expect("the program can be run");
             let text = String::from_utf8_lossy(&output.stdout);

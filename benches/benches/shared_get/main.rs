@@ -1,14 +1,19 @@
 //! What does a get cost that needs no message?
 //!
-//! The first two tables are the memory by itself, without a launcher. In the third, `pmi-client` gets the same keys under Hydra 5.0.2 (of the
-//! Python wheel that `cargo xtask setup` installs), under Lattice through its socket (`--no-job-memory`) and under Lattice with the job's
-//! memory; launchers take turns. A launcher that is not there is reported absent; a run of Lattice that fails makes the bench fail. With
-//! several nodes each run of Lattice has a development cluster on loopback addresses, and Hydra a proxy for each node.
+//! The first two tables measure the memory by itself, without a launcher. In the third table, `pmi-client` gets the same keys under three
+//! launchers in turns:
+//!
+//! - Hydra 5.0.2 (of the Python wheel that `cargo xtask setup` installs)
+//! - Lattice through its socket (`--no-job-memory`)
+//! - Lattice with the job's memory
+//!
+//! A launcher that is not installed is reported as absent. If a run of Lattice fails, the bench fails. With several nodes each run of Lattice
+//! has a development cluster on loopback addresses, and Hydra has a proxy for each node.
 //!
 //! ```text
 //! cargo bench -p lattice-benches --bench shared_get
 //! ```
-//! Without `--bench`, as under `cargo test --benches`, it only proves that it works: one round.
+//! Without `--bench` (`cargo test --benches`) the bench only proves that it works, with one round.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -23,15 +28,15 @@ use lattice_benches::launcher::{Launcher, in_path};
 use lattice_benches::sample::median;
 use lattice_benches::{is_measured, lattice_binary, machine, turns};
 
-/// Turns that each launcher takes in a scenario.
+/// Number of turns of each launcher in a scenario.
 const ROUNDS: usize = 11;
 
-/// Names of the launchers: what is compared, and what with.
+/// Names of the compared launchers.
 const HYDRA: &str = "hydra";
 const SOCKET: &str = "socket";
 const MEMORY: &str = "memory";
 
-/// Gets of one run: so many ranks on so many nodes, keys of each rank, gets of each.
+/// Gets of one run: numbers of ranks and nodes, keys of each rank, and gets of each rank.
 #[derive(Clone, Copy)]
 struct Scenario {
     nodes: u32,
@@ -63,7 +68,7 @@ fn main() -> ExitCode {
     if worked.iter().all(|worked| *worked) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Prints what it takes to make the memory of a job of so many ranks, four on each node, and to end it.
+/// Prints the time to create and to end the memory of a job of `ranks` ranks, with four ranks on each node.
 fn facts(ranks: u32) {
     let rank =
         |rank: u32| RankFacts { node: rank / 4, local_rank: rank % 4, node_rank: rank % 4, appnum: 0, cpus: None };
@@ -82,7 +87,7 @@ fn facts(ranks: u32) {
     println!("{ranks:>8}  {:>12.1}", median(&times.collect::<Vec<_>>()));
 }
 
-/// Prints what the memory by itself takes with so many pairs of a 20-byte key and a 128-byte value.
+/// Prints the times of the memory by itself, with `pairs` pairs of a 20-byte key and a 128-byte value.
 fn pieces(pairs: u32) {
     let facts = JobFacts { job_id: "j".into(), ..JobFacts::default() };
     let (mut writer, descriptor) = JobWriter::create(&facts).expect("this system has no memory files");
@@ -97,7 +102,7 @@ fn pieces(pairs: u32) {
     println!("{pairs:>8}  {publish:>12.0} {get:>12.0} {miss:>12.0}");
 }
 
-/// Mean time of one call in nanoseconds; the keys come as if by chance.
+/// Returns the mean time of one call in nanoseconds. The order of the keys is pseudo-random.
 fn mean(keys: &[String], mut call: impl FnMut(&str)) -> f64 {
     let start = Instant::now();
     for number in 0..keys.len() {
@@ -106,7 +111,7 @@ fn mean(keys: &[String], mut call: impl FnMut(&str)) -> f64 {
     start.elapsed().as_nanos() as f64 / keys.len() as f64
 }
 
-/// The launchers that are there, with what they need to spread the ranks over the nodes.
+/// Returns the installed launchers, with their arguments to distribute the ranks over the nodes.
 fn launchers(Scenario { nodes, ranks, .. }: Scenario) -> Vec<Launcher> {
     let names: Vec<String> = (0..nodes).map(|node| format!("n{node}")).collect();
     let (names, count, share) = (names.join(","), nodes.to_string(), (ranks / nodes).to_string());
@@ -138,14 +143,14 @@ fn launchers(Scenario { nodes, ranks, .. }: Scenario) -> Vec<Launcher> {
     found.into_iter().filter_map(|launcher| launcher.inspect_err(|why| println!("absent: {why}")).ok()).collect()
 }
 
-/// The wheel's Hydra, in the directory `mpi` beside the profile's; else the one in `PATH`.
+/// Returns the Hydra of the wheel, in the directory `mpi` next to the profile directory, or else the Hydra in `PATH`.
 fn hydra() -> Option<PathBuf> {
     let here = std::env::current_exe().ok()?;
     let wheel = here.ancestors().map(|directory| directory.join("mpi/mpich-5.0.2/bin/mpiexec.hydra"));
     wheel.into_iter().find(|file| file.exists()).or_else(|| in_path("mpiexec.hydra"))
 }
 
-/// Lets the launchers take turns and prints a line for each figure; false if Lattice failed.
+/// Runs the launchers in turns and prints a line for each figure. Returns false if Lattice failed.
 fn compare(scenario: Scenario, rounds: usize) -> bool {
     let launchers = launchers(scenario);
     let launchers: Vec<&Launcher> = launchers.iter().collect();
@@ -184,7 +189,7 @@ fn print_line(what: &str, scenario: Scenario, values: &[Option<Vec<f64>>; 3]) {
 }
 
 impl Scenario {
-    /// Makes one run; returns the time of a get in us, of rank 0 alone and of the median rank of all.
+    /// Performs one run. Returns the time of a get in us, of rank 0 alone and of the median rank of all.
     fn measure(self, launcher: &Launcher) -> Result<[f64; 2], String> {
         let mut command = vec![OsString::from(env!("CARGO_BIN_EXE_pmi_get"))];
         command.extend([self.keys, self.gets].map(|count| count.to_string().into()));

@@ -1,5 +1,5 @@
-//! Rank of a launch that, as rank 0, pings each rank so many times (200 unless told) and prints for each, in microseconds: rank, mean,
-//! median. The others stay until rank 0 is through.
+//! Rank of a launch. As rank 0 it pings each rank (by default 200 times). It prints for each rank, in microseconds: rank, mean,
+//! median. The other ranks run until rank 0 has finished.
 #![forbid(unsafe_code)]
 
 use std::cell::Cell;
@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn ask(participant: &Participant, ranks: u32, times: u32) -> Result<(), Box<dyn Error>> {
     let uid = |rank| Uid::new(participant.me().set(), Process::Rank(rank));
     for rank in 1..ranks {
-        // Links on the way are open then, and a direct one where it pays.
+        // After these calls the links on the way are open, and a direct link if it pays.
         for _ in 0..3 {
             participant.call(uid(rank), Method::PING, b"", TIMEOUT)?;
         }
@@ -39,7 +39,7 @@ fn ask(participant: &Participant, ranks: u32, times: u32) -> Result<(), Box<dyn 
         println!("{rank} {mean:.1} {:.1}", microseconds[microseconds.len() / 2]);
     }
     for rank in 1..ranks {
-        // It may not serve yet, or be through although its answer was lost.
+        // The rank may not serve calls yet. If an answer was lost, the rank may already have ended.
         for _ in 0..10 {
             let ended = participant.call(uid(rank), END, b"", TIMEOUT);
             let Err(error) = ended else { break };
@@ -62,7 +62,7 @@ fn stay(participant: &Participant) -> Result<(), Box<dyn Error>> {
     while !is_over.get() {
         participant.progress(None)?;
     }
-    // Calls to others come by way of this node's session.
+    // Calls to other nodes go through this node's session.
     std::thread::sleep(Duration::from_secs(2));
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! Compares two commands of a shell that take turns, for the scripts in `benches/doors/`: medians, their ratio and its interval, by the rule of
-//! [`comparison`](lattice_benches::comparison). Arguments: label, ranks that each command starts on all nodes, command, other command. `TURNS` in the
-//! environment is the number of turns.
+//! Compares two shell commands that take turns, for the scripts in `benches/doors/`. It prints medians, their ratio and its interval, by the
+//! rule of [`comparison`](lattice_benches::comparison). Arguments: label, ranks that each command starts on all nodes, command, other command.
+//! The environment variable `TURNS` is the number of turns.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let ranks = ranks.parse()?;
     let turns = std::env::var("TURNS").map_or(Ok(7), |turns| turns.parse::<usize>())?;
     println!("{}", machine::line());
-    // The first run of each loads its files.
+    // The first run of each command loads its files.
     milliseconds(command)?;
     milliseconds(other)?;
     let (mut times, mut others) = (Vec::new(), Vec::new());

@@ -1,14 +1,15 @@
-//! A rank that speaks bare PMI-1 over `PMI_FD`, measures its own requests and prints one line of figures.
+//! A rank that uses bare PMI-1 over `PMI_FD`, measures its own requests and prints one line of figures.
 //!
-//! It uses the standard library alone, so that what it measures is the launcher, and runs under every launcher that
-//! serves PMI-1 on a descriptor. Usage: `pmi_raw BARRIERS PUTS GETS [FENCES]`, how many of each. All ranks put, meet and then
-//! get at the same time; for each of FENCES they meet, put a pair of 128 bytes, and meet again. The line holds `name=figure` words, all times in nanoseconds:
+//! It uses only the standard library, so that it measures the launcher alone. It runs under every launcher that serves PMI-1 on a descriptor.
+//! Usage: `pmi_raw BARRIERS PUTS GETS [FENCES]`, with the number of each. All ranks put, enter a barrier and then get at the same time. For each
+//! of FENCES they enter a barrier, put a pair of 128 bytes, and enter a barrier again. The line has `name=figure` words, with all times in
+//! nanoseconds:
 //!
 //! ```text
 //! rank=3 handshake=812345 barrier=130211 put=51020 get=46800 all_gets=23400000 fence=1420000
 //! ```
-//! `handshake` is the whole of five requests; `barrier`, `put`, `get` and `fence` (the barrier after
-//! the put) are medians of one; `all_gets` is the whole of GETS.
+//! `handshake` is the total of five requests. `barrier`, `put`, `get` and `fence` (the barrier after the put) are medians of one request.
+//! `all_gets` is the total of GETS.
 
 use std::env;
 use std::error::Error;
@@ -35,7 +36,7 @@ fn main() -> Outcome<()> {
     let put = server.repeat(puts, |index| {
         (format!("cmd=put kvsname={kvs} key=raw-{rank}-{index} value={VALUE}"), "cmd=put_result rc=0")
     })?;
-    // The first barrier brings the pairs to all ranks, the second lets them start together.
+    // The first barrier exchanges the pairs. The second barrier makes the ranks start together.
     server.repeat(2, |_| ("cmd=barrier_in".into(), "cmd=barrier_out"))?;
     let (get, all_gets) = timed(|| {
         server.repeat(gets, |index| {
@@ -51,7 +52,7 @@ fn main() -> Outcome<()> {
     let names = ["handshake", "barrier", "put", "get", "all_gets", "fence"];
     let figures: String = names.iter().zip(times).map(|(name, time)| format!(" {name}={time}")).collect();
     let line = format!("rank={rank}{figures}\n");
-    // One write, so that lines of several ranks do not mix.
+    // A single write, so that lines of several ranks do not mix.
     Ok(std::io::stdout().write_all(line.as_bytes())?)
 }
 
@@ -70,7 +71,7 @@ impl Server {
         Ok(Self { replies: BufReader::new(descriptor.into()), line: String::new() })
     }
 
-    /// What every MPI library asks first; returns the name of the key-value space.
+    /// Sends the first requests of every MPI library. Returns the name of the key-value space.
     fn shake_hands(&mut self) -> Outcome<String> {
         self.ask("cmd=init pmi_version=1 pmi_subversion=1", "cmd=response_to_init")?;
         self.ask("cmd=get_maxes", "cmd=maxes")?;
@@ -82,7 +83,7 @@ impl Server {
         Ok(name)
     }
 
-    /// Sends requests one after the other and returns the median time of one; no time if there are none.
+    /// Sends requests one after the other. Returns the median time of one request, or zero if there are none.
     fn repeat(&mut self, times: usize, request: impl Fn(usize) -> (String, &'static str)) -> Outcome<Duration> {
         let mut taken = Vec::with_capacity(times);
         for index in 0..times {
@@ -93,7 +94,7 @@ impl Server {
         Ok(taken.get(times / 2).copied().unwrap_or_default())
     }
 
-    /// Exchanges a pair of 128 bytes with all ranks, so many times; returns the median time of the barrier that does it.
+    /// Exchanges a pair of 128 bytes with all ranks, `times` times. Returns the median time of the barrier that exchanges it.
     fn fences(&mut self, rank: usize, kvs: &str, times: usize) -> Outcome<Duration> {
         let mut taken = Vec::with_capacity(times);
         for index in 0..times {

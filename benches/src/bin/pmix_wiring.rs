@@ -1,5 +1,6 @@
-//! Rank of a job that wires itself up over PMIx: puts so many bytes, commits, fences, gets what the next so many ranks have put, and fences
-//! without data. Arguments: rounds, bytes, then numbers of peers. Rank 0 prints for each of these the median time of a round, in microseconds.
+//! Rank of a job that exchanges its data over PMIx. In a round it puts a value, commits, fences, gets the values of the next ranks, and fences
+//! without data. Arguments: rounds, bytes, then numbers of peers. For each number of peers rank 0 prints the median time of a round, in
+//! microseconds.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -19,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let bytes = *bytes as usize;
     let mut client = PmixClient::from_env()?;
     for &peers in peers {
-        // The first one is not measured: it is the first use of whatever a server makes then.
+        // The first round is not measured, because the server creates some resources at their first use.
         wire(&mut client, bytes, peers)?;
         let times = (0..*rounds).map(|_| wire(&mut client, bytes, peers)).collect::<Result<Vec<f64>, _>>()?;
         if client.rank() == 0 {
@@ -29,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(client.finalize()?)
 }
 
-/// Wires this rank with the next `peers`; returns the time in microseconds from the put to where all ranks are through.
+/// Exchanges data between this rank and the next `peers` ranks. Returns the time in microseconds from the put until all ranks have finished.
 fn wire(client: &mut PmixClient, bytes: usize, peers: u32) -> Result<f64, Box<dyn Error>> {
     client.fence(Collect::Nothing)?;
     let begun = Instant::now();

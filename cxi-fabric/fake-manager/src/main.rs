@@ -1,4 +1,4 @@
-//! A fabric manager for tests and demonstrations: `fake-fabric-manager --script faults.json`.
+//! A fake fabric manager for tests and demonstrations: `fake-fabric-manager --script faults.json`.
 //!
 //! Prints its URL as the first line of stdout, then each call as a JSON line.
 
@@ -10,23 +10,23 @@ use std::time::Duration;
 use clap::Parser;
 use cxi_fabric::fake::{Access, FakeFabric, Options, Rule};
 
-/// A fabric manager that is not one.
+/// A fake fabric manager.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Cli {
-    /// Where to listen; port 0 is any free one
+    /// Listen address; port 0 selects any free port
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: SocketAddr,
 
-    /// A JSON list of what goes wrong, such as [{"on": "create", "times": 2, "fault": {"status": {"status": 503}}}]
+    /// A JSON list of faults, such as [{"on": "create", "times": 2, "fault": {"status": {"status": 503}}}]
     #[arg(long)]
     script: Option<PathBuf>,
 
-    /// How long each answer takes at least, in milliseconds
+    /// Minimum time of each answer, in milliseconds
     #[arg(long, default_value_t = 0)]
     delay: u64,
 
-    /// Let in only those who have a token, which POST /token gives for the client secret in this file
+    /// Accept only clients with a token, which POST /token issues for the client secret in this file
     #[arg(long)]
     client_secret_file: Option<PathBuf>,
 

@@ -1,4 +1,4 @@
-//! The loop in virtual time: no network, no waiting, the same random numbers on every run.
+//! The retry loop in virtual time: no network, no waiting, the same random numbers in every run.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::authorise::{Authoriser, OAuth};
 use crate::clock::VirtualClock;
 
-/// Answers from a list, and counts what it is asked. A `Slow` entry takes the whole timeout.
+/// Answers from a list, and counts the requests. A `Slow` entry takes the whole timeout.
 struct Script {
     clock: Arc<VirtualClock>,
     answers: Mutex<VecDeque<Result<Response, Failure>>>,
@@ -120,7 +120,7 @@ fn a_deadline_that_has_passed_asks_nothing() {
     assert_eq!(scene.tries(), 0);
 }
 
-/// A refusal says that nothing was done by its own try; of the tries before, nothing is known.
+/// A refusal shows that its own try did nothing; the effect of earlier tries is unknown.
 #[test]
 fn a_refusal_leaves_in_doubt_what_an_earlier_try_may_have_done() {
     let check = |first: Result<Response, Failure>, method, refusal, is_in_doubt: bool| {
@@ -137,7 +137,7 @@ fn a_refusal_leaves_in_doubt_what_an_earlier_try_may_have_done() {
         check(Err(Failure::Unreachable("refused".into())), Method::Post, refusal, false);
         check(Err(Failure::Slow), Method::Get, refusal, false);
     }
-    // A try that was not sent does not take back what the one before it left open.
+    // A try that was not sent does not change the uncertainty of the previous one.
     let unsent = Err(Failure::Unreachable("refused".into()));
     assert!(!Scene::new([Err(Failure::Slow), unsent, status(403, "")]).error(Method::Post, 30).nothing_was_done());
 }
@@ -174,14 +174,14 @@ fn absence_and_conflict_are_answers() {
     assert!(matches!(Scene::new([status(409, "")]).call(Method::Post, 9), Ok(Outcome::Conflict(_))));
 }
 
-/// A service with two tokens to be had, the answers to whose requests are `answers`.
+/// A client with a service that gives these `answers`, and an authorisation server with two tokens.
 fn with_tokens(answers: impl IntoIterator<Item = Result<Response, Failure>>) -> Scene {
     let mut scene = Scene::new(answers);
     scene.client.authoriser = Box::new(Authoriser::OAuth(Box::new(two_tokens(&scene))));
     scene
 }
 
-/// A client of an authorisation server that gives none.
+/// Client of an authorisation server that issues no token.
 pub(crate) fn without_a_token(client_secret: Secret) -> OAuth {
     OAuth { client_secret, ..two_tokens(&Scene::new([])) }
 }
@@ -225,7 +225,7 @@ fn a_refused_token_is_replaced_once() {
     assert!(error.to_string().contains("role missing: [secret]"), "{error}");
 }
 
-/// Two calls with one token are refused, and the first has got another before the second looks.
+/// Two calls with the same token are rejected. The first has fetched a new token before the second checks.
 #[test]
 fn a_token_that_another_call_has_got_stays() {
     let scene = Scene::new([]);
@@ -240,7 +240,7 @@ fn a_token_that_another_call_has_got_stays() {
     assert_eq!(scene.tries(), 2, "one for each token");
 }
 
-/// As when another call gets a token, which has a deadline of its own.
+/// Another call is fetching a token, with its own deadline.
 #[test]
 fn a_call_that_is_refused_waits_for_no_other_beyond_its_deadline() {
     let scene = Scene::new([]);

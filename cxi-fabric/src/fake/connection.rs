@@ -1,24 +1,24 @@
-//! HTTP/1.1 as far as a client of ours speaks it: requests with a length, answers with a length, one after the other.
+//! The part of HTTP/1.1 that the client of this crate uses: requests and answers with a length, one after the other.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 
 use super::Shared;
 
-/// Greatest length of a request's head and body, in bytes.
+/// Limits on the length of a request's head and body, in bytes.
 const LONGEST_HEAD: u64 = 16 << 10;
 const LONGEST_BODY: usize = 1 << 20;
 
-/// A whole request.
+/// Complete request.
 pub(super) struct Request {
     pub(super) method: String,
     pub(super) path: String,
-    /// Values by name, in lower case.
+    /// Values by lower-case name.
     pub(super) headers: BTreeMap<String, String>,
     pub(super) body: Vec<u8>,
 }
 
-/// Answer to a request; where there is none, the connection is closed.
+/// Answer to a request; without one the connection is closed.
 pub(super) struct Response {
     pub(super) status: u16,
     pub(super) content_type: &'static str,
@@ -27,7 +27,7 @@ pub(super) struct Response {
     pub(super) body: String,
 }
 
-/// Answers requests until the client leaves, or sends what is no request.
+/// Answers requests until the client disconnects or sends invalid data.
 pub(super) fn serve(stream: impl Read + Write, shared: &Shared) {
     let mut stream = BufReader::new(stream);
     while let Ok(request) = read(&mut stream) {

@@ -1,4 +1,4 @@
-//! Faults of the fake manager: a list of rules, each of which spoils the next calls of one kind.
+//! Faults of the fake manager: a list of rules, each for the next calls of one kind.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,25 +8,25 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Asked {
-    /// A service.
+    /// Creates a service.
     Create,
-    /// A service's key.
+    /// Returns a service's key.
     Auth,
-    /// A service's end.
+    /// Deletes a service.
     Delete,
-    /// List of all services.
+    /// Lists all services.
     List,
-    /// A token.
+    /// Issues a token.
     Token,
-    /// One job of vnid, or anything that is not served.
+    /// Reads one job of vnid, or requests something that is not served.
     Other,
 }
 
-/// Spoils calls.
+/// Fault rule for calls.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// Kind of the calls; all, if none is given.
+    /// Kind of the calls; all kinds if `None`.
     pub on: Option<Asked>,
     /// Number of calls.
     #[serde(default = "once")]
@@ -43,7 +43,7 @@ fn once() -> u32 {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Fault {
-    /// Answers with a status and does nothing.
+    /// Answers with a status, and does nothing.
     Status {
         /// The status.
         status: u16,
@@ -52,44 +52,44 @@ pub enum Fault {
         /// The `detail` of the problem document.
         detail: Option<String>,
     },
-    /// Answers with 503 and the date of a later try, by a clock of the manager's own.
+    /// Answers with 503 and the date of a later try, by the manager's own clock.
     RetryAt {
         /// Time until the later try.
         seconds: u8,
-        /// Seconds by which its clock is ahead of ours; behind it, if negative.
+        /// Hours by which the manager's clock is ahead of this machine's; negative if it is late.
         hours_off: i16,
     },
-    /// No token that was given out so far is good any more, also not that of this very call.
+    /// Invalidates all tokens issued so far, including the token of this call.
     ExpireTokens,
     /// Carries out the call, with a delay.
     Slow {
         /// Delay, in milliseconds.
         milliseconds: u64,
     },
-    /// The connection is closed, and nothing done.
+    /// Closes the connection, and does nothing.
     Down,
     /// Carries out the call, and closes the connection before the answer.
     LoseAnswer,
-    /// Carries out the call, and answers with bytes that are no JSON.
+    /// Carries out the call, and answers with bytes that are not JSON.
     Garbage,
-    /// Carries out the call, and answers with JSON of other types.
+    /// Carries out the call, and answers with JSON of wrong types.
     WrongTypes,
 }
 
 impl Rule {
-    /// Spoils the next call that asks for `on`.
+    /// Rule for the next call of kind `on`.
     pub fn once(on: Asked, fault: Fault) -> Self {
         Self::times(1, on, fault)
     }
 
-    /// Spoils the next calls that ask for `on`.
+    /// Rule for the next calls of kind `on`.
     pub fn times(times: u32, on: Asked, fault: Fault) -> Self {
         Self { on: Some(on), times, fault }
     }
 }
 
 impl Fault {
-    /// An answer with that status.
+    /// Fault with this status, and without other details.
     pub fn status(status: u16) -> Self {
         Self::Status { status, retry_after: None, detail: None }
     }
@@ -98,7 +98,7 @@ impl Fault {
         if let Self::Slow { milliseconds } = self { Duration::from_millis(*milliseconds) } else { Duration::ZERO }
     }
 
-    /// The `Retry-After` and `Date` of an answer that is given `now`.
+    /// `Retry-After` and `Date` of an answer at the time `now`.
     pub(super) fn later(&self, now: SystemTime) -> (Option<String>, Option<String>) {
         match self {
             Self::Status { retry_after, .. } => (retry_after.map(|seconds| seconds.to_string()), None),
@@ -117,7 +117,7 @@ impl Fault {
     }
 }
 
-/// Takes the fault that the script has for a call, if it has one.
+/// Takes the script's fault for a call, if there is one.
 pub(super) fn next(script: &mut Vec<Rule>, asked: Asked) -> Option<Fault> {
     let at = script.iter().position(|rule| rule.times > 0 && rule.on.is_none_or(|on| on == asked))?;
     script[at].times -= 1;

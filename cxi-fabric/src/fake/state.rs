@@ -1,4 +1,4 @@
-//! The services that exist, and what a call does to them.
+//! Existing services, and the effects of calls on them.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -13,11 +13,11 @@ use super::script::{self, Asked, Fault, Rule};
 /// Access control of the fake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Everybody.
+    /// All clients.
     Anybody,
     /// Clients that send exactly this `Authorization` header.
     Header(String),
-    /// Clients that have a token, which `/token` gives for this client secret.
+    /// Clients with a token, which `/token` issues for this client secret.
     Token {
         /// The secret.
         client_secret: String,
@@ -35,18 +35,18 @@ pub struct Exchange {
     pub path: String,
     /// The request's body, if it is JSON.
     pub request: Option<Value>,
-    /// The status of the answer; `None` if the connection was closed in its place.
+    /// Status of the answer; `None` if the connection was closed instead.
     pub status: Option<u16>,
-    /// The answer's body, if it is JSON. It may hold keys.
+    /// The answer's body, if it is JSON. It may have keys.
     pub response: Option<Value>,
-    /// Fault that the script chose.
+    /// Fault from the script.
     pub fault: Option<Fault>,
 }
 
 struct Entry {
     id: String,
     vni: u64,
-    /// Second VNI, of a job that asked for two.
+    /// Second VNI, for a job that requested two.
     job_vni: Option<u64>,
     key: String,
 }
@@ -57,7 +57,7 @@ pub(super) struct State {
     /// Services by name.
     services: BTreeMap<String, Entry>,
     made: u32,
-    /// Tokens carry their number; those from `first_good_token` on are good.
+    /// Each token has its number; tokens from `first_good_token` on are valid.
     tokens: u32,
     first_good_token: u32,
     options: Options,
@@ -96,7 +96,7 @@ impl State {
         self.services.insert(name.to_owned(), Entry { id: format!("svc-{}", self.made), vni, job_vni, key });
     }
 
-    /// Does what is asked for, or what the script wants in its place. Also says how long to wait before the answer.
+    /// Carries out the request, or the fault that the script has for it. Also returns the pause before the answer.
     pub(super) fn answer(&mut self, request: &Request) -> (Option<Response>, Duration) {
         let path: Vec<&str> = request.path.trim_matches('/').split('/').collect();
         if (request.method.as_str(), path.as_slice()) == ("POST", &["faults"]) {
@@ -136,7 +136,7 @@ impl State {
         ((!is_lost).then_some(Response { status, content_type, retry_after, date, body }), pause)
     }
 
-    /// Other things go wrong from now on. Nobody needs a token to say which.
+    /// Replaces the script. This needs no token.
     fn rewrite_script(&mut self, body: &[u8]) -> Response {
         let (status, body) = match serde_json::from_slice(body) {
             Ok(script) => {
@@ -158,7 +158,7 @@ impl State {
             "spoilt": exchange.fault.is_some(),
         });
         if let Some(log) = &mut self.options.log {
-            // A log that cannot be written ends no demonstration.
+            // A failed write to the log must not end a demonstration.
             let _ = writeln!(log, "{line}").and_then(|()| log.flush());
         }
         self.exchanges.push(exchange);
@@ -294,7 +294,7 @@ fn problem(status: u16, detail: &str) -> Value {
     json!({ "status": status, "title": "problem", "detail": detail })
 }
 
-/// Changes the types of all fields: texts become numbers, all others texts.
+/// Changes the types of all fields: texts become numbers, all other values become texts.
 fn other_types(value: &Value) -> Value {
     match value {
         Value::Object(fields) => fields.iter().map(|(name, value)| (name.clone(), other_types(value))).collect(),

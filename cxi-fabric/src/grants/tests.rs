@@ -1,4 +1,4 @@
-//! One service that the manager never deletes, and others behind it.
+//! One service that the manager never deletes, and further services after it in the order.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use crate::clock::VirtualClock;
 use crate::error::{Call, Trouble};
 use crate::fabric::Numbering;
 
-/// A manager in memory. To delete one of its services takes all the time that there is.
+/// Manager in memory. Deleting one of its services takes all the available time.
 struct Hanging {
     clock: Arc<VirtualClock>,
     services: Arc<Mutex<BTreeMap<ServiceId, ServiceName>>>,
     hangs_on: ServiceId,
-    /// Makes a service of this name, and panics.
+    /// The creation of this service panics after the service is made.
     panics_on: ServiceId,
 }
 
@@ -98,7 +98,7 @@ impl Scene {
         self.clock.now() + Duration::from_secs(10)
     }
 
-    /// Makes services `a`, `b`, of which the manager hangs, and `c`.
+    /// Makes the services `a`, `b` and `c`. The manager hangs on `b`.
     fn acquire(&self) {
         for allocation in ["a", "b", "c"] {
             let need = Need { allocation: allocation.into(), nodes: Vec::new(), uid: 1000 };
@@ -121,7 +121,7 @@ fn a_deletion_that_hangs_holds_up_the_others_once() {
     let deadline = scene.soon();
     assert_eq!(scene.grants.settle(deadline).len(), 2);
     assert_eq!(scene.left(), ["daint.b.1", "daint.c.2"]);
-    // A round that has no time left takes nobody's turn.
+    // A round without time left does not change the order.
     assert_eq!(scene.grants.settle(deadline).len(), 2);
     assert_eq!(scene.grants.settle(scene.soon()).len(), 1);
     assert_eq!(scene.left(), ["daint.b.1"]);

@@ -1,9 +1,9 @@
-//! Order of tasks of which one can take the time of all: each round begins behind the task that was the last to be tried, so that a manager that
-//! never answers to one of them holds up the others once, and not for ever.
+//! Order of tasks, of which one can use up the time of all. Each round starts after the task that was tried last. A manager that never answers
+//! for one task therefore delays the other tasks once, and not indefinitely.
 
 use parking_lot::Mutex;
 
-/// Key of the task that was tried last; keys say which task is which from round to round.
+/// Key of the task that was tried last; keys identify tasks in all rounds.
 #[derive(Debug)]
 pub(super) struct Turns<K>(Mutex<Option<K>>);
 
@@ -14,7 +14,7 @@ impl<K> Default for Turns<K> {
 }
 
 impl<K: Ord + Clone> Turns<K> {
-    /// The tasks in the order of their keys, from the one behind the last that was tried on.
+    /// Tasks in the order of their keys, starting after the task that was tried last.
     pub(super) fn in_turn<T>(&self, tasks: impl IntoIterator<Item = T>, key: impl Fn(&T) -> &K) -> Vec<T> {
         let mut tasks: Vec<T> = tasks.into_iter().collect();
         tasks.sort_by(|a, b| key(a).cmp(key(b)));
@@ -24,7 +24,7 @@ impl<K: Ord + Clone> Turns<K> {
         tasks
     }
 
-    /// A task is about to be tried, with time left for it.
+    /// Records a task that is about to be tried with time left.
     pub(super) fn has_come(&self, key: &K) {
         *self.0.lock() = Some(key.clone());
     }

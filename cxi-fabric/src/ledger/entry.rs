@@ -1,4 +1,4 @@
-//! Entries of a ledger's journal. No entry holds a secret.
+//! Entries of a ledger's journal. No entry has a secret.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,27 +6,27 @@ use super::grant::{Grant, Phase};
 use crate::fabric::{Service, ServiceName, ServiceRequest};
 use crate::vni::Vni;
 
-/// One step in the life of a service.
+/// One state change of a service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "entry", rename_all = "snake_case")]
 pub enum Entry {
-    /// Next serial number at the time when a journal was compacted.
+    /// Serial number at the time when the journal was compacted.
     Mark {
-        /// The number in the next name.
+        /// Serial number of the next name.
         serial: u64,
-        /// The VNI given out last.
+        /// VNI assigned last.
         last: Option<Vni>,
     },
-    /// The manager is about to be asked for a service.
+    /// A request for a service is about to be sent to the manager.
     Intended {
-        /// For which.
+        /// The request.
         request: ServiceRequest,
     },
     /// The service exists.
     Made {
-        /// Our name for it.
+        /// This cluster's name of the service.
         name: ServiceName,
-        /// The manager's name, and its VNI.
+        /// The manager's identifier, and the VNI.
         service: Service,
     },
     /// The service is about to be deleted.
@@ -34,12 +34,12 @@ pub enum Entry {
         /// Name of the service.
         name: ServiceName,
     },
-    /// The manager has it no more.
+    /// The manager no longer has the service.
     Deleted {
         /// Name of the service.
         name: ServiceName,
     },
-    /// A node has nothing left of it.
+    /// A node holds nothing of the service.
     Confirmed {
         /// Name of the service.
         name: ServiceName,
@@ -49,7 +49,7 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// Name of the service that it is about.
+    /// Name of the entry's service.
     pub fn name(&self) -> Option<&ServiceName> {
         match self {
             Self::Mark { .. } => None,
@@ -62,7 +62,7 @@ impl Entry {
 }
 
 impl Grant {
-    /// The entries that make it again.
+    /// Entries that restore this grant.
     pub(super) fn entries(&self) -> Vec<Entry> {
         let name = self.request.name.clone();
         let mut entries = vec![Entry::Intended { request: self.request.clone() }];
@@ -72,7 +72,7 @@ impl Grant {
             return entries;
         };
         let was_held = !unconfirmed.is_empty();
-        // In this order nodes have to confirm; in the other one they do not.
+        // If `Made` precedes `Ending`, nodes have to confirm; in the other order they do not.
         if was_held {
             entries.extend(made.clone());
         }

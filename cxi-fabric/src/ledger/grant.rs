@@ -1,4 +1,4 @@
-//! One service in the ledger: what was asked for, what the manager made, and how far its life is.
+//! One service in the ledger: the request, the manager's result, and the phase.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -10,14 +10,14 @@ use crate::vni::Vni;
 #[derive(Debug)]
 pub(super) struct Grant {
     pub(super) request: ServiceRequest,
-    /// Known once the manager has told.
+    /// `None` until the manager has answered.
     pub(super) service: Option<Service>,
     pub(super) phase: Phase,
-    /// True from the time that the host was told to make it until it has reported. In no journal: after a crash no call is under way.
+    /// True from the order to make the service until the host's report. Not in the journal: after a crash no call is running.
     pub(super) is_being_made: bool,
 }
 
-/// Part of its life that a service is in; the module above draws them.
+/// Phase of a service; the parent module has the diagram.
 #[derive(Debug)]
 pub(super) enum Phase {
     Creating,
@@ -25,7 +25,7 @@ pub(super) enum Phase {
     Ending { is_deleted: bool, unconfirmed: BTreeSet<String> },
 }
 
-/// The credentials of a service that exists.
+/// Credentials of an existing service.
 #[derive(Debug)]
 pub(super) enum Keys {
     Missing,
@@ -51,7 +51,7 @@ impl Grant {
         }
     }
 
-    /// Begins to end. Nodes can hold something only of a service whose credentials could be had.
+    /// Starts the end of the service. Nodes can hold something of it only if its credentials were available.
     pub(super) fn end(&mut self) {
         let unconfirmed = match self.phase {
             Phase::Creating => BTreeSet::new(),

@@ -1,4 +1,4 @@
-//! The ledger, call by call.
+//! Tests of the ledger by single calls.
 
 mod world;
 
@@ -54,7 +54,7 @@ fn two_launches_of_an_allocation_share_one_service() {
     assert_eq!(ledger.want(&need("a"), now), Ok(Answer::Ready(credentials.clone())));
     assert_eq!(ledger.ready("a", now), Some(&credentials));
     assert_eq!(ledger.unwritten().len(), 2, "intended and made");
-    // A launch on one node gets a VNI as well.
+    // A launch on one node also gets a VNI.
     let alone = Need { nodes: vec!["n0".into()], ..need("b") };
     assert!(created(ledger.want(&alone, now)).vni.is_some());
 }
@@ -136,7 +136,8 @@ fn a_creation_that_a_crash_cut_short_is_undone_and_holds_up_nobody() {
     assert_eq!(next.unwritten().len(), 2, "the end of the one, the beginning of the other");
 }
 
-/// What the call makes is not known before it is over: a search then would miss it, and its VNI would be given out again.
+/// The effect of the call is unknown until it returns. A search before that would miss the service, and its VNI would be
+/// assigned again.
 #[test]
 fn a_service_that_is_being_made_is_not_looked_for() {
     for made in [true, false] {
@@ -200,7 +201,7 @@ fn strangers_are_this_clusters_and_unknown() {
     assert_eq!(strangers.iter().map(|listed| listed.id.0.as_str()).collect::<Vec<_>>(), ["c.old.7"]);
 }
 
-/// Whichever of the two reports last: the VNI is free then, and is told once.
+/// The VNI becomes free after the later of the two reports, and is reported once.
 #[test]
 fn a_vni_is_free_when_manager_and_nodes_have_both_given_it_back() {
     for manager_is_last in [false, true] {

@@ -1,10 +1,10 @@
-//! A launch's services on this node: one per NIC whose link is up, all or none.
+//! A launch's services on this node: one per NIC with a link, all or none.
 //!
 //! ```text
 //! for each NIC:  create ──ok──> next NIC
-//!                  │ short: reserve what there is, warn, again
+//!                  │ short: reserve the available amount, warn, again
 //!                  │ busy: pause, again, until the deadline
-//!                  └ anything else: destroy what was made, fail
+//!                  └ any other error: destroy the services made so far, fail
 //! ```
 
 use std::time::{Duration, Instant};
@@ -15,10 +15,10 @@ use super::{CxiBackend, CxiError, Limits, ServiceSpec, TrafficClasses, VNIS_PER_
 use crate::clock::Clock;
 use crate::vni::Vni;
 
-/// The pauses between tries at what is busy: doubling from the first to the last.
+/// Pauses between retries of a busy operation: doubling from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
-/// Time beyond the deadline for destroying what a failed claim had made.
+/// Time beyond the deadline to destroy the services of a failed claim.
 const UNWIND: Duration = Duration::from_secs(5);
 
 /// Request of a launch for services on this node.
@@ -28,9 +28,9 @@ pub struct Claim {
     pub uid: u32,
     /// Number of ranks on this node.
     pub ranks: u32,
-    /// The VNIs that they may use; the launch's own first.
+    /// VNIs that they may use; the launch's own first.
     pub vnis: Vec<Vni>,
-    /// The traffic classes that they may use.
+    /// Traffic classes that they may use.
     pub traffic_classes: TrafficClasses,
 }
 
@@ -39,33 +39,33 @@ pub struct Claim {
 pub struct NicService {
     /// The NIC.
     pub nic: String,
-    /// The service's number there.
+    /// Number of the service on the NIC.
     pub svc_id: u32,
 }
 
 /// Services of a launch on this node, in the order of the NICs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeServices {
-    /// One per NIC whose link is up.
+    /// One service per NIC with a link.
     pub services: Vec<NicService>,
-    /// Restriction of what the launch gets.
+    /// Restrictions of the launch's services.
     pub warnings: Vec<Warning>,
 }
 
-/// Error of a launch that gets no services here. Nothing is left of it, but for `stuck`.
+/// Error of a launch that gets no services on this node. It leaves no service, except those in `stuck`.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ClaimError {
-    /// A service cannot name that many VNIs, or none.
+    /// A service cannot have that number of VNIs.
     #[error("{0} VNIs for one launch; a CXI service can name 1 to 4")]
     Vnis(usize),
-    /// The NICs cannot be seen.
+    /// The NICs cannot be listed.
     #[error("cannot look for CXI devices: {0}")]
     Nics(#[source] CxiError),
     /// No NIC has a link.
     #[error("none of the {0} CXI devices of this node has a link; see `cxi_stat`")]
     NoLink(usize),
-    /// One NIC refused.
+    /// A service could not be made on one NIC.
     #[error("cannot make a CXI service: {source}{}", left(stuck))]
     Create {
         /// Error of the back end.
@@ -90,10 +90,10 @@ pub struct Stuck {
     pub error: CxiError,
 }
 
-/// Makes the services of a launch. A node without any CXI device has none, which is no error.
+/// Makes the services of a launch. A node without a CXI device has none, which is not an error.
 ///
 /// # Errors
-/// [`ClaimError`]; then whatever was made is destroyed again.
+/// Returns a [`ClaimError`]; then the services that were made are destroyed again.
 pub fn claim(
     backend: &dyn CxiBackend,
     clock: &dyn Clock,
@@ -120,11 +120,11 @@ pub fn claim(
     Ok(claimed)
 }
 
-/// The services of a launch for which the manager has made one, under one number on every NIC of every node. They are the
-/// manager's to end.
+/// Services of a launch for which the manager has made one, with one number on every NIC of every node. The manager must end
+/// them.
 ///
 /// # Errors
-/// If the NICs cannot be seen.
+/// Fails if the NICs cannot be listed.
 pub fn given(backend: &dyn CxiBackend, svc_id: u32) -> Result<Vec<NicService>, ClaimError> {
     let nics = backend.nics().map_err(ClaimError::Nics)?;
     Ok(nics.into_iter().filter(|nic| nic.is_up).map(|nic| NicService { nic: nic.name, svc_id }).collect())
@@ -145,7 +145,7 @@ fn create(
         let error = match patiently(clock, deadline, || backend.create(nic, &spec)) {
             Err(CxiError::Short { nic, shortage }) => match spec.limits.lowered(shortage) {
                 Some(limits) => {
-                    // Each round lowers something, so there are few of them.
+                    // Each round lowers a limit, so there are few rounds.
                     spec.limits = limits;
                     warnings.push(Warning::lowered(&nic, shortage));
                     continue;
@@ -159,8 +159,8 @@ fn create(
     }
 }
 
-/// Ends services, each of which may be busy until the deadline. Returns those that are left; none is what a node confirms. The
-/// deadline is that of all together, and each is tried at least once.
+/// Destroys services; retries busy ones until the deadline. Returns the remaining services; a node confirms only an empty
+/// list. The deadline applies to all services together, and each is tried at least once.
 pub fn release(backend: &dyn CxiBackend, clock: &dyn Clock, services: &[NicService], deadline: Instant) -> Vec<Stuck> {
     let destroy =
         |service: &NicService| match patiently(clock, deadline, || backend.destroy(&service.nic, service.svc_id)) {
@@ -170,10 +170,10 @@ pub fn release(backend: &dyn CxiBackend, clock: &dyn Clock, services: &[NicServi
     services.iter().filter_map(destroy).collect()
 }
 
-/// The services of this node that name a VNI, whoever made them: what an agent that restarted still has to end.
+/// Services of this node with a VNI, made by any process: a restarted agent has to end them.
 ///
 /// # Errors
-/// If a NIC cannot be looked at; then nobody knows, and nothing may be confirmed.
+/// Fails if a NIC cannot be read. The result is then unknown, and the node must not confirm.
 pub fn holders(backend: &dyn CxiBackend, vni: Vni) -> Result<Vec<NicService>, CxiError> {
     let mut holders = Vec::new();
     for nic in backend.nics()? {
@@ -183,7 +183,7 @@ pub fn holders(backend: &dyn CxiBackend, vni: Vni) -> Result<Vec<NicService>, Cx
     Ok(holders)
 }
 
-/// Tries again while the driver says that it is busy.
+/// Retries while the driver reports that the service is busy.
 fn patiently<T>(
     clock: &dyn Clock,
     deadline: Instant,

@@ -1,5 +1,5 @@
-//! HPE's `cxi_service` program, for nodes where the library is not to be loaded. It takes a description in YAML and tells the
-//! result in words.
+//! HPE's `cxi_service` program, for nodes on which the agent must not load the library. Its input is a YAML description; its
+//! output is text.
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Seek};
@@ -11,14 +11,14 @@ use super::sysfs::{self, Sysfs};
 use super::{CxiBackend, CxiError, FoundService, Nic, ServiceSpec, Shortage};
 use crate::vni::Vni;
 
-/// Time limit of one call; the program talks to the kernel of this node only.
+/// Time limit of one call; the program communicates only with the kernel of this node.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// Pause between two looks for its end.
+/// Pause between two checks for its end.
 const POLL_PAUSE: Duration = Duration::from_millis(2);
-/// Number of bytes of its output that are read.
+/// Limit on the bytes of its output that are read.
 const OUTPUT_MAX: u64 = 1 << 20;
 
-/// Services by the program `cxi_service`.
+/// Back end with the program `cxi_service`.
 #[derive(Clone, Debug)]
 pub struct CxiServiceCommand {
     program: PathBuf,
@@ -26,14 +26,14 @@ pub struct CxiServiceCommand {
 }
 
 impl CxiServiceCommand {
-    /// Uses the program at `program`, or of that name in `PATH`.
+    /// Uses the program at the path `program`, or with that name in `PATH`.
     pub fn new(program: impl Into<PathBuf>, sysfs: Sysfs) -> Self {
         Self { program: program.into(), sysfs }
     }
 
-    /// Runs it on a NIC and returns what it printed.
+    /// Runs the program for a NIC and returns its output.
     fn run(&self, nic: &str, action: &'static str, words: &[&str]) -> Result<String, CxiError> {
-        // It takes whatever begins with `cxi`; we do not.
+        // The program accepts any name that starts with `cxi`; this function does not.
         sysfs::number(nic)?;
         let shown = format!("{} {action} -d {nic} {}", self.program.display(), words.join(" "));
         let failed = |trouble: String| CxiError::Command { command: shown.trim_end().to_owned(), trouble };
@@ -70,13 +70,13 @@ impl CxiBackend for CxiServiceCommand {
         let output = self.run(nic, "create", &["-y", &path])?;
         read_created(&output).ok_or_else(|| CxiError::Command {
             command: format!("{} create", self.program.display()),
-            trouble: "it tells no number of a service".into(),
+            trouble: "it prints no number of a service".into(),
         })
     }
 
     fn destroy(&self, nic: &str, svc_id: u32) -> Result<(), CxiError> {
         match self.run(nic, "delete", &["-s", &svc_id.to_string()]) {
-            // It looks the service up first, and calls one that is not there an invalid argument.
+            // The program looks the service up first, and reports a missing one as an invalid argument.
             Err(CxiError::Command { trouble, .. }) if trouble.ends_with("Invalid argument") => {
                 Err(CxiError::Unknown { nic: nic.to_owned(), svc_id })
             }
@@ -89,7 +89,7 @@ impl CxiBackend for CxiServiceCommand {
     }
 }
 
-/// The description that `cxi_service create` reads. Keys it does not know are errors to it.
+/// Input of `cxi_service create`. The program rejects unknown keys.
 fn describe(spec: &ServiceSpec) -> String {
     let mut yaml =
         String::from("resource_limits: 1\nrestricted_members: 1\nrestricted_vnis: 1\nrestricted_tcs: 1\nlimits:\n");
@@ -109,12 +109,12 @@ fn describe(spec: &ServiceSpec) -> String {
     yaml
 }
 
-/// Reads the number of the service that `cxi_service create` has made.
+/// Parses the number of the new service in the output of `cxi_service create`.
 pub(crate) fn read_created(output: &str) -> Option<u32> {
     output.lines().rev().find_map(|line| line.strip_prefix("Successfully created service:")?.trim().parse().ok())
 }
 
-/// Reads `cxi_service list -v`: paragraphs that begin with `ID:`.
+/// Parses the output of `cxi_service list -v`: paragraphs that start with `ID:`.
 pub(crate) fn read_list(output: &str) -> Vec<FoundService> {
     let mut services: Vec<FoundService> = Vec::new();
     for line in output.lines() {
@@ -126,7 +126,7 @@ pub(crate) fn read_list(output: &str) -> Vec<FoundService> {
                 services.extend(number.map(|svc_id| FoundService { svc_id, uids: Vec::new(), vnis: Vec::new() }));
             }
             ("VNIs", Some(service)) => {
-                // A range, such as 64-127, is no list, and nothing that we make.
+                // A range, such as 64-127, is not a list, and no service of this crate has one.
                 let numbers = value.split_whitespace().filter_map(|digits| digits.parse().ok());
                 service.vnis = numbers.filter_map(|number: u32| Vni::new(number).ok()).collect();
             }
@@ -146,7 +146,8 @@ struct Finished {
     stderr: String,
 }
 
-/// Runs a command to its end, or kills it when its time is over. What it prints goes to files, so that it never waits for us.
+/// Runs a command to its end, or kills it at its time limit. Its output goes to files, so that it never blocks on this
+/// process.
 fn finish(command: &mut Command) -> io::Result<Finished> {
     let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
     command.stdin(Stdio::null()).stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);

@@ -1,10 +1,10 @@
-//! The fabric section of an agent's configuration: how its services are made.
+//! Fabric section of an agent's configuration: the way in which its services are made.
 //!
 //! ```toml
 //! [fabric]
 //! backend = "libcxi"      # or "cxi_service"; "paper" for clusters on one machine; "none" (default)
 //! path = "libcxi.so.1"    # the library, the program, or the directory of paper NICs
-//! provider = "cxi"        # what FI_PROVIDER is, unless the user says otherwise; or "verbs"
+//! provider = "cxi"        # value of FI_PROVIDER, unless the user sets it; or "verbs"
 //! ```
 
 use std::path::PathBuf;
@@ -16,16 +16,16 @@ use thiserror::Error;
 use super::{CxiBackend, CxiServiceCommand, LibCxi, LoadError, PaperNics, Sysfs};
 use crate::environment::Provider;
 
-/// The program of HPE's that makes services.
+/// HPE's program that makes services.
 const PROGRAM: &str = "cxi_service";
 
-/// The fabric section of an agent.
+/// Fabric section of an agent's configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NodeFabricConfig {
     /// Back end that makes services.
     pub backend: NodeBackend,
-    /// The library, the program, or the directory; `paper` needs one.
+    /// Path of the library, the program, or the directory; `paper` needs one.
     pub path: Option<PathBuf>,
     /// Provider for libfabric.
     pub provider: Provider,
@@ -35,19 +35,19 @@ pub struct NodeFabricConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeBackend {
-    /// Not at all: ranks are told of VNI and key, and of no service.
+    /// No services: ranks get VNI and key only.
     #[default]
     None,
     /// HPE's library.
     Libcxi,
     /// HPE's program.
     CxiService,
-    /// In a directory.
+    /// Directory with paper NICs.
     Paper,
 }
 
 impl NodeBackend {
-    /// True if making services takes CAP_SYS_ADMIN.
+    /// True if making services needs CAP_SYS_ADMIN.
     pub fn is_privileged(self) -> bool {
         matches!(self, Self::Libcxi | Self::CxiService)
     }
@@ -63,20 +63,20 @@ impl NodeBackend {
     }
 }
 
-/// Error of a back end that cannot be used on this node.
+/// Error of a back end that is not usable on this node.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NodeConfigError {
-    /// The library is of no use.
+    /// The library is not usable.
     #[error("fabric: {0}")]
     Load(#[from] LoadError),
-    /// The program is not there.
+    /// The program does not exist.
     #[error("fabric: there is no program {}; install HPE's cxi_service, or set `path` to where it is", program.display())]
     NoProgram {
-        /// Name of the back end in the configuration.
+        /// The program.
         program: PathBuf,
     },
-    /// Setting without a value.
+    /// The setting `path` is missing.
     #[error("fabric: back end \"paper\" needs `path`, the directory of the NICs")]
     NoDirectory,
 }
@@ -85,7 +85,7 @@ impl NodeFabricConfig {
     /// The back end; `None` if no services are made.
     ///
     /// # Errors
-    /// If a library cannot be loaded, a program is not there, or a directory is not named.
+    /// Fails if a library cannot be loaded, a program does not exist, or the directory is not set.
     pub fn backend(&self) -> Result<Option<Arc<dyn CxiBackend>>, NodeConfigError> {
         let named = |default: &str| self.path.clone().unwrap_or_else(|| default.into());
         Ok(match self.backend {
@@ -101,12 +101,12 @@ impl NodeFabricConfig {
     }
 }
 
-/// The program where it is, or of its name in `PATH`.
+/// The program at this path, or with this name in `PATH`.
 fn program(program: PathBuf) -> Result<PathBuf, NodeConfigError> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let places: Vec<PathBuf> = match program.components().count() {
         1 => std::env::split_paths(&path).collect(),
-        // It says itself where it is.
+        // The path is complete already.
         _ => vec![PathBuf::new()],
     };
     let found = places.iter().map(|place| place.join(&program)).find(|candidate| candidate.is_file());

@@ -1,6 +1,6 @@
-//! HPE's libcxi, found at run time. The only file of this crate with `unsafe` code.
+//! HPE's libcxi, loaded at run time. The only file of this crate with `unsafe` code.
 //!
-//! Functions and their contracts are those of `libcxi.h`; the structures that they take are in `abi`.
+//! Functions and their contracts are from `libcxi.h`; `abi` has their structures.
 #![allow(unsafe_code, reason = "a C library is called, and its memory is read")]
 
 mod abi;
@@ -27,7 +27,7 @@ type Destroy = unsafe extern "C" fn(*mut Device, u32) -> c_int;
 type GetList = unsafe extern "C" fn(*mut Device, *mut *mut List) -> c_int;
 type FreeList = unsafe extern "C" fn(*mut List);
 
-/// Error of a libcxi that cannot be used.
+/// Error of a libcxi that is not usable.
 #[derive(Debug, Error)]
 #[error("cannot use {library}: {reason}; install the library libcxi, or use the cxi_service command")]
 pub struct LoadError {
@@ -43,7 +43,7 @@ impl LoadError {
     }
 }
 
-/// Services by libcxi.
+/// Back end with libcxi.
 pub struct LibCxi {
     open: Open,
     close: Close,
@@ -63,13 +63,13 @@ impl LibCxi {
     /// Loads the library, which must be libcxi: its initialisers run, and its functions are called by name.
     ///
     /// # Errors
-    /// If there is none, or it lacks a function.
+    /// Fails if there is no such library, or a function is missing.
     pub fn load(library: impl AsRef<Path>, sysfs: Sysfs) -> Result<Self, LoadError> {
         let path = library.as_ref();
         let failed = |error| LoadError::new(path, &error);
-        // SAFETY: libcxi's initialisers have no preconditions; the caller vouches that this is libcxi.
+        // SAFETY: libcxi's initialisers have no preconditions; the caller guarantees that this is libcxi.
         let library = unsafe { Library::new(path) }.map_err(failed)?;
-        // SAFETY (of each of the six): the types are the prototypes of libcxi.h, and `library` lives as long as the pointers.
+        // SAFETY (of each of the six): the types are the prototypes in libcxi.h, and `library` lives as long as the pointers.
         macro_rules! function {
             ($name:literal) => {
                 // SAFETY: as above.
@@ -88,13 +88,13 @@ impl LibCxi {
         })
     }
 
-    /// Opens a NIC for as long as `work` takes.
+    /// Opens a NIC for the duration of `work`.
     fn with_device<T>(&self, nic: &str, work: impl FnOnce(*mut Device) -> Result<T, CxiError>) -> Result<T, CxiError> {
         let mut device = std::ptr::null_mut();
-        // SAFETY: `device` is where the function may write its result.
+        // SAFETY: `device` is valid for the function's result.
         check(nic, "opening the device", unsafe { (self.open)(sysfs::number(nic)?, &raw mut device) })?;
         let result = work(device);
-        // SAFETY: `device` was opened above, and `work` is over.
+        // SAFETY: `device` was opened above, and `work` has returned.
         unsafe { (self.close)(device) };
         result
     }
@@ -109,7 +109,7 @@ impl CxiBackend for LibCxi {
         let descriptor = Descriptor::new(spec);
         let mut missing = FailInfo::default();
         self.with_device(nic, |device| {
-            // SAFETY: `device` is open; both structures are the kernel's, and live during the call.
+            // SAFETY: `device` is open; both structures have the kernel's layout, and live during the call.
             let code = unsafe { (self.alloc)(device, &raw const descriptor, &raw mut missing) };
             if code == -ENOSPC {
                 return Err(CxiError::Short { nic: nic.to_owned(), shortage: missing.shortage(spec) });
@@ -131,22 +131,22 @@ impl CxiBackend for LibCxi {
     fn list(&self, nic: &str) -> Result<Vec<FoundService>, CxiError> {
         self.with_device(nic, |device| {
             let mut list: *mut List = std::ptr::null_mut();
-            // SAFETY: `device` is open, and `list` is where the function may write its result.
+            // SAFETY: `device` is open, and `list` is valid for the function's result.
             check(nic, "listing services", unsafe { (self.get_list)(device, &raw mut list) })?;
-            // SAFETY: on success `list` points to a count and that many descriptors behind it. The pointer to the first one is
-            // taken from `list` itself, so that it may reach beyond the struct.
+            // SAFETY: on success `list` points to a count, followed by that many descriptors. The pointer to the first one is
+            // derived from `list` itself, so that it may extend beyond the struct.
             let found = unsafe {
                 let first = (&raw const (*list).descriptors).cast::<Descriptor>();
                 std::slice::from_raw_parts(first, (*list).count as usize).iter().map(Descriptor::found).collect()
             };
-            // SAFETY: the list came from the library, and nothing points into it any more.
+            // SAFETY: the list came from the library, and no pointer into it is left.
             unsafe { (self.free_list)(list) };
             Ok(found)
         })
     }
 }
 
-/// A result that is negative is an error number of the driver.
+/// Converts a result; a negative one is an error number of the driver.
 fn check(nic: &str, action: &'static str, code: c_int) -> Result<u32, CxiError> {
     u32::try_from(code).map_err(|_| CxiError::from_errno(nic, action, code.saturating_neg()))
 }

@@ -1,4 +1,4 @@
-//! Resources of a NIC that a service reserves, and its behaviour with less.
+//! Resources of a NIC that a service reserves, and lower limits for a NIC with too few.
 
 use std::fmt;
 
@@ -30,8 +30,8 @@ impl Resource {
     pub const ALL: [Self; 8] =
         [Self::Ptes, Self::Txqs, Self::Tgqs, Self::Eqs, Self::Cts, Self::Les, Self::Tles, Self::Acs];
 
-    /// Need of a rank, and the most that a service may have. The figures are those of other launchers (Slurm, Flux); they come
-    /// from what libfabric opens for a rank.
+    /// Need of a rank, and the maximum of a service. The numbers are those of other launchers (Slurm, Flux), and derive from
+    /// the objects that libfabric opens for a rank.
     fn per_rank_and_max(self) -> (u16, u16) {
         match self {
             Self::Ptes => (6, 2048),
@@ -67,7 +67,7 @@ impl fmt::Display for Resource {
 pub struct Limit {
     /// Number that is reserved for the service.
     pub reserve: u16,
-    /// Greatest number that it can have.
+    /// Maximum for the service.
     pub max: u16,
 }
 
@@ -76,17 +76,17 @@ pub struct Limit {
 pub struct Limits([Limit; 8]);
 
 impl Limits {
-    /// The driver makes no smaller pool of trigger list entries.
+    /// Smallest pool of trigger list entries that the driver makes.
     const LEAST_TLES: u16 = 8;
 
-    /// Limits for that many ranks on one node.
+    /// Limits for this number of ranks on one node.
     pub fn for_ranks(ranks: u32) -> Self {
         let ranks = u16::try_from(ranks).unwrap_or(u16::MAX);
         Self(Resource::ALL.map(|resource| {
             let (per_rank, max) = resource.per_rank_and_max();
             let reserve = per_rank.saturating_mul(ranks).min(max);
             match resource {
-                // Trigger list entries are not shared: the driver sets the one to the other.
+                // Trigger list entries are not shared: the driver sets both values to the same number.
                 Resource::Tles => {
                     let reserve = reserve.max(Self::LEAST_TLES);
                     Limit { reserve, max: reserve }
@@ -106,8 +106,8 @@ impl Limits {
         Resource::ALL.into_iter().zip(self.0)
     }
 
-    /// The resource that was lacking, given how many of each the driver found. It looks at them in order and stops at the first
-    /// that does not suffice; of those behind it the figures mean nothing. Of trigger list entries it counts pools only.
+    /// The resource that was lacking, from the available numbers that the driver reports. The driver checks the resources in
+    /// order and stops at the first shortage; later numbers are meaningless. For trigger list entries it only counts pools.
     pub(super) fn lacking(&self, available: [u16; 8]) -> Shortage {
         let counted = self.iter().zip(available).filter(|((resource, _), _)| *resource != Resource::Tles);
         let short = counted.map(|((resource, limit), available)| (resource, limit.reserve, available));
@@ -117,8 +117,8 @@ impl Limits {
             .map_or(Shortage::Unknown, |(resource, asked, available)| Shortage::Resource { resource, asked, available })
     }
 
-    /// Limits that reserve what there is, or nothing where that is not known; `None` if less cannot help. A service without a
-    /// reservation shares what the NIC has with all others.
+    /// Limits that reserve the available number, or nothing if it is unknown; `None` if lower limits cannot help. A service
+    /// without a reservation shares the rest of the NIC with all other services.
     pub(super) fn lowered(&self, shortage: Shortage) -> Option<Self> {
         let mut lowered = *self;
         match shortage {
@@ -141,7 +141,7 @@ impl Limits {
     }
 }
 
-/// Notice that a launch gets less of a NIC than it should.
+/// Warning that a launch gets less of a NIC than it needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
     /// The NIC.

@@ -1,11 +1,11 @@
-//! NICs that are directories: what is made on them outlives the agent that made it, as it does on real ones. For clusters on one
-//! machine, where there are no others.
+//! NICs as directories. As on real NICs, a service outlives the agent that made it. For clusters on one machine without real
+//! NICs.
 //!
 //! ```text
 //! DIRECTORY/cxi0/11        a service: its number, and a line of JSON with users and VNIs
-//! DIRECTORY/cxi0/busy      somebody put it there: no service of this NIC can be destroyed
-//! DIRECTORY/cxi0/slow      while it is there, and half a minute at most, no service is made or destroyed
-//! DIRECTORY/cxi0/short     holds LE or TLE: services that reserve some of these cannot be made, for want of a pool
+//! DIRECTORY/cxi0/busy      while it exists, no service of this NIC can be destroyed; an operator makes it
+//! DIRECTORY/cxi0/slow      while it exists, for half a minute at most, no service is made or destroyed
+//! DIRECTORY/cxi0/short     content LE or TLE: a service that reserves some of these cannot be made, for lack of a pool
 //! DIRECTORY/cxi1/down      this NIC has no link
 //! ```
 
@@ -19,11 +19,11 @@ use serde::{Deserialize, Serialize};
 use super::{CxiBackend, CxiError, FoundService, Limits, Nic, Resource, ServiceSpec, Shortage, sysfs};
 use crate::vni::Vni;
 
-/// Longest time that a slow NIC delays a call, and the pause between two looks at it.
+/// Longest delay of a call by a slow NIC, and the pause between two checks.
 const SLOWEST: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// NICs on paper.
+/// NICs in a directory.
 #[derive(Clone, Debug)]
 pub struct PaperNics {
     directory: PathBuf,
@@ -38,15 +38,15 @@ struct Sheet {
 }
 
 impl PaperNics {
-    /// The NICs that have a directory of their name in `directory`.
+    /// NICs with a directory of their name in `directory`.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into() }
     }
 
-    /// Makes NICs of these names in `directory`.
+    /// Makes NICs with these names in `directory`.
     ///
     /// # Errors
-    /// Fails where the directory of a NIC cannot be made.
+    /// Fails if the directory of a NIC cannot be made.
     pub fn make(directory: impl Into<PathBuf>, names: &[&str]) -> io::Result<Self> {
         let nics = Self::new(directory);
         names.iter().try_for_each(|name| fs::create_dir(nics.directory.join(name)))?;
@@ -54,12 +54,12 @@ impl PaperNics {
     }
 
     fn nic(&self, name: &str) -> Result<PathBuf, CxiError> {
-        // Names come from outside; `..` is not the name of a device.
+        // Names come from outside; `..` is not a device name.
         sysfs::number(name)?;
         Ok(self.directory.join(name))
     }
 
-    /// The numbers of a NIC's services, in order.
+    /// Numbers of a NIC's services, in order.
     fn services(nic: &Path) -> io::Result<Vec<u32>> {
         let mut numbers = Vec::new();
         for entry in fs::read_dir(nic)? {
@@ -78,7 +78,7 @@ fn wait(nic: &Path) {
     }
 }
 
-/// Resource that the NIC has too little of for a service with these limits.
+/// Resource of which the NIC has too little for a service with these limits.
 fn shortage(nic: &Path, limits: &Limits) -> Option<Shortage> {
     let (resource, shortage) = match fs::read_to_string(nic.join("short")).ok()?.trim() {
         "LE" => (Resource::Les, Shortage::ListEntryPools),
@@ -118,7 +118,7 @@ impl CxiBackend for PaperNics {
         let failed = failed(nic, "writing a service down");
         let sheet = Sheet { uid: spec.uid, vnis: spec.vnis.clone(), traffic_classes: spec.traffic_classes.to_string() };
         let text = serde_json::to_string(&sheet).map_err(|error| failed(error.into()))?;
-        // Real NICs keep the first numbers for services of the system, and number by themselves.
+        // Real NICs reserve the first numbers for system services, and each NIC has its own numbering.
         let base = sysfs::number(nic)?.saturating_mul(10).saturating_add(10);
         let svc_id = Self::services(&directory).map_err(&failed)?.last().map_or(base, |last| *last) + 1;
         let draft = directory.join("draft");
@@ -145,7 +145,7 @@ impl CxiBackend for PaperNics {
         let mut found = Vec::new();
         for svc_id in Self::services(&directory).map_err(&failed)? {
             let text = match fs::read_to_string(directory.join(svc_id.to_string())) {
-                // It was destroyed meanwhile.
+                // The service was destroyed meanwhile.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 text => text.map_err(&failed)?,
             };

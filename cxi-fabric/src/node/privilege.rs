@@ -2,11 +2,11 @@
 
 use std::fs;
 
-/// The number of CAP_SYS_ADMIN (`linux/capability.h`).
+/// Number of CAP_SYS_ADMIN (`linux/capability.h`).
 const CAP_SYS_ADMIN: u32 = 21;
 
-/// True if this process has CAP_SYS_ADMIN, which CXI services take. A system that does not tell is believed to allow it: the NIC
-/// says no soon enough.
+/// True if this process has CAP_SYS_ADMIN, which CXI services need. Also true if the system does not report it: without the
+/// privilege the NIC refuses soon enough.
 pub fn may_make_services() -> bool {
     fs::read_to_string("/proc/self/status").ok().and_then(|status| has(&status, CAP_SYS_ADMIN)).unwrap_or(true)
 }

@@ -1,4 +1,4 @@
-//! A node's NICs that are not there: what was asked of them is recorded, and the next answers can be chosen.
+//! Simulated NICs of a node: they record the calls, and tests can set their next results.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,21 +13,21 @@ pub struct Recorded {
     state: Mutex<BTreeMap<String, RecordedNic>>,
 }
 
-/// One of them.
+/// One simulated NIC.
 #[derive(Default)]
 pub struct RecordedNic {
-    /// The services that exist, by number.
+    /// Existing services, by number.
     pub services: BTreeMap<u32, ServiceSpec>,
-    /// The next failures of `create`, in order.
+    /// Next failures of `create`, in order.
     pub create_failures: VecDeque<CxiError>,
-    /// The next failures of `destroy`, in order.
+    /// Next failures of `destroy`, in order.
     pub destroy_failures: VecDeque<CxiError>,
     /// Number of services made so far.
     made: u32,
 }
 
 impl Recorded {
-    /// A node with these NICs. Numbers of services begin elsewhere on each, as they do in reality.
+    /// A node with these NICs. As in reality, service numbers start at different values on each NIC.
     pub fn new(nics: impl IntoIterator<Item = Nic>) -> Self {
         let nics: Vec<Nic> = nics.into_iter().collect();
         let state = (10..).step_by(10).zip(&nics).map(|(made, nic)| {
@@ -37,10 +37,10 @@ impl Recorded {
         Self { state: Mutex::new(state.collect()), nics }
     }
 
-    /// Looks at a NIC, or prepares what happens to it.
+    /// Calls `work` with a NIC, to inspect it or to prepare its results.
     ///
     /// # Panics
-    /// If there is none of that name.
+    /// Panics if there is no NIC with that name.
     pub fn with<T>(&self, nic: &str, work: impl FnOnce(&mut RecordedNic) -> T) -> T {
         work(self.state.lock().get_mut(nic).unwrap_or_else(|| panic!("there is no {nic}")))
     }

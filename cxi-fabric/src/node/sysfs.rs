@@ -1,12 +1,12 @@
-//! NICs of this node, read from `/sys/class/cxi_user`. libcxi tells them too, in a structure that grew over time and
-//! whose size a caller has to know; files do not have that problem.
+//! NICs of this node, from `/sys/class/cxi_user`. libcxi also lists them, but in a structure that has grown over time,
+//! with a size that the caller must know.
 
 use std::io;
 use std::path::PathBuf;
 
 use super::{CxiError, Nic};
 
-/// The directory of CXI devices.
+/// Directory of CXI devices.
 #[derive(Clone, Debug)]
 pub struct Sysfs(PathBuf);
 
@@ -17,7 +17,7 @@ impl Default for Sysfs {
 }
 
 impl Sysfs {
-    /// Another directory of the same form.
+    /// Another directory with the same layout.
     pub fn at(directory: impl Into<PathBuf>) -> Self {
         Self(directory.into())
     }
@@ -26,7 +26,7 @@ impl Sysfs {
         let failed = |source| CxiError::System { nic: self.0.display().to_string(), action: "listing devices", source };
         let entries = match std::fs::read_dir(&self.0) {
             Ok(entries) => entries,
-            // No driver, no devices.
+            // Without a driver there are no devices.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(failed(error)),
         };
@@ -42,13 +42,14 @@ impl Sysfs {
     fn nic(&self, number: u32) -> Nic {
         let name = format!("cxi{number}");
         let link = std::fs::read_to_string(self.0.join(&name).join("device/properties/link"));
-        // 0 is down; a driver that does not tell is believed to have a link, as a dead NIC fails soon enough.
+        // 0 means down. A driver that does not report the link is assumed to have one, since a dead NIC fails soon
+        // enough.
         let is_up = link.map_or(true, |link| link.trim() != "0");
         Nic { name, is_up }
     }
 }
 
-/// The number of a device, which is what libcxi opens it by.
+/// Number of a device, with which libcxi opens it.
 pub(super) fn number(nic: &str) -> Result<u32, CxiError> {
     let digits = nic.strip_prefix("cxi").filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
     digits.and_then(|digits| digits.parse().ok()).ok_or_else(|| CxiError::NicName(nic.chars().take(40).collect()))

@@ -1,5 +1,5 @@
-//! Use of the services of this node by processes, found in their environments. It distinguishes a service that a launcher
-//! forgot from one at work, whichever launcher made it.
+//! Use of this node's services by processes, found in their environments. It distinguishes a forgotten service from a
+//! service in use, for services of any launcher.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,35 +12,36 @@ use crate::vni::Vni;
 /// Use of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// A process that was started with it, of a user whom it lets in.
+    /// A process that was started with the service, and belongs to one of its users.
     Process(u32),
-    /// Whoever comes: the driver and the site make services that let in everybody, or name no VNI; launchers do not.
+    /// Any process may use it: the driver and the site make services for all users or without VNIs; launchers do not.
     Anybody,
-    /// Perhaps a process of a user of it that we may not look at.
+    /// Unknown: this process may not inspect a process of one of its users.
     Unknown,
-    /// No process: a launcher made it, and forgot it or has not started its processes yet.
+    /// No process: the launcher forgot the service, or has not started its processes yet.
     Nobody,
 }
 
-/// The processes of this node, and what they were given.
+/// Processes of this node, and their services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Users, and a process of each. With the VNI, as numbers of services are used again.
+    /// Users of a service, with one process of each. The key includes the VNI, since service numbers are reused.
     given: BTreeMap<(NicService, Vni), BTreeMap<u32, u32>>,
-    /// The users of processes that could not be looked at.
+    /// Users of processes that could not be inspected.
     hidden: BTreeSet<u32>,
 }
 
 impl Usage {
-    /// Looks at all processes: of `/proc`, or a directory of its form. Only root may look at those of others.
+    /// Reads all processes in `/proc`, or in a directory with the same layout. Only root may inspect processes of other
+    /// users.
     ///
     /// # Errors
-    /// If the directory cannot be read.
+    /// Fails if the directory is not readable.
     pub fn look(proc: &Path) -> io::Result<Self> {
         let mut usage = Self::default();
         for entry in fs::read_dir(proc)? {
             let entry = entry?;
-            // The first process of a node is nobody's rank, and may have more rights than ours.
+            // The first process of a node is not a rank, and may have more privileges than this process.
             let pid = entry.file_name().to_str().and_then(|name| name.parse().ok()).filter(|pid| *pid != 1);
             let Some(pid) = pid else { continue };
             let owner = || user(&fs::read(entry.path().join("status")).unwrap_or_default());
@@ -52,17 +53,17 @@ impl Usage {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => usage.hidden.extend(owner()),
-                // It has ended meanwhile.
+                // The process has ended meanwhile.
                 Err(_) => {}
             }
         }
         Ok(usage)
     }
 
-    /// Use of a service of that NIC.
+    /// Use of a service on that NIC.
     pub fn of(&self, nic: &str, service: &FoundService) -> Use {
         let given = NicService { nic: nic.to_owned(), svc_id: service.svc_id };
-        // Anybody may write anything into an environment of his.
+        // A user can write anything into the environment of its processes.
         let lets_in = |user: &u32| service.uids.is_empty() || service.uids.contains(user);
         let given = service.vnis.iter().filter_map(|vni| self.given.get(&(given.clone(), *vni)));
         if let Some((_, pid)) = given.flatten().find(|(user, _)| lets_in(user)) {
@@ -76,9 +77,9 @@ impl Usage {
     }
 }
 
-/// The real user in a process's `status`.
+/// Real user in a process's `status`.
 fn user(status: &[u8]) -> Option<u32> {
-    // The name of the process, in the first line, need not be UTF-8.
+    // The process name, in the first line, may be invalid UTF-8.
     String::from_utf8_lossy(status)
         .lines()
         .find_map(|line| line.strip_prefix("Uid:"))?
@@ -88,7 +89,7 @@ fn user(status: &[u8]) -> Option<u32> {
         .ok()
 }
 
-/// The services that an environment names, each with every VNI that it may be used on.
+/// Services in an environment, each with every VNI on which it may be used.
 fn given(environment: &[u8]) -> Vec<(NicService, Vni)> {
     let list = |name: &str| {
         let mut variables = environment.split(|byte| *byte == 0);

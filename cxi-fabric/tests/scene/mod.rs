@@ -1,4 +1,4 @@
-//! What the tests of this directory share: a fake manager, a client of it, requests.
+//! Shared parts of the tests in this directory: a fake manager, a client of it, requests.
 
 #![allow(dead_code, reason = "each test program uses its own part")]
 
@@ -41,7 +41,7 @@ pub(crate) fn vnid(fake: &FakeFabric) -> Box<dyn FabricManager> {
     config(Backend::Vnid, &fake.url()).manager().expect("a manager")
 }
 
-/// A client that has its secret in a file and takes tokens of the fake.
+/// A client with its secret in a file, which fetches tokens from the fake.
 pub(crate) fn oauth(url: &str, secret: &str, directory: &tempfile::TempDir) -> FabricConfig {
     let file = private_file(directory, "secret", secret);
     let auth = Authentication::OAuth {
@@ -80,12 +80,12 @@ pub(crate) fn request(serial: u32) -> ServiceRequest {
     }
 }
 
-/// A deadline against hangs, far beyond what anything here takes.
+/// A deadline against hangs, far longer than any of these tests.
 pub(crate) fn soon() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
-/// A deadline that is reached.
+/// A deadline that passes.
 pub(crate) fn shortly() -> Instant {
     Instant::now() + Duration::from_millis(300)
 }

@@ -1,4 +1,4 @@
-//! Fields of lines: each is cut off, so that no text of a user or of another machine makes a line long.
+//! Fields of lines: each is cut off, so that text of a user or of another machine cannot make a line long.
 
 use std::fmt::{self, Write};
 
@@ -7,12 +7,12 @@ use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
-/// Characters of a field that are written.
+/// Maximum number of characters of a field.
 const FIELD_MAX: usize = 256;
-/// Characters of a message that are written.
+/// Maximum number of characters of a message.
 const MESSAGE_MAX: usize = 1024;
 
-/// Writes the fields of a line: the message, and the others with their names.
+/// Writes the fields of a line: the message, and all other fields with their names.
 pub(super) fn bounded() -> impl for<'writer> FormatFields<'writer> {
     let write = |writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug| match field.name() {
         "message" => write_cut(writer, value, MESSAGE_MAX),
@@ -27,7 +27,7 @@ pub(super) fn bounded() -> impl for<'writer> FormatFields<'writer> {
 /// The first characters of a value.
 pub(super) fn cut(value: &dyn fmt::Debug, most: usize) -> String {
     let mut text = String::new();
-    // A `String` takes everything.
+    // Writing to a `String` does not fail.
     let _ = write_cut(&mut text, value, most);
     text
 }
@@ -40,7 +40,7 @@ fn write_cut(writer: &mut dyn Write, value: &dyn fmt::Debug, most: usize) -> fmt
     }
 }
 
-/// Passes so many characters on, and fails at the next, so that the rest is not even made.
+/// Forwards this number of characters, and fails at the next one, so that the rest is not even formatted.
 struct Cut<'a> {
     writer: &'a mut dyn Write,
     left: usize,

@@ -1,7 +1,7 @@
-//! Lines on their way to the thread that writes them. Records of the audit have a queue of their own, so that no other line takes their
-//! room. Both queues are bounded in bytes; a line beyond is dropped and counted.
+//! Lines on their way to the thread that writes them. Audit records have a separate queue, so that no other line takes their room. Both queues
+//! are bounded in bytes; excess lines are dropped and counted.
 //!
-//! The thread is made by [`Queue::start`] or for the first line. Where the system makes none, lines are dropped and the process goes on.
+//! [`Queue::start`] or the first line creates the thread. If the system creates none, lines are dropped and the process continues.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -9,19 +9,19 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes that wait at most in each queue, with their bookkeeping.
+/// Maximum number of bytes that wait in each queue, including their bookkeeping.
 const BYTES_MAX: usize = 1 << 20;
 
-/// Charge for a line that waits, in bytes, beside its length.
+/// Charge for a waiting line in bytes, in addition to its length.
 const LINE_OVERHEAD: usize = 64;
 
-/// Time for lines that wait when the process ends.
+/// Time limit for waiting lines when the process ends.
 const LAST_WITHIN: Duration = Duration::from_secs(1);
 
-/// Time between two counts of lines that were left out.
+/// Interval between two counts of lines that were left out.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 
-/// Stack of the thread, in bytes.
+/// Stack size of the thread, in bytes.
 const STACK: usize = 64 * 1024;
 
 /// Queue that a line waits in.
@@ -40,11 +40,11 @@ pub(super) struct Queue {
 struct State {
     audit: Waiting,
     rest: Waiting,
-    /// Number of the next line, by which lines of both queues are written in their order.
+    /// Number of the next line, which keeps the order of lines across both queues.
     next: u64,
     thread: Thread,
     is_writing: bool,
-    /// Lines were left out that are not counted in the log yet.
+    /// Lines were left out that the log has no count of yet.
     has_left_out: bool,
 }
 
@@ -101,7 +101,7 @@ impl Queue {
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Makes the thread, unless there is one.
+    /// Creates the thread, unless it exists.
     pub(super) fn start<S: Write + Send + 'static>(
         &'static self,
         sink: impl FnOnce() -> S,
@@ -116,12 +116,12 @@ impl Queue {
         }
     }
 
-    /// Returns true if there is a thread that writes.
+    /// Returns true if the thread that writes exists.
     pub(super) fn is_started(&self) -> bool {
         self.state().thread == Thread::Runs
     }
 
-    /// Adds a line; it waits for nothing.
+    /// Adds a line; never waits.
     pub(super) fn push(&self, lane: Lane, line: &[u8]) {
         let mut state = self.state();
         let number = state.next;
@@ -133,7 +133,7 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// A line was left out; a count of such lines is written within some seconds.
+    /// Records that a line was left out; a count of such lines is written within a few seconds.
     pub(super) fn leave_out(&self) {
         let mut state = self.state();
         if !state.has_left_out {
@@ -151,7 +151,7 @@ impl Queue {
         }
     }
 
-    /// Writes lines for ever, and counts of those that were left out.
+    /// Writes lines, and counts of lines that were left out, indefinitely.
     fn run(&self, mut sink: impl Write, left_out: fn() -> Vec<String>) {
         let mut counted_at = Instant::now();
         loop {
@@ -170,7 +170,7 @@ impl Queue {
                 self.state().has_left_out = false;
                 text.extend(left_out().concat().into_bytes());
             }
-            // A failure to write the log can be reported nowhere.
+            // A failure to write the log cannot be reported.
             let _ = sink.write_all(&text);
             self.state().is_writing = false;
             self.changed.notify_all();
@@ -191,7 +191,7 @@ impl State {
         !self.has_lines() && !self.is_writing
     }
 
-    /// The line that comes next, after those about lines that were dropped.
+    /// The next line, after the notices of dropped lines.
     fn take(&mut self) -> Vec<u8> {
         let mut text = Vec::new();
         for (waiting, name) in [(&mut self.audit, "records of the audit"), (&mut self.rest, "lines of the log")] {
@@ -217,7 +217,7 @@ mod tests {
 
     use super::*;
 
-    /// A disk whose writes wait until the test lets them go on.
+    /// A disk with writes that wait for the test.
     struct Slow {
         asked: Sender<Vec<u8>>,
         go_on: Receiver<()>,
@@ -226,7 +226,7 @@ mod tests {
     impl Write for Slow {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.asked.send(bytes.to_vec()).expect("the test looks");
-            // The end of the test lets everything pass.
+            // The end of the test releases all writes.
             let _ = self.go_on.recv();
             Ok(bytes.len())
         }
@@ -236,7 +236,7 @@ mod tests {
         }
     }
 
-    /// A log of long lines in front of a disk that stands still is bounded in bytes, and takes records of the audit all the same.
+    /// With a blocked disk, a log of long lines is bounded in bytes, and still takes audit records.
     #[test]
     fn a_sink_that_stands_still_holds_up_nothing_and_the_audit_has_room_of_its_own() {
         let queue: &'static Queue = Box::leak(Box::new(Queue::new()));
@@ -246,7 +246,7 @@ mod tests {
         queue.start(|| -> io::Sink { panic!("there is one") }, Vec::new);
         queue.push(Lane::Rest, b"first\n");
         assert_eq!(lines.recv().expect("written"), b"first\n");
-        // The thread stands in its write now: none of these writes waits.
+        // The thread blocks in its write now: none of these calls waits.
         let long = [vec![b'x'; 100_000 - LINE_OVERHEAD], vec![b'\n']].concat();
         for _ in 0..1000 {
             queue.push(Lane::Rest, &long);
@@ -262,7 +262,7 @@ mod tests {
         assert!(text.ends_with("x\naudit: done\n"), "the order is kept");
     }
 
-    /// The count of lines that were left out comes without a further line.
+    /// The count of lines that were left out needs no further line.
     #[test]
     fn lines_that_were_left_out_are_counted_after_a_second() {
         let queue: &'static Queue = Box::leak(Box::new(Queue::new()));

@@ -1,9 +1,9 @@
-//! Rates of lines: how many lines a user, or an address, may cause. A line of a kind passes while the user has an allowance of that kind;
-//! the others are left out and counted.
+//! Rates of lines: the number of lines that a user, or an address, may cause. A line of a kind passes while the user has an allowance of that
+//! kind; further lines are left out and counted.
 //!
-//! A line counts for the user or the address in its field `caller`, `from` or `uid`. Its kind is its place in the code and its field
-//! `action`. Lines without such a field share one allowance for each place, which is large enough for the start of a cluster. Lines of the
-//! levels `debug` and `trace`, which a filter must ask for, always pass.
+//! A line counts for the user or the address in its field `caller`, `from` or `uid`. Its kind is its place in the code and its field `action`.
+//! Lines without such a field share one allowance for each place, which is large enough for the start of a cluster. Lines of the levels `debug`
+//! and `trace`, which only a filter enables, always pass.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,45 +14,45 @@ use tracing::{Event, Level};
 
 use super::fields::cut;
 
-/// Users and kinds that are counted by themselves. Those beyond share one allowance.
+/// Maximum number of pairs of user and kind that are counted separately. Further pairs share one allowance.
 const KEYS_MAX: usize = 4096;
-/// Characters of a user's name that tell it from others.
+/// Number of significant characters of a user's name.
 const NAME_MAX: usize = 64;
 
-/// The kind that they share.
+/// The kind that further pairs share.
 const OTHERS: &str = "others";
-/// Time between two looks for kinds to forget, each of which costs a look at all of them.
+/// Interval between two searches for kinds to remove, each of which visits all kinds.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Lines of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Allowance {
-    /// Lines at once.
+    /// Maximum number of lines at once.
     most: u32,
-    /// Time after which there is one more.
+    /// Time after which one more line is allowed.
     every: Duration,
 }
 
-/// Allowance of refusals, which cost a user nothing.
+/// Allowance of refusals, which a user causes at no cost.
 const REFUSALS: Allowance = Allowance { most: 16, every: Duration::from_secs(1) };
-/// Allowance of changes that the audit records, each of which costs its user some work.
+/// Allowance of changes in audit records, each of which costs its user some work.
 const CHANGES: Allowance = Allowance { most: 256, every: Duration::from_millis(20) };
 
-/// Allowance of lines that count for no user.
+/// Allowance of lines without a user.
 const OTHER_LINES: Allowance = Allowance { most: 2048, every: Duration::from_millis(10) };
 
-/// What has passed of each user and kind.
+/// Use of the allowance of each user and kind.
 #[derive(Debug, Default)]
 pub(super) struct Rates {
     by_kind: HashMap<String, Bucket>,
-    /// Time of the last look for kinds to forget.
+    /// Time of the last search for kinds to remove.
     looked_at: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Bucket {
     allowance: Allowance,
-    /// Time at which the whole allowance is there again.
+    /// Time at which the whole allowance is available again.
     full_at: Instant,
     left_out: u64,
 }
@@ -94,7 +94,7 @@ impl Rates {
         passes
     }
 
-    /// The kind itself if kinds could be forgotten whose allowance is whole again; else one that all share.
+    /// Removes kinds with a whole allowance. Returns the kind itself if there is room now, else the shared one.
     fn spare(&mut self, kind: String, now: Instant) -> String {
         if self.looked_at.is_some_and(|looked_at| now.saturating_duration_since(looked_at) < LOOK_EVERY) {
             return OTHERS.to_owned();
@@ -104,7 +104,7 @@ impl Rates {
         if self.by_kind.len() < KEYS_MAX { kind } else { OTHERS.to_owned() }
     }
 
-    /// Lines about those that were left out since the last call, one for each kind.
+    /// Reports of the lines that were left out since the last call, one for each kind.
     pub(super) fn left_out(&mut self) -> Vec<String> {
         let some = self.by_kind.iter_mut().filter(|(_, bucket)| bucket.left_out > 0);
         some.map(|(kind, bucket)| format!("{} lines were left out: {kind}\n", std::mem::take(&mut bucket.left_out)))
@@ -112,7 +112,7 @@ impl Rates {
     }
 }
 
-/// Fields of a line that say for whom it counts.
+/// Fields of a line that determine its user and its kind.
 #[derive(Debug, Default)]
 struct Line {
     who: Option<String>,
@@ -125,7 +125,7 @@ impl Visit for Line {
         match field.name() {
             "caller" | "from" | "uid" => self.who = Some(cut(value, NAME_MAX)),
             "action" => self.action = Some(cut(value, NAME_MAX)),
-            // As the audit writes it.
+            // The format of audit records.
             "outcome" => self.is_change = cut(value, NAME_MAX).starts_with("\"done"),
             _ => {}
         }

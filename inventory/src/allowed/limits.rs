@@ -1,8 +1,8 @@
-//! What the kernel lets this process use now: by system calls, which take less than a microsecond where `/proc/self/status` takes ten.
+//! Present limits of this process, from system calls, which take less than a microsecond; `/proc/self/status` takes ten.
 
 #![expect(
     unsafe_code,
-    reason = "system calls without a safe wrapper that has room for all CPUs; each says what makes it sound"
+    reason = "system calls without a safe wrapper that has room for all CPUs; each has a safety comment"
 )]
 
 use std::ffi::c_ulong;
@@ -13,23 +13,23 @@ use nix::libc;
 use crate::cpus::{CpuSet, NodeSet};
 use crate::root::Root;
 
-/// Room for the numbers of CPUs and of nodes, in words: as many as any kernel counts.
+/// Length of masks of CPUs and NUMA nodes, in words: the maximum of any kernel.
 const WORDS: usize = 8192 / c_ulong::BITS as usize;
 
-/// Flag of `get_mempolicy` that asks for the nodes which control groups leave a process (`linux/mempolicy.h`).
+/// Flag of `get_mempolicy` that requests the nodes which control groups allow a process (`linux/mempolicy.h`).
 const MEMS_ALLOWED: c_ulong = 1 << 2;
 
-/// What the kernel lets a process use.
+/// CPUs and NUMA nodes that the kernel allows a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Limits {
-    /// CPUs: its affinity.
+    /// CPUs of its affinity.
     pub(crate) cpus: CpuSet,
-    /// NUMA nodes of which it may have memory.
+    /// NUMA nodes that can provide its memory.
     pub(crate) nodes: NodeSet,
 }
 
 impl Limits {
-    /// Those of this process; `None` where the kernel does not tell them.
+    /// Limits of this process; `None` if the kernel does not report them.
     pub(crate) fn of_this_process(root: &Root) -> Option<Self> {
         if root.is_this_machine()
             && let (Ok(cpus), Ok(nodes)) = (affinity(), nodes())
@@ -42,21 +42,22 @@ impl Limits {
     }
 }
 
-/// The CPUs that this process may run on, without those that are offline.
+/// CPUs that this process may run on, without offline CPUs.
 fn affinity() -> nix::Result<CpuSet> {
     let mut mask: [c_ulong; WORDS] = [0; WORDS];
-    // SAFETY: the kernel writes no more bytes than it is told there are, and any bits are a number.
+    // SAFETY: the kernel writes at most as many bytes as the length argument, and any bits are a valid number.
     let written = unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr()) };
     Errno::result(written)?;
     Ok(CpuSet::from_mask(&mask))
 }
 
-/// The NUMA nodes of which this process may have memory. Kernels without NUMA do not know the call, and some containers refuse it.
+/// NUMA nodes that can provide memory of this process. Fails on kernels without NUMA, and in some containers.
 fn nodes() -> nix::Result<NodeSet> {
     let mut mask: [c_ulong; WORDS] = [0; WORDS];
     let (no_mode, no_address) = (std::ptr::null_mut::<i32>(), std::ptr::null::<u8>());
     let bits = size_of_val(&mask) * 8;
-    // SAFETY: the kernel writes no more bits than it is told there are, any bits are a number, and with this flag it takes null for the rest.
+    // SAFETY: the kernel writes at most as many bits as the length argument, and any bits are a valid number. With this flag it accepts null
+    // for the other arguments.
     let done =
         unsafe { libc::syscall(libc::SYS_get_mempolicy, no_mode, mask.as_mut_ptr(), bits, no_address, MEMS_ALLOWED) };
     Errno::result(done)?;
@@ -70,7 +71,7 @@ mod tests {
     #[test]
     fn system_calls_say_what_the_kernel_writes() {
         let asked = Limits { cpus: affinity().unwrap(), nodes: nodes().unwrap() };
-        // The same files, as a tree of somebody else.
+        // The same files, read as a captured tree.
         let written = Limits::of_this_process(&Root::at("/proc/..")).unwrap();
         assert_eq!((asked.cpus.is_subset(&written.cpus), &asked.nodes), (true, &written.nodes));
     }

@@ -1,24 +1,24 @@
-//! Which kept files make room for others.
+//! Removal of stored files when there are too many.
 
 use std::collections::HashMap;
 use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Most files of each sort in a directory; those that were not used for longest make room.
+/// Limit on the files of each kind in a directory. The least recently used ones are removed.
 const FILES_MAX: usize = 16;
 
-/// Beginning of the names of topologies. Ranks are told these names, and may open them for as long as their launch runs.
+/// Prefix of the names of topology files. Ranks receive these names, and may open the files as long as their launch runs.
 pub(super) const TOPOLOGY: &str = "topology";
 
-/// Time without use after which nobody is expected to have been told of a topology, and most of them that are there before.
+/// A topology that has been unused for this long is in use by no rank. Limit on the topology files before that time.
 const TOLD_FOR: Duration = Duration::from_secs(30 * 24 * 3600);
 const TOLD_MAX: usize = 256;
 
 /// Files of one sort, each with its last use.
 type Files = Vec<(SystemTime, PathBuf)>;
 
-/// Removes files of each sort that were not used for longest, those of writers that were killed among them.
+/// Removes the least recently used files of each kind, including files of killed writers.
 pub(super) fn make_room(directory: &Path) {
     let mut sorts: HashMap<String, Files> = HashMap::new();
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
@@ -29,17 +29,17 @@ pub(super) fn make_room(directory: &Path) {
     }
     for (sort, files) in sorts {
         for path in superfluous(&sort, files, SystemTime::now()) {
-            // Another process may have been quicker.
+            // Another process may have removed it.
             let _ = fs::remove_file(path);
         }
     }
 }
 
-/// Those of these files that make room.
+/// Files to remove.
 fn superfluous(sort: &str, mut files: Files, now: SystemTime) -> impl Iterator<Item = PathBuf> + use<> {
     files.sort_unstable();
     let is_told = sort == TOPOLOGY;
-    // A use in the future is one of a clock that was set back.
+    // A last use in the future is from before the clock was set back.
     let is_recent = move |used: SystemTime| now.duration_since(used).map_or(true, |unused| unused < TOLD_FOR);
     let stays =
         move |number: usize, used: SystemTime| number < FILES_MAX || (is_told && number < TOLD_MAX && is_recent(used));
@@ -47,7 +47,7 @@ fn superfluous(sort: &str, mut files: Files, now: SystemTime) -> impl Iterator<I
     last_first.filter(move |(number, (used, _))| !stays(*number, *used)).map(|(_, (_, path))| path)
 }
 
-/// When a file was last written or read. Most file systems note one reader a day at least.
+/// Time of the last write or read. Most file systems record at least one read per day.
 fn last_use(metadata: &Metadata) -> Option<SystemTime> {
     [metadata.modified(), metadata.accessed()].into_iter().flatten().max()
 }

@@ -1,4 +1,4 @@
-//! A kind of node as a drawing: a box for each object within the box of what contains it, devices below.
+//! Drawing of a kind of node: a box for each object within the box of its parent, with devices below.
 
 use std::fmt::Write;
 
@@ -8,20 +8,20 @@ use super::{Cores, View, device_line, object_title};
 use crate::template::PciDevice;
 use crate::tree::{Object, ObjectKind, Tree};
 
-/// Lengths in pixels: of a line of text, between boxes, of a letter (about), and of the narrowest box.
+/// Lengths in pixels: of a line of text, between boxes, of a letter (approximately), and of the narrowest box.
 const LINE: usize = 16;
 const GAP: usize = 6;
 const LETTER: usize = 7;
 const NARROWEST: usize = 44;
 
-/// Colour of a core in which something stands.
+/// Colour of a core with content.
 const TAKEN: &str = "#9fc79f";
 
-/// Colour of a core or CPU that ranks may not use, and its name.
+/// Colour of a core or CPU that ranks may not use, and the name of the colour.
 const SHUT: &str = "#bbbbbb";
 const SHUT_NAME: &str = "grey";
 
-/// The drawing as a document of SVG 1.1. `title` stands above it.
+/// Drawing as an SVG 1.1 document, with `title` above it.
 pub fn svg(view: View<'_>, title: &str) -> String {
     let tree = Tree::of(view.template);
     let whole = Block::of(&tree.root, &tree, view);
@@ -42,19 +42,19 @@ pub fn svg(view: View<'_>, title: &str) -> String {
     out
 }
 
-/// A box with its place within the box around it.
+/// Box with its place within the outer box.
 struct Block {
-    /// Lines of text at its top.
+    /// Lines of text at the top.
     lines: Vec<String>,
     fill: &'static str,
     width: usize,
     height: usize,
-    /// Boxes within it, with their places.
+    /// Inner boxes with their places.
     within: Vec<(usize, usize, Self)>,
 }
 
 impl Block {
-    /// Box of an object. One that has the same CPUs as the only object within it shares its box.
+    /// Box of an object. An only child with the same CPUs shares the box.
     fn of(object: &Object<'_>, tree: &Tree<'_>, view: View<'_>) -> Self {
         let mut lines = vec![object_title(object)];
         let mut inner = object;
@@ -88,7 +88,7 @@ impl Block {
         Self::around(vec![device_line(device)], "#f4d9c6", Vec::new(), Vec::new())
     }
 
-    /// A box around rows of boxes; those of `below` begin a row.
+    /// A box around rows of boxes; the boxes in `below` start a new row.
     fn around(lines: Vec<String>, fill: &'static str, parts: Vec<Self>, below: Vec<Self>) -> Self {
         let longest = lines.iter().map(|line| line.chars().count()).max().unwrap_or(0);
         let mut block = Self {
@@ -135,7 +135,7 @@ impl Block {
 }
 
 fn text(out: &mut String, x: usize, y: usize, text: &str) {
-    // XML has no way to write most control characters.
+    // XML cannot represent most control characters.
     let text: String = text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
     let _ = writeln!(out, "<text x=\"{x}\" y=\"{y}\">{}</text>", escape(text.as_str()));
 }
@@ -150,7 +150,7 @@ fn memory_lines(object: &Object<'_>, tree: &Tree<'_>) -> Vec<String> {
     .collect()
 }
 
-/// Number of boxes in a row, so that many of them make about a square.
+/// Number of boxes in a row, so that the rows form roughly a square.
 fn columns(boxes: usize) -> usize {
     match boxes {
         0..=4 => boxes.max(1),

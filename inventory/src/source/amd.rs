@@ -1,4 +1,4 @@
-//! Model and unique number of AMD GPUs, from files of their driver beside those of the PCI bus.
+//! Model and unique number of AMD GPUs, from files of their driver next to the PCI bus files.
 
 use super::Source;
 use crate::node::{AddressKind, Inventory};

@@ -8,25 +8,26 @@ use crate::cpus::CpuSet;
 use crate::root::{ReadError, Root};
 use crate::template::{CacheKind, CacheType, Group};
 
-/// Caches of a CPU that are looked at, by index.
+/// Number of caches of a CPU that are read, by index.
 const CACHES_MAX: usize = 10;
 
-/// Caches that were found.
+/// Caches found so far.
 #[derive(Default)]
 pub(super) struct Caches {
-    /// By index of the directory: caches of one index are of one kind, but for cores of several kinds.
+    /// By directory index. Caches with the same index have the same kind, except on processors with several kinds of
+    /// cores.
     found: [CpuSet; CACHES_MAX],
-    /// Indexes of the caches of a core, by its first CPU: a directory less for each of its other CPUs.
+    /// Indexes of the caches of a core, by its first CPU. Saves one directory read for each further CPU of the core.
     indexes: HashMap<u16, Vec<usize>>,
-    /// What is known of a cache, by index and size: five files less for each of hundreds of caches.
+    /// Properties of a cache, by index and size. Saves five file reads for each of hundreds of caches.
     known: HashMap<(usize, u64), Option<CacheKind>>,
     kinds: Vec<CacheKind>,
 }
 
 impl Caches {
-    /// Adds the caches of a CPU that serve no CPU before it. `core` are the CPUs of its core.
+    /// Adds the caches of a CPU that serve no earlier CPU. `core` has the CPUs of its core.
     pub(super) fn read(&mut self, root: &Root, cpu: u16, core: &CpuSet, online: &CpuSet) -> Result<(), ReadError> {
-        // Indexes have gaps where the kernel does not show a cache.
+        // Indexes have gaps if the kernel does not show a cache.
         let indexes = match self.indexes.entry(core.first().unwrap_or(cpu)) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => new.insert(root.numbered(&format!("{SYSTEM_CPU}/cpu{cpu}/cache"), "index")?),
@@ -37,7 +38,7 @@ impl Caches {
             }
             let about = format!("{SYSTEM_CPU}/cpu{cpu}/cache/index{index}");
             let Some(list) = root.list(&format!("{about}/shared_cpu_list"))? else { continue };
-            // The kernel does not always know who shares one.
+            // The kernel does not always list the CPUs that share a cache.
             let list = if list.is_empty() { core } else { &list };
             let cpus = list.intersection(online);
             if !cpus.contains(cpu) {
@@ -62,7 +63,7 @@ impl Caches {
     }
 }
 
-/// Level, type, line and ways of a cache; `None` where the kernel does not tell level and type.
+/// Level, type, line size and ways of a cache; `None` if the kernel does not report level and type.
 fn describe(root: &Root, about: &str, size: u64) -> Option<CacheKind> {
     let number = |name: &str| root.number::<u32>(&format!("{about}/{name}"));
     let kind = match root.word(&format!("{about}/type"))?.as_str() {
@@ -74,7 +75,7 @@ fn describe(root: &Root, about: &str, size: u64) -> Option<CacheKind> {
     let line = number("coherency_line_size").unwrap_or(0);
     let sets = number("number_of_sets").unwrap_or(0);
     let lines_a_tag = number("physical_line_partition").unwrap_or(1);
-    // `ways_of_associativity` means different things on different processors.
+    // `ways_of_associativity` has different meanings on different processors.
     let bytes_a_way =
         [lines_a_tag, sets].into_iter().fold(u64::from(line), |way, times| way.saturating_mul(times.into()));
     let ways = if sets > 1 { size.checked_div(bytes_a_way).unwrap_or(0) } else { 0 };

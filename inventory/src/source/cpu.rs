@@ -40,11 +40,11 @@ impl Source for Cpus {
     }
 }
 
-/// Machine and processor, as the kernel tells them at the beginning of a long file.
+/// Machine and processor, from the start of a long file of the kernel.
 struct Processor {
     arch: String,
     model: String,
-    /// Siblings may be cores of a module, each with a number: AMD's families 21 and 22.
+    /// True if siblings may be cores of a module, each with its own number: AMD families 21 and 22.
     may_have_modules: bool,
 }
 
@@ -63,20 +63,20 @@ impl Processor {
         }
     }
 
-    /// Books and drawers are looked for where there can be any.
+    /// True for architectures that may have books and drawers.
     fn may_have_books(&self) -> bool {
         self.arch.starts_with("s390")
     }
 }
 
-/// CPUs whose groups are known, also those that say nothing new and are not kept: their other CPUs are not asked.
+/// CPUs with known groups, including redundant groups that are not stored. The group files of these CPUs are not read.
 #[derive(Default)]
 struct LookedAt {
     dies: CpuSet,
     clusters: CpuSet,
 }
 
-/// What the kernel tells of the place of one CPU.
+/// Reads the location of one CPU from the kernel's files.
 struct Topology<'a> {
     root: &'a Root,
     cpu: u16,
@@ -88,7 +88,7 @@ impl Topology<'_> {
         self.root.number(&format!("{SYSTEM_CPU}/cpu{cpu}/topology/{name}"))
     }
 
-    /// The CPUs in the first list that is there, as far as they are online; `None` if this CPU is not among them.
+    /// Online CPUs in the first list that exists; `None` if this CPU is not among them.
     fn list(&self, names: &[&str]) -> Result<Option<CpuSet>, ReadError> {
         for name in names {
             if let Some(list) = self.root.list(&format!("{SYSTEM_CPU}/cpu{}/topology/{name}", self.cpu))? {
@@ -99,7 +99,7 @@ impl Topology<'_> {
         Ok(None)
     }
 
-    /// The same of one name, unless the CPU has been `looked_at`, as all in the list are from now on.
+    /// Online CPUs in the list `name`, unless the CPU is in `looked_at`. Adds them to `looked_at`.
     fn new_list(&self, looked_at: &mut CpuSet, name: &str) -> Result<Option<CpuSet>, ReadError> {
         if looked_at.contains(self.cpu) {
             return Ok(None);
@@ -111,7 +111,7 @@ impl Topology<'_> {
         Ok(list)
     }
 
-    /// Adds the core, cluster, die and package of the CPU, each with its first CPU that is online.
+    /// Adds the core, cluster, die and package of the CPU, each at its first online CPU.
     fn add_groups(
         &self,
         processor: &Processor,
@@ -121,7 +121,7 @@ impl Topology<'_> {
         if covers(&template.cores, self.cpu) {
             return Ok(());
         }
-        // The second name is the one before Linux 5.3.
+        // The second name was used before Linux 5.3.
         if let Some(core) = self.list(&["core_cpus_list", "thread_siblings_list"])? {
             self.add_core(core, processor, template);
         }
@@ -135,7 +135,7 @@ impl Topology<'_> {
         let package =
             template.packages.iter().find(|package| package.cpus.contains(self.cpu)).map(|package| &package.cpus);
         if let Some(die) = self.new_list(&mut looked_at.dies, "die_cpus_list")?
-            // One die a package, and one CPU a die where the architecture has none, are the kernel's defaults.
+            // One die per package, or one CPU per die on architectures without dies, is the kernel's default.
             && die.len() > 1
             && package != Some(&die)
         {
@@ -153,7 +153,8 @@ impl Topology<'_> {
         Ok(())
     }
 
-    /// Adds a core, or the cores of a module: its CPUs are listed as siblings, and each has a number of its own.
+    /// Adds a core, or the cores of a module: the kernel lists all CPUs of a module as siblings, and each has its own
+    /// core number.
     fn add_core(&self, cpus: CpuSet, processor: &Processor, template: &mut Template) {
         let id = |cpu: u16| self.number(cpu, "core_id");
         if processor.may_have_modules && cpus.iter().any(|cpu| id(cpu) != id(self.cpu)) {
@@ -180,7 +181,7 @@ impl Topology<'_> {
     }
 }
 
-/// Adds a core to the package of its number, where the kernel lists no CPUs of packages.
+/// Adds a core to the package with its number, for kernels that do not list the CPUs of packages.
 fn add_to_package(template: &mut Template, number: Option<u32>, cpu: u16) {
     let core = template.cores.iter().find(|core| core.cpus.contains(cpu)).map(|core| core.cpus.clone());
     let Some((core, number)) = core.zip(number) else { return };
@@ -194,7 +195,7 @@ fn covers(groups: &[Group], cpu: u16) -> bool {
     groups.iter().any(|group| group.cpus.contains(cpu))
 }
 
-/// Kinds of cores of a processor that has several: by the lists of Intel's drivers, else by capacity.
+/// Kinds of cores of a processor that has several: from the lists of Intel's drivers, otherwise from the capacity.
 fn core_kinds(root: &Root, template: &Template) -> Result<Vec<CoreKind>, ReadError> {
     let mut kinds = Vec::new();
     for (capacity, name) in [(0, "atom"), (1, "core")] {

@@ -1,4 +1,4 @@
-//! InfiniBand devices, and Ethernet ones with the same verbs, from `/sys/class/infiniband`.
+//! InfiniBand devices, and Ethernet devices with the same verbs, from `/sys/class/infiniband`.
 
 use super::pci::name_devices;
 use super::{NodeRecord, Source, Trouble, shared_addresses};

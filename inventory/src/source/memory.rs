@@ -1,6 +1,6 @@
 //! NUMA nodes, their memory and distances, from `/sys/devices/system/node`.
 //!
-//! The memory of a GPU that the kernel shows as a NUMA node is left out, as by hwloc: only its driver may say who uses it.
+//! GPU memory that the kernel shows as a NUMA node is excluded, as in hwloc: only the GPU's driver may allocate it.
 
 use super::Source;
 use crate::cpus::{CpuSet, NodeSet};
@@ -13,12 +13,12 @@ const SYSTEM: &str = "sys/devices/system/node";
 /// See the [module](self).
 pub(super) struct Memory;
 
-/// NUMA node as the kernel shows it.
+/// NUMA node in the kernel's files.
 struct Found {
     id: u16,
-    /// CPUs, also those that are offline.
+    /// CPUs, offline ones included.
     listed: CpuSet,
-    /// Distances to all nodes; none unless there is one for each.
+    /// Distances to all nodes; empty unless there is one for each.
     distances: Vec<u32>,
     /// CPUs nearest to its memory.
     nearest: CpuSet,
@@ -55,7 +55,7 @@ impl Source for Memory {
     }
 }
 
-/// The NUMA nodes that count, by number.
+/// The relevant NUMA nodes, by number.
 fn nodes(root: &Root) -> Result<Vec<Found>, ReadError> {
     let ids: Vec<u16> = root.numbered(SYSTEM, "node")?;
     let of_gpus = nodes_of_gpus(root);
@@ -63,7 +63,7 @@ fn nodes(root: &Root) -> Result<Vec<Found>, ReadError> {
     for &id in &ids {
         let about = format!("{SYSTEM}/node{id}");
         let listed = root.list(&format!("{about}/cpulist"))?.unwrap_or_default();
-        // No CPU is of two nodes: firmware that says so is not to be believed.
+        // A CPU belongs to one node; firmware that lists it for two is wrong.
         let counts = listed.is_disjoint(&seen) && !of_gpus.contains(id);
         seen.add(&listed);
         kept.push(counts);
@@ -80,12 +80,12 @@ fn nodes(root: &Root) -> Result<Vec<Found>, ReadError> {
     Ok(nodes)
 }
 
-/// Finds the CPUs nearest to memory that has none, as hwloc does: by what firmware says of who starts accesses to it, else by distances.
+/// Finds the CPUs nearest to memory without CPUs, like hwloc: from the initiators that firmware lists, otherwise by distance.
 fn find_nearest(root: &Root, nodes: &mut [Found]) {
     let (with_cpus, without): (Vec<usize>, Vec<usize>) = (0..nodes.len()).partition(|&at| !nodes[at].listed.is_empty());
     for at in with_cpus.into_iter().chain(without) {
         let has_cpus = !nodes[at].listed.is_empty();
-        // A device may be nearer than any CPU: it counts in access0, and not in access1.
+        // A device can be nearer than any CPU: it is an initiator in access0 but not in access1.
         let about = format!("{SYSTEM}/node{}", nodes[at].id);
         let initiators = |access: &str| root.numbered::<u16>(&format!("{about}/{access}/initiators"), "node").ok();
         let initiators = initiators("access1").filter(|nodes| !nodes.is_empty()).or_else(|| initiators("access0"));
@@ -101,7 +101,8 @@ fn find_nearest(root: &Root, nodes: &mut [Found]) {
     }
 }
 
-/// CPUs of the nodes that are nearest to one without; none if all are equally far, or none is further than its own memory.
+/// CPUs of the nodes that are nearest to a node without CPUs. Empty if all are at the same distance, or none is farther than its own
+/// memory.
 fn nearest_by_distance(nodes: &[Found], at: usize) -> CpuSet {
     let distances = &nodes[at].distances;
     if distances.len() != nodes.len() {
@@ -116,7 +117,7 @@ fn nearest_by_distance(nodes: &[Found], at: usize) -> CpuSet {
     nearest().flat_map(|other| nodes[other].nearest.iter()).collect()
 }
 
-/// NUMA nodes that are the memory of NVIDIA's GPUs, of which their driver says `Node: 255`.
+/// NUMA nodes that are memory of NVIDIA GPUs, from lines such as `Node: 255` of the driver.
 fn nodes_of_gpus(root: &Root) -> NodeSet {
     const GPUS: &str = "proc/driver/nvidia/gpus";
     let gpus = root.names(GPUS).unwrap_or_default();
@@ -127,7 +128,7 @@ fn nodes_of_gpus(root: &Root) -> NodeSet {
     gpus.into_iter().filter_map(node).collect()
 }
 
-/// Total in a file that says `MemTotal:  24684092 kB`, in bytes; 0 if it does not.
+/// Total from a line such as `MemTotal:  24684092 kB`, in bytes; 0 without such a line.
 fn total(root: &Root, file: &str) -> u64 {
     let text = root.word(file).unwrap_or_default();
     let kibibytes =
@@ -141,7 +142,7 @@ fn gib(bytes: u64) -> u64 {
     bytes.saturating_add(GIB / 2) / GIB
 }
 
-/// Distances of a node to all others; none unless there is one for each.
+/// Distances of a node to all nodes; empty unless there is one for each.
 fn distances(root: &Root, about: &str, nodes: usize) -> Vec<u32> {
     let text = root.word(&format!("{about}/distance")).unwrap_or_default();
     let distances: Vec<u32> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();

@@ -27,7 +27,7 @@ impl Source for Nvidia {
                 let value = about.lines().find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix(':'));
                 value.map(|value| value.trim().to_owned())
             };
-            // A driver that could not read it shows question marks.
+            // A driver that could not read the UUID shows question marks.
             into.add_address(&name, AddressKind::Uuid, field("GPU UUID").filter(|uuid| !uuid.contains('?')));
             if let Some((device, model)) = into.template.pci_mut(address).zip(field("Model")) {
                 device.model = model;

@@ -1,6 +1,7 @@
-//! Network interfaces, GPUs and disks on the PCI bus, and the kernel's names for them.
+//! Network interfaces, GPUs and disks on the PCI bus, with the kernel's names for them.
 //!
-//! The file `config` is never read: it takes a millisecond for each device of some machines, and the others some microseconds.
+//! The source never reads the file `config`: on some machines it takes a millisecond per device, while other files take some
+//! microseconds.
 
 use super::{NodeRecord, Source, Trouble, shared_addresses};
 use crate::node::{AddressKind, Inventory};
@@ -22,7 +23,7 @@ impl Source for Pci {
     }
 
     fn collect(&self, root: &Root, into: &mut Inventory) -> Result<(), ReadError> {
-        // One that cannot be read takes no others with it.
+        // An unreadable device does not affect other devices.
         let mut unread = None;
         for name in root.names(DEVICES)? {
             let Ok(address) = name.parse() else { continue };
@@ -42,22 +43,22 @@ impl Source for Pci {
         unread.map_or(Ok(()), Err)
     }
 
-    /// GPUs of all makers have their UUIDs for themselves.
+    /// GPUs of all vendors have unique UUIDs.
     fn deliver(&self, nodes: &[NodeRecord<'_>]) -> Vec<Trouble> {
         shared_addresses(self, AddressKind::Uuid, nodes)
     }
 }
 
-/// Adds the names in `/sys/class/CLASS` to the PCI devices that they belong to.
+/// Adds the names in `/sys/class/CLASS` to the PCI devices with these names.
 ///
 /// # Errors
-/// Fails if the directory is there and cannot be read.
+/// Fails if the directory exists and is not readable.
 pub(super) fn name_devices(root: &Root, class: &str, kind: OsKind, into: &mut Inventory) -> Result<(), ReadError> {
     for name in root.names(&format!("sys/class/{class}"))? {
         let file = format!("sys/class/{class}/{name}");
         let path =
             root.link(&file).filter(|path| path.contains("/pci")).or_else(|| root.link(&format!("{file}/device")));
-        // The device itself is the last of the addresses on the way from the root of the bus.
+        // The device is the last address on the path from the root of the bus.
         let address = path.as_deref().and_then(|path| path.rsplit('/').find_map(|part| part.parse().ok()));
         let Some(device) = address.and_then(|address| into.template.pci_mut(address)) else { continue };
         if belongs(kind, device.kind, &name) {
@@ -67,7 +68,7 @@ pub(super) fn name_devices(root: &Root, class: &str, kind: OsKind, into: &mut In
     Ok(())
 }
 
-/// False for names of other things in the same class: partitions, connectors of screens.
+/// False for names of other things in the class: partitions, display connectors.
 fn belongs(kind: OsKind, device: PciKind, name: &str) -> bool {
     let digits = |prefix: &str| {
         name.strip_prefix(prefix).is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()))
@@ -79,7 +80,7 @@ fn belongs(kind: OsKind, device: PciKind, name: &str) -> bool {
     }
 }
 
-/// Use of a device of a class; `None` for what parallel programs do not care for.
+/// Use of a device of a class; `None` for classes that parallel programs do not use.
 pub(crate) fn kind(class: u16) -> Option<PciKind> {
     match class {
         // Networks, and InfiniBand among the serial buses.
@@ -114,8 +115,8 @@ fn device(root: &Root, name: &str, address: PciAddress) -> Result<Option<PciDevi
     }))
 }
 
-/// Speed of a device's link in MB/s, as it is; of GPUs, which slow theirs down while nobody uses them, as it can be, for a node is of
-/// one kind whether its GPUs are idle or not.
+/// Speed of a device's link in MB/s: the present speed, but the maximum speed for GPUs. GPUs slow their links down when idle, and the
+/// kind of a node must not depend on that.
 fn link_mb(root: &Root, kind: PciKind, file: &impl Fn(&str) -> String) -> u32 {
     let link = |which: &str| {
         let (speed, width) = (file(&format!("{which}_link_speed")), file(&format!("{which}_link_width")));
@@ -125,10 +126,10 @@ fn link_mb(root: &Root, kind: PciKind, file: &impl Fn(&str) -> String) -> u32 {
     if at_most > 0 { at_most } else { link("current") }
 }
 
-/// Speed of a link in MB/s, from `16.0 GT/s PCIe` and its number of lanes; 0 if they do not tell it.
+/// Speed of a link in MB/s, from a text such as `16.0 GT/s PCIe` and the number of lanes; 0 if it is unknown.
 fn link_speed(transfers: Option<String>, lanes: Option<u32>) -> u32 {
     let transfers = transfers.and_then(|text| text.split_whitespace().next()?.parse::<f64>().ok()).unwrap_or(0.0);
-    // Eight bits take ten transfers of the first two generations, 128 take 130 of the later ones.
+    // Eight bits take ten transfers in the first two generations; 128 bits take 130 in later ones.
     let code = if transfers <= 5.0 { 0.8 } else { 128.0 / 130.0 };
     let speed = transfers * code * f64::from(lanes.unwrap_or(0)) * 1000.0 / 8.0;
     if (0.0..1e9).contains(&speed) { speed.round() as u32 } else { 0 }

@@ -1,4 +1,5 @@
-//! A template from XML of hwloc 2, such as `lstopo --of xml` writes on a node: for nodes that are described in files.
+//! Reads a template from XML of hwloc 2, as written by `lstopo --of xml` on a node, for nodes that are described in
+//! files.
 
 use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
@@ -7,46 +8,46 @@ use crate::cpus::CpuSet;
 use crate::source::pci_kind;
 use crate::template::{CacheKind, CacheType, Group, NumaNode, OsDevice, OsKind, PciDevice, Template};
 
-/// Highest number of words in a set of CPUs, whose numbers have 16 bits.
+/// Limit on the words in a set of CPUs, since CPU numbers have 16 bits.
 const WORDS_MAX: usize = 65_536 / 32;
 
-/// Text that is no topology.
+/// Error for a text that is not a topology.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum XmlError {
-    /// It is no XML.
+    /// The text is not valid XML.
     #[error("at byte {at}: {source}")]
     Syntax {
-        /// Place.
+        /// Position.
         at: u64,
         /// Error.
         source: quick_xml::Error,
     },
-    /// It is XML of something else.
+    /// The XML has no topology of hwloc 2.
     #[error("it has no element <topology version=\"2...\">; `lstopo --of xml` of hwloc 2 writes one")]
     NoTopology,
-    /// An attribute has a value that it cannot have.
+    /// The value of an attribute is not valid.
     #[error("at byte {at}: {attribute} is {value:?}")]
     Attribute {
-        /// Place.
+        /// Position.
         at: u64,
         /// Name of the attribute.
         attribute: &'static str,
         /// Its value.
         value: String,
     },
-    /// It ends before its elements do.
+    /// The text ends before its elements end.
     #[error("it is cut off")]
     Cut,
-    /// A node without CPUs.
+    /// The topology has no CPUs.
     #[error("it has no CPUs")]
     NoCpus,
 }
 
-/// Reads what XML says of a kind of node: all but distances, kinds of cores, and models of devices.
+/// Reads a kind of node from XML: all except distances, kinds of cores, and models of devices.
 ///
 /// # Errors
-/// Fails if it is no XML of hwloc 2, or says what makes no sense.
+/// Fails if the text is not XML of hwloc 2, or has invalid values.
 pub fn read(text: &str) -> Result<Template, XmlError> {
     let mut reader = Reader::from_str(text);
     let mut reading = Reading::default();
@@ -82,23 +83,23 @@ pub fn read(text: &str) -> Result<Template, XmlError> {
     Ok(template)
 }
 
-/// A template on its way out of the text.
+/// Template during parsing.
 #[derive(Default)]
 struct Reading {
     template: Template,
     is_topology: bool,
-    /// Objects around the present place.
+    /// Enclosing objects at the present position.
     around: Vec<Around>,
 }
 
-/// An object that has begun.
+/// Object that is open.
 struct Around {
-    /// CPUs; those of the object around it for a device.
+    /// CPUs; for a device, those of the enclosing object.
     cpus: CpuSet,
     is_kept_device: bool,
 }
 
-/// Element with its place in the text.
+/// Element with its position in the text.
 struct Element<'a> {
     element: &'a BytesStart<'a>,
     at: u64,
@@ -187,7 +188,7 @@ impl Reading {
             kind,
             size: element.number("cache_size")?.unwrap_or_default(),
             line: element.number("cache_linesize")?.unwrap_or_default(),
-            // -1 is every way there is.
+            // -1 means fully associative.
             ways: element.number::<i64>("cache_associativity")?.and_then(|ways| ways.try_into().ok()).unwrap_or(0),
             instances: Vec::new(),
         };
@@ -227,7 +228,7 @@ impl Element<'_> {
         self.parsed(name, bitmap)
     }
 
-    /// The PCI device; `None` if it does not matter to parallel programs.
+    /// The PCI device; `None` if parallel programs do not use it.
     fn device(&self, cpus: CpuSet) -> Result<Option<PciDevice>, XmlError> {
         let Some(address) = self.parsed("pci_busid", |value| value.parse().ok())? else { return Ok(None) };
         let Some((class, id, board, revision)) = self.parsed("pci_type", pci_type)? else { return Ok(None) };
@@ -248,7 +249,7 @@ impl Element<'_> {
     }
 }
 
-/// Reads `0200 [17db:0501] [17db:0502] 01`: class, vendor and device, those of the board, revision.
+/// Parses `0200 [17db:0501] [17db:0502] 01`: class, vendor and device, vendor and device of the board, revision.
 fn pci_type(text: &str) -> Option<(u16, [u16; 2], [u16; 2], u8)> {
     let mut words = text.split_whitespace();
     let hex = |text: &str| u16::from_str_radix(text, 16).ok();
@@ -271,7 +272,7 @@ fn os_kind(number: &str) -> Option<OsKind> {
     }
 }
 
-/// Reads a set as hwloc writes it: words of 32 bits in hexadecimal, the highest first; an empty one is 0.
+/// Parses a set in hwloc's format: words of 32 bits in hexadecimal, the highest first; an empty word is 0.
 fn bitmap(text: &str) -> Option<CpuSet> {
     let words: Vec<&str> = text.split(',').collect();
     if words.len() > WORDS_MAX {
@@ -294,7 +295,7 @@ mod tests {
     use crate::allowed::Allowed;
     use crate::node::Inventory;
 
-    /// As hwloc writes a node of two CPUs with an interface.
+    /// A node of two CPUs with an interface, in hwloc's format.
     const NODE: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
         <!DOCTYPE topology SYSTEM "hwloc2.dtd">
         <topology version="2.0">

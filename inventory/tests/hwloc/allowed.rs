@@ -1,4 +1,4 @@
-//! Control groups that leave processes a part of a machine.
+//! Control groups that allow processes only a part of a machine.
 
 use lattice_inventory::{Allowed, Inventory, xml};
 
@@ -48,7 +48,7 @@ fn four_nodes() -> Machine {
 fn control_groups_leave_what_hwloc_sees_in_them() {
     let check = |mount: &str, cpus: &str, nodes: &str| {
         let machine = four_nodes();
-        // A mounted group of version 2 counts if it has the controller.
+        // A mounted group of version 2 applies only if it has the controller.
         let directory = mount.split(' ').nth(1).unwrap();
         let directory = directory.trim_start_matches('/');
         machine.write(&format!("{directory}/cgroup.controllers"), "cpuset cpu memory");

@@ -1,4 +1,4 @@
-//! Machines as they were captured, each in one file of `tests/captured`.
+//! Captured machines, each in one file of `tests/captured`.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::check;
 
-/// The bytes that a text of a captured file stands for: `\n`, `\t` and `\xHH`, and all others as they are.
+/// Decodes the text of a captured file: `\n`, `\t` and `\xHH`; all other bytes are literal.
 fn bytes(text: &str) -> Vec<u8> {
     let mut parts = text.split('\\');
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
@@ -25,7 +25,7 @@ fn bytes(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// Writes a captured machine below a directory.
+/// Writes a captured machine into a directory.
 fn unpacked(captured: &str) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     let parent = |path: &Path| fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -53,6 +53,7 @@ fn a_virtual_machine_as_it_was_captured() {
     assert_eq!((template.cpus.to_string().as_str(), template.cores.len(), template.numa.len()), ("0-1", 2, 1));
     let devices: Vec<_> = template.pci.iter().map(|device| (device.kind, &device.names[..])).collect();
     assert_eq!(devices.len(), 1, "the network interface: {devices:?}");
-    // Another version that reads the same machine otherwise makes another kind of it, and every cluster tells all its templates anew.
+    // A version that reads the same machine differently gives another signature, and then every cluster must send all its templates
+    // again.
     assert_eq!(template.signature().to_string(), "f02c6448beffaa58bec6fec44d6ec117");
 }

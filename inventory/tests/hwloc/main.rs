@@ -1,6 +1,7 @@
-//! What we write for hwloc, compared object by object with what hwloc finds by itself: on this machine, and on machines that are made up.
+//! Compares the XML of this crate, object by object, with the results of hwloc itself: on this machine, and on generated machines.
 //!
-//! Their shapes are those of machines that people have captured for hwloc; `captured` has captured ones, and the example `compare_trees` compares others.
+//! The generated machines have the shapes of machines that were captured for hwloc. `captured` has captured machines, and the example
+//! `compare_trees` compares further ones.
 
 #[path = "../lstopo/mod.rs"]
 mod lstopo;
@@ -19,11 +20,11 @@ use lattice_inventory::{Allowed, Inventory, Root, xml};
 use self::lstopo::{loaded, lstopo, objects};
 use self::made_up::Machine;
 
-/// Compares what hwloc makes of our XML with what it finds by itself.
+/// Compares hwloc's view of this crate's XML with hwloc's own results.
 fn check(root: &Root, directory: Option<&Path>) -> Inventory {
     let inventory = Inventory::read(root);
     assert!(inventory.trouble.is_empty(), "{:?}", inventory.trouble);
-    // This machine's control groups are its own matter.
+    // The test ignores the control groups of the machine that it runs on.
     let allowed = directory.and_then(|_| Allowed::to_this_process(root, &inventory.template.cpus));
     let allowed = allowed.unwrap_or_else(|| Allowed::all(&inventory.template));
     let xml = xml::write(&inventory, &allowed).unwrap();
@@ -37,7 +38,7 @@ fn check_machine(machine: &Machine) -> Inventory {
     check(&machine.root(), Some(machine.directory()))
 }
 
-/// As many lists as there are numbers, each of one.
+/// One list per number, each with this number only.
 fn singles(numbers: std::ops::Range<u16>) -> Vec<String> {
     numbers.map(|number| number.to_string()).collect()
 }

@@ -1,4 +1,4 @@
-//! NUMA nodes: memory without CPUs, near to some of them or to none; nodes that are near to each other; numbers with gaps.
+//! NUMA nodes: memory without CPUs, near to some CPUs or to none; nodes that are near to each other; numbers with gaps.
 
 use crate::made_up::Machine;
 use crate::{check_machine, singles, words};
@@ -22,7 +22,7 @@ fn two_kinds_of_memory(distances: [&str; 4]) -> Machine {
 
 #[test]
 fn memory_of_two_kinds_is_at_the_cpus_that_start_its_accesses() {
-    // High-bandwidth memory, as firmware tells it: access1 counts, for a device is nearest in access0.
+    // High-bandwidth memory as firmware describes it: access1 is used, since a device is nearest in access0.
     let machine = two_kinds_of_memory(["10 21 13 23", "21 10 23 13", "13 23 10 23", "23 13 23 10"]);
     let initiator = |node: u16, access: u8, from: u16| {
         let about = format!("sys/devices/system/node/node{node}/access{access}/initiators");
@@ -44,7 +44,7 @@ fn memory_of_two_kinds_is_at_the_cpus_that_start_its_accesses() {
 
 #[test]
 fn memory_of_two_kinds_is_at_the_cpus_that_are_least_far() {
-    // Memory on a bus, of which firmware tells distances alone: node 3 is as far from both packages as node 2 is.
+    // Memory on a bus, with only distances from firmware: node 3 is as far from both packages as from node 2.
     let machine = two_kinds_of_memory(["10 21 14 24", "21 10 24 24", "14 24 10 24", "24 24 24 10"]);
     let near = check_machine(&machine).template.numa.into_iter().map(|node| node.near.to_string());
     assert_eq!(near.collect::<Vec<_>>(), ["", "", "0-1", ""]);

@@ -1,4 +1,4 @@
-//! Processors that tell more, less or other things than most.
+//! Processors that report more, less or other properties than most.
 
 use crate::made_up::Machine;
 use crate::{check_machine, singles, words};
@@ -8,7 +8,7 @@ fn drawers_and_books() {
     let machine = Machine::new("0-15", "0-15");
     machine.arch("s390x").groups("core", &words(&singles(0..16)));
     machine.groups("package", &["0-2", "3-5", "6-7", "8-11", "12-13", "14-15"]);
-    // The last book is of one package, and as large as that.
+    // The last book has one package, and the same CPUs as this package.
     machine.books("book", &["0-5", "6-11", "12-13", "14-15"]).books("drawer", &["0-11", "12-15"]);
     let template = check_machine(&machine).template;
     assert_eq!((template.books.len(), template.drawers.len()), (4, 2));

@@ -1,6 +1,6 @@
-//! What hwloc makes of a topology, in lines that can be compared: of the XML that we write, and of the files of a machine.
+//! hwloc's view of a topology, as comparable lines: from the XML of this crate, and from the files of a machine.
 //!
-//! hwloc reads another root by `HWLOC_FSROOT`, and from the kernel's files alone by `HWLOC_COMPONENTS=linux,stop`.
+//! With `HWLOC_FSROOT` hwloc reads another root, and with `HWLOC_COMPONENTS=linux,stop` only the kernel's files.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,14 +10,14 @@ use std::process::Command;
 use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 
-/// Objects in their order, in words: depth, type, and those attributes that both must agree in. Distances and kinds of cores follow.
-/// Devices come last, by address.
+/// Objects in their order, as text: depth, type, and the attributes that must agree. Distances and kinds of cores follow. Devices
+/// come last, by address.
 pub(crate) type Objects = Vec<String>;
 
-/// Runs hwloc's `lstopo`, and returns the XML that it writes.
+/// Runs hwloc's `lstopo`, and returns its XML.
 ///
 /// # Errors
-/// Fails with what `lstopo` says if it fails, or says anything.
+/// Fails if `lstopo` fails or prints a message; the error is that message.
 pub(crate) fn lstopo(arguments: &[&str], root: Option<&Path>, environment: &[(&str, &str)]) -> Result<String, String> {
     let mut command = Command::new("lstopo");
     command.args(["--of", "xml", "--no-collapse"]).args(arguments).env("HWLOC_COMPONENTS", "linux,stop");
@@ -34,10 +34,10 @@ pub(crate) fn lstopo(arguments: &[&str], root: Option<&Path>, environment: &[(&s
     String::from_utf8(output.stdout).map_err(|error| format!("lstopo: {error}"))
 }
 
-/// Loads XML of ours into hwloc, and returns what hwloc makes of it.
+/// Loads XML of this crate into hwloc, and returns hwloc's XML of it.
 ///
 /// # Errors
-/// Fails if hwloc does not load it.
+/// Fails if hwloc does not load the XML.
 pub(crate) fn loaded(xml: &str) -> Result<String, String> {
     let file = tempfile::NamedTempFile::with_suffix(".xml").map_err(|error| format!("no temporary file: {error}"))?;
     fs::write(file.path(), xml).map_err(|error| format!("{}: {error}", file.path().display()))?;
@@ -70,29 +70,29 @@ fn compared(kind: &str) -> &'static [&'static str] {
 /// Infos that must agree.
 const INFOS: &[&str] = &["Address", "NodeGUID", "SysImageGUID"];
 
-/// Object around others.
+/// Enclosing object.
 enum Around {
-    /// One with CPUs.
+    /// Object with CPUs.
     Cpus(String),
-    /// PCI device that matters, or what the kernel made of it.
+    /// Relevant PCI device, or a kernel device of it.
     Device,
-    /// Another.
+    /// Any other object.
     Other,
 }
 
-/// Reader of hwloc's XML.
+/// Parser of hwloc's XML.
 #[derive(Default)]
 struct Lines {
     lines: Objects,
     kinds: Objects,
-    /// PCI devices, each with what the kernel made of it.
+    /// PCI devices, each with its kernel devices.
     devices: Vec<(String, Vec<String>)>,
     around: Vec<Around>,
-    /// Number of objects around that do not matter.
+    /// Number of enclosing objects that are not compared.
     left_out: usize,
 }
 
-/// Objects of a topology. Bridges between are left out, and of devices all that no MPI library chooses by.
+/// Objects of a topology. Bridges are omitted, and all device properties that MPI libraries do not use.
 pub(crate) fn objects(xml: &str) -> Objects {
     let mut reader = Reader::from_str(xml);
     let mut lines = Lines::default();
@@ -138,7 +138,7 @@ impl Lines {
                     self.devices.push((format!("PCIDev{shown} at={place}"), Vec::new()));
                 }
                 "OSDev" if is_in_device => self.devices.last_mut().unwrap().1.push(format!(" OSDev{shown}")),
-                // One that belongs to no PCI device is not told to anybody.
+                // A device that belongs to no PCI device is not compared.
                 "OSDev" => {}
                 _ => self.lines.push(format!("{} {kind}{shown}", self.cpus_around().count())),
             }
@@ -174,7 +174,7 @@ impl Lines {
             device.extend(within);
             self.lines.push(device);
         }
-        // One kind is all there is.
+        // A single kind of cores is no information.
         if self.kinds.len() > 1 {
             self.lines.append(&mut self.kinds);
         }
@@ -186,7 +186,7 @@ fn attributes(start: &BytesStart<'_>) -> BTreeMap<String, String> {
     start.attributes().map(|attribute| attribute.unwrap()).map(|a| (a.key.0.to_owned(), a.value.into_owned())).collect()
 }
 
-/// False for PCI devices that are neither network, GPU nor NVMe disk, names that only old drivers give, and memory modules.
+/// False for PCI devices other than network, GPU and NVMe disk, for names that only old drivers give, and for memory modules.
 fn matters(attributes: &BTreeMap<String, String>) -> bool {
     if attributes["type"] == "Misc" || attributes.get("name").is_some_and(|name| name.starts_with("controlD")) {
         return false;

@@ -1,4 +1,4 @@
-//! Machines that are made up, written as a kernel shows them: for us as lists, for hwloc as masks.
+//! Generated machines in the kernel's format: as lists for this crate, as masks for hwloc.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use lattice_inventory::{CpuSet, Root};
 use tempfile::TempDir;
 
-/// A machine below a directory.
+/// Machine in a directory.
 pub(crate) struct Machine {
     directory: TempDir,
 }
@@ -16,7 +16,7 @@ pub(crate) struct Machine {
 pub(crate) type Cache<'a> = (usize, u8, &'a str, u64, &'a str);
 
 impl Machine {
-    /// A machine whose CPUs `known` exist, and `online` run.
+    /// A machine with the CPUs `known`, of which `online` are online.
     pub(crate) fn new(known: &str, online: &str) -> Self {
         let machine = Self { directory: tempfile::tempdir().unwrap() };
         machine.write("sys/devices/system/cpu/online", online);
@@ -50,18 +50,18 @@ impl Machine {
         self
     }
 
-    /// Writes a set under both of its names.
+    /// Writes a set in both formats.
     fn write_set(&self, list: &str, mask: &str, cpus: &str) {
         self.write(list, cpus);
         self.write(mask, &words(&set(cpus)));
     }
 
-    /// Another architecture than x86_64.
+    /// Sets an architecture other than x86_64.
     pub(crate) fn arch(&self, arch: &str) -> &Self {
         self.write("proc/sys/kernel/arch", arch).write("proc/hwloc-nofile-info", &format!("Architecture: {arch}"))
     }
 
-    /// A control group that this process is in, mounted as a line of `/proc/mounts` says. Binding leaves it one CPU.
+    /// Puts this process into a control group, mounted as in a line of `/proc/mounts`. Its binding has one CPU.
     pub(crate) fn control_group(&self, mount: &str, group: &str, files: [(&str, &str); 2]) -> &Self {
         self.write("proc/mounts", &format!("proc /proc proc rw,nosuid 0 0\n{mount} 0 0"));
         self.write("proc/self/cpuset", group);
@@ -117,14 +117,14 @@ impl Machine {
         self
     }
 
-    /// NUMA nodes of 4 GiB: CPUs, and distances to all.
+    /// NUMA nodes of 4 GiB: CPUs, and distances to all nodes.
     pub(crate) fn numa(&self, nodes: &[(&str, &str)]) -> &Self {
         let numbered: Vec<_> =
             (0..).zip(nodes).map(|(number, (cpus, distances))| (number, *cpus, *distances)).collect();
         self.numbered_numa(&numbered)
     }
 
-    /// NUMA nodes of 4 GiB: number, CPUs, and distances to all.
+    /// NUMA nodes of 4 GiB: number, CPUs, and distances to all nodes.
     pub(crate) fn numbered_numa(&self, nodes: &[(u16, &str, &str)]) -> &Self {
         let numbers: CpuSet = nodes.iter().map(|(number, ..)| *number).collect();
         self.write("sys/devices/system/node/online", &numbers.to_string());
@@ -157,7 +157,7 @@ impl Machine {
         self
     }
 
-    /// A name in a class of the kernel for a PCI device, and a file of it.
+    /// A name in a class of the kernel for a PCI device, with one file.
     pub(crate) fn os_device(&self, class: &str, name: &str, address: &str, file: (&str, &str)) -> &Self {
         let domain = &address[..4];
         let device = format!("sys/devices/pci{domain}:00/{address}/{class}/{name}");
@@ -168,7 +168,7 @@ impl Machine {
             self.path(&format!("sys/class/{class}/{name}")),
         )
         .unwrap();
-        // hwloc asks whether the device has one.
+        // hwloc checks if the kernel device has a `device` link.
         fs::create_dir_all(self.path(&format!("sys/devices/pci{domain}:00/{address}"))).unwrap();
         let _ = symlink("../..", self.path(&format!("{device}/device")));
         self
@@ -179,7 +179,7 @@ fn set(text: &str) -> CpuSet {
     text.parse().unwrap()
 }
 
-/// A set as the kernel writes masks: words of 32 bits, the highest first.
+/// Set as a mask in the kernel's format: words of 32 bits, the highest first.
 fn words(cpus: &CpuSet) -> String {
     let count = cpus.iter().last().map_or(1, |last| last / 32 + 1);
     let word =

@@ -1,4 +1,4 @@
-//! The part of the memory that never changes.
+//! Constant part of the memory.
 
 use std::fs::File;
 

@@ -1,4 +1,4 @@
-//! Ranks that try to change the memory, and descriptors that are something else.
+//! Ranks that try to change the memory, and descriptors of other files.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! Pairs: what a reader gets, when, and while the writer is at work.
+//! Pairs: their values and times of publication, also while the writer is active.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -124,7 +124,7 @@ fn a_reader_that_outlives_the_writer_asks_the_server() {
     assert_eq!((reader.get(b"k"), reader.fences()), (Lookup::AskServer, None));
 }
 
-/// Every value is its round, written many times over: one that was put together of two would show.
+/// Every value repeats its round number many times, so a mix of two values would be detected.
 #[test]
 fn readers_see_whole_values_that_never_become_older() {
     let (mut writer, reader) = memory(256 << 20);

@@ -1,4 +1,4 @@
-//! Nodes of one allocation, as a command needs them.
+//! Nodes of one allocation, for a command.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use proto::AllocationState;
 use super::{Cluster, ClusterError};
 use crate::formatting;
 
-/// An allocation, and whether anything can be started in it.
+/// An allocation, and whether anything can start in it.
 #[derive(Clone, Debug)]
 pub(crate) struct AllocatedNodes {
     /// Id of the allocation.
     pub(crate) id: String,
-    /// Its nodes as a list, in the words of the API server.
+    /// Its nodes as a hostlist, as sent by the API server.
     pub(crate) list: String,
     /// Names of its nodes.
     pub(crate) names: Vec<String>,
     /// Number of times that it was queued again.
     pub(crate) requeues: u32,
-    /// Its state in a word, if nothing is started in it any more.
+    /// Its state, if nothing can start in it any more; `None` otherwise.
     pub(crate) over: Option<&'static str>,
 }
 
@@ -39,7 +39,7 @@ impl Cluster {
     /// The nodes of an allocation.
     ///
     /// # Errors
-    /// Fails if there is no such allocation, it is not ours, or the API server cannot be reached.
+    /// Fails if the allocation does not exist or belongs to another user, or the API server cannot be reached.
     pub(crate) async fn allocated_nodes(&self, id: &str) -> Result<AllocatedNodes, ClusterError> {
         let request = proto::GetAllocationRequest { id: id.to_owned() };
         let question = async || self.allocations().get_allocation(request.clone()).await;
@@ -49,7 +49,7 @@ impl Cluster {
         Ok(AllocatedNodes { id: allocation.id, list: allocation.nodes, names, requeues: allocation.requeues, over })
     }
 
-    /// Returns why nothing can be started in an allocation any more that has run, in words; `None` while it runs.
+    /// Returns the reason why nothing can start any more in an allocation that has run; `None` while it runs.
     ///
     /// # Errors
     /// As [`Cluster::allocated_nodes`], but without waiting for an API server that is away.
@@ -61,7 +61,7 @@ impl Cluster {
     /// Ends an allocation, with every launch in it.
     ///
     /// # Errors
-    /// Fails if there is no such allocation, it is not ours, or the API server cannot be reached.
+    /// Fails if the allocation does not exist or belongs to another user, or the API server cannot be reached.
     pub(crate) async fn release_allocation(&self, id: &str) -> Result<(), ClusterError> {
         let request = proto::ReleaseAllocationRequest { id: id.to_owned() };
         self.ask(self.allocations().release_allocation(request)).await.map(drop)
@@ -78,7 +78,7 @@ impl Cluster {
     }
 }
 
-/// The word for a state of an allocation, the same in messages of the API server.
+/// Word for a state of an allocation. Messages of the API server use the same word.
 pub(crate) fn state_word(state: AllocationState) -> &'static str {
     match state {
         AllocationState::Unspecified => "unknown",
@@ -90,7 +90,7 @@ pub(crate) fn state_word(state: AllocationState) -> &'static str {
     }
 }
 
-/// Why an allocation that has run has lost its nodes, or is losing them.
+/// Reason why an allocation that has run has lost its nodes, or is losing them.
 fn end_in_words(allocation: &proto::Allocation) -> Option<String> {
     let &proto::Allocation { time_limit_s: limit, began_at, .. } = allocation;
     let word = match allocation.state() {
@@ -108,7 +108,7 @@ fn end_in_words(allocation: &proto::Allocation) -> Option<String> {
     Some(reason.map_or_else(|| word.to_owned(), |reason| format!("{word}: {reason}")))
 }
 
-/// True if nothing is started in an allocation any more that is in this state.
+/// True if nothing can start any more in an allocation in this state.
 fn is_over(state: AllocationState) -> bool {
     matches!(state, AllocationState::Releasing | AllocationState::Released | AllocationState::Failed)
 }

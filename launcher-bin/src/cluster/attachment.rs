@@ -14,18 +14,18 @@ use crate::wire;
 /// An open connection to a launch.
 pub(crate) struct Attachment {
     cluster: Cluster,
-    /// `None` once this side is closed.
+    /// `None` after this side is closed.
     requests: Option<mpsc::UnboundedSender<proto::AttachRequest>>,
     answers: Streaming<proto::AttachResponse>,
-    /// Bytes of input that may be sent before more is granted.
+    /// Bytes of input that may be sent before the launch grants more.
     pub(crate) window: u64,
 }
 
 impl Attachment {
-    /// Attaches to a launch, from the event behind `after` on; returns the launch as it is placed, too.
+    /// Attaches to a launch, and receives events after number `after`. Also returns the launch as it is placed.
     ///
     /// # Errors
-    /// Fails if there is no such launch, it is not ours, or the API server cannot be reached.
+    /// Fails if the launch does not exist or belongs to another user, or the API server cannot be reached.
     pub(crate) async fn open(
         cluster: &Cluster,
         launch_id: &str,
@@ -33,7 +33,7 @@ impl Attachment {
         role: Role,
     ) -> Result<(Self, PlacedLaunch), ClusterError> {
         let (requests, outgoing) = mpsc::unbounded_channel();
-        // The other end is in this function.
+        // This cannot fail: the receiver is in this function.
         let _ = requests.send(wire::encode_attach(launch_id, after, role));
         let mut service = cluster.launches();
         let mut answers = cluster.ask(service.attach_launch(UnboundedReceiverStream::new(outgoing))).await?;
@@ -46,7 +46,7 @@ impl Attachment {
         Ok((Self { cluster: cluster.clone(), requests: Some(requests), answers, window }, placed))
     }
 
-    /// Sends a message; that the other end is gone is seen by its answers.
+    /// Sends a message. If the other end is gone, [`Attachment::answer`] fails.
     pub(crate) fn send(&self, message: ToLaunch) {
         if let Some(requests) = &self.requests {
             let _ = requests.send(wire::encode(message));
@@ -56,19 +56,19 @@ impl Attachment {
     /// Waits for the next answer. Cancel-safe.
     ///
     /// # Errors
-    /// Fails when the connection ends, whoever ends it, and for an answer that this version cannot read.
+    /// Fails when either side ends the connection, and for an answer that this version cannot read.
     pub(crate) async fn answer(&mut self) -> Result<Answer, ClusterError> {
         let answer = self.answers.message().await.map_err(|status| self.cluster.refused(&status))?;
         let answer = answer.ok_or_else(|| self.cluster.broken("it ended the conversation"))?;
         wire::decode(answer).map_err(|error| self.cluster.nonsense(error))
     }
 
-    /// Waits until the API server has closed its side, and drops what it still sends.
+    /// Waits until the API server has closed its side. Discards further answers.
     pub(crate) async fn drain(&mut self) {
         while let Ok(Some(_)) = self.answers.message().await {}
     }
 
-    /// Closes the sending side: the launch does not end because of this client any more.
+    /// Closes the sending side. After this, the end of this client does not end the launch.
     pub(crate) fn hang_up(&mut self) {
         self.requests = None;
     }

@@ -2,9 +2,9 @@
 //!
 //! ```toml
 //! api = "https://head:50051"  # or unix:/run/lattice/api.sock
-//! insecure = true             # for http, which believes everybody
+//! insecure = true             # for http, which has no authentication
 //!
-//! [tls]                       # for https; from the directory of this file
+//! [tls]                       # for https; relative to the directory of this file
 //! ca = "ca.pem"
 //! cert = "alice.pem"
 //! key = "alice.key"
@@ -22,17 +22,17 @@ use crate::bounded_file;
 use crate::environment::Environment;
 use crate::machine::user_file;
 
-/// The config file of the whole machine.
+/// System-wide config file.
 const SYSTEM: &str = "/etc/lattice/config.toml";
 
-/// Most bytes of a config file.
+/// Maximum size of a config file in bytes.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// Checked content of a config file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Config {
     pub(crate) api: Option<ApiUrl>,
-    /// Absolute.
+    /// Absolute paths.
     tls: Option<TlsFiles>,
     /// Path of the file; `None` if there is none.
     path: Option<PathBuf>,
@@ -42,10 +42,10 @@ pub(crate) struct Config {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// Unreadable, no TOML, or unknown keys or values.
+    /// The file is unreadable, not TOML, or has unknown keys or values.
     #[error(transparent)]
     File(#[from] SettingsFileError),
-    /// Its `api` is no URL.
+    /// `api` is not a URL.
     #[error("{}: api: {source}", path.display())]
     Url {
         /// The file.
@@ -54,7 +54,7 @@ pub enum ConfigError {
         source: ApiUrlError,
     },
     /// `http` without `insecure = true`.
-    #[error("{}: api is an http URL, and there everybody is believed\ntry: https or unix; or `insecure = true` in that file, among people who trust each other", path.display())]
+    #[error("{}: api is an http URL, which identifies no user\ntry: https or unix; or `insecure = true` in that file, for a group of trusted users", path.display())]
     Insecure {
         /// The file.
         path: PathBuf,
@@ -62,15 +62,15 @@ pub enum ConfigError {
     /// The certificates cannot be used.
     #[error(transparent)]
     Certificates(#[from] IdentityError),
-    /// There are no certificates for `https`.
-    #[error("an https URL needs certificates\ntry: ca, cert and key in [tls] of {}, from who runs the cluster", path.display())]
+    /// `https` without certificates.
+    #[error("an https URL needs certificates\ntry: ca, cert and key in [tls] of {}, from the cluster's administrator", path.display())]
     NoCertificates {
-        /// The file to name them in.
+        /// Config file that should name them.
         path: PathBuf,
     },
 }
 
-/// The file as it is written.
+/// Content of the file, not checked yet.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -81,10 +81,10 @@ struct Written {
 }
 
 impl Config {
-    /// Reads the user's config file, else the machine's; without either, nothing is said.
+    /// Reads the user's config file, else the system-wide one. If neither exists, the default is empty.
     ///
     /// # Errors
-    /// Fails for a file that is there and cannot be used.
+    /// Fails for a file that exists and cannot be used.
     pub(crate) fn find(environment: &Environment) -> Result<Self, ConfigError> {
         let user = user_file("config.toml", environment);
         for path in user.into_iter().chain([PathBuf::from(SYSTEM)]) {
@@ -114,7 +114,7 @@ impl Config {
     /// Identity of this user for TLS.
     ///
     /// # Errors
-    /// Fails if the file names no certificates, or some that cannot be used.
+    /// Fails if the file names no certificates, or unusable ones.
     pub(crate) fn certificates(&self) -> Result<Security, ConfigError> {
         match &self.tls {
             Some(files) => Ok(Security::from_files(files)?),
@@ -125,8 +125,8 @@ impl Config {
     }
 }
 
-/// True if the error of reading a default path means that there is no file. A directory without permission to search counts as
-/// absent: HOME may be another user's, as `sudo` leaves it.
+/// True if an error for a default path means that there is no file. A directory that cannot be searched counts as absent: HOME may belong
+/// to another user, as after `sudo`.
 fn is_absent(path: &Path, error: &io::Error) -> bool {
     match error.kind() {
         ErrorKind::NotFound | ErrorKind::NotADirectory => true,
@@ -171,7 +171,7 @@ mod tests {
         assert!(error.contains("try: ca, cert and key in [tls] of /home/u/.config/lattice/config.toml"), "{error}");
     }
 
-    /// A home directory with a config file in it, and the environment that names it.
+    /// A home directory with a config file, and the environment that names it.
     fn home(text: &str) -> (tempfile::TempDir, Vec<(std::ffi::OsString, std::ffi::OsString)>) {
         let home = tempfile::tempdir().unwrap();
         let directory = home.path().join(".config/lattice");

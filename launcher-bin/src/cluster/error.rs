@@ -1,4 +1,4 @@
-//! Failures of calls to the API server, with what to try next.
+//! Failures of calls to the API server, with advice.
 
 use std::error::Error;
 use std::time::Duration;
@@ -20,19 +20,19 @@ pub enum ClusterError {
     /// The config file cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Something should name an allocation, and is empty.
+    /// A flag or variable for the allocation is empty.
     #[error(
         "{place} is empty: it names no allocation\n\
          try: an id, which lattice alloc list shows; or `local`, or no such variable at all, for this machine"
     )]
     EmptyAllocation {
-        /// Source of the name.
+        /// Name of the flag or variable.
         place: &'static str,
     },
-    /// The API server may not be talked to that way.
+    /// The channel to the API server cannot be created.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// Nobody is there.
+    /// The API server is unreachable.
     #[error(
         "cannot reach the API server at {url}: {reason}\n\
          try: --api, LATTICE_API_URL or `api` in ~/.config/lattice/config.toml, to name another; `lattice api` starts one"
@@ -42,13 +42,13 @@ pub enum ClusterError {
         url: String,
         /// Innermost cause.
         reason: String,
-        /// True if there was no connection, so that nobody has heard of the call.
+        /// True if there was no connection, so that the server did not receive the call.
         is_unheard: bool,
     },
-    /// One of both does not take the other for whom it says it is.
+    /// The client or the server does not accept the certificate of the other side.
     #[error(
         "cannot reach the API server at {url}: {reason}\n\
-         try: a new certificate from who runs the cluster, if it is ours that is not taken; date, here and there; \
+         try: a new certificate from the cluster's administrator, if it is ours that is not taken; date, here and there; \
          `ca`, `cert` and `key` in the config file that lattice was given"
     )]
     Distrusted {
@@ -57,7 +57,7 @@ pub enum ClusterError {
         /// Innermost cause.
         reason: String,
     },
-    /// No answer in time.
+    /// No answer within the time limit.
     #[error("the API server at {url} gave no answer within {} s", timeout.as_secs())]
     NoAnswer {
         /// URL of the server.
@@ -65,19 +65,19 @@ pub enum ClusterError {
         /// The time limit.
         timeout: Duration,
     },
-    /// Refused by the server, in its words.
+    /// Refused by the server, with the message of the server.
     #[error("{0}")]
     Refused(String),
-    /// Unavailable at present: a node, a fabric manager, or the server itself. In the server's words.
+    /// A node, a fabric manager or the server itself is unavailable at present. With the message of the server.
     #[error("{0}")]
     Unavailable(String),
-    /// Call unknown to the server.
+    /// The server does not support the call.
     #[error("the API server at {url} does not know how to do that: it may be older than this lattice")]
     Unknown {
         /// URL of the server.
         url: String,
     },
-    /// Answer without meaning.
+    /// The answer is invalid.
     #[error("the API server at {url} sent something that makes no sense: {reason}")]
     Nonsense {
         /// URL of the server.
@@ -93,17 +93,18 @@ impl ClusterError {
         matches!(self, Self::Unreachable { .. } | Self::NoAnswer { .. } | Self::Unavailable(_))
     }
 
-    /// True if nobody has heard of the call, which may be repeated whatever it does.
+    /// True if the server did not receive the call. Any such call may be repeated.
     pub(crate) fn is_unheard(&self) -> bool {
         matches!(self, Self::Unreachable { is_unheard: true, .. })
     }
 
-    /// True if nobody is there, and nobody has said that there is.
+    /// True if no API server listens at the default address. No other address is configured then.
     pub(crate) fn is_absence(&self) -> bool {
         matches!(self, Self::Unreachable { url, .. } if url == DEFAULT_URL)
     }
 
-    /// Error for the status of a call. A status with a source was made in this process, for a broken connection; one without is the server's.
+    /// Error for the status of a call. A status with a source comes from this process, for a broken connection; one without comes from the
+    /// server.
     pub(super) fn of_status(status: &Status, url: &ApiUrl) -> Self {
         let url = url.to_string();
         match (status.code(), root(status)) {
@@ -119,7 +120,7 @@ impl ClusterError {
     }
 }
 
-/// Innermost source of a status, which says most about a broken connection; `None` for a status of the server.
+/// Innermost source of a status, which describes a broken connection best; `None` for a status of the server.
 fn root(status: &Status) -> Option<String> {
     let mut cause = status.source()?;
     while let Some(deeper) = cause.source() {
@@ -128,10 +129,10 @@ fn root(status: &Status) -> Option<String> {
     Some(cause.to_string())
 }
 
-/// The answer to a question before a launch, if there is one. A refusal is reported by the launch, which is refused as well.
+/// Answer to a question before a launch, if there is one. A refusal is dropped: the launch is refused as well, and reports it.
 ///
 /// # Errors
-/// Fails if the API server cannot be reached: a launch would wait for it once more.
+/// Fails if the API server is unreachable: the launch would wait for it again.
 pub(crate) fn answered<T>(outcome: Result<T, ClusterError>) -> Result<Option<T>, ClusterError> {
     match outcome {
         Ok(answer) => Ok(Some(answer)),

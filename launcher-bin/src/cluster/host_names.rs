@@ -1,5 +1,5 @@
-//! Names and addresses by which users call nodes: the name that a node has registered under, that name with or without a domain, an address of
-//! the node, or any name that resolves to one.
+//! Names and addresses of nodes as users write them: the registered name, the registered name with or without a domain, an address of the
+//! node, or a name that resolves to one.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -10,14 +10,14 @@ use tokio::time::{Instant, timeout};
 
 use super::{Cluster, ClusterError, NodeFacts};
 
-/// Time limit for the resolution of the names of a list, or of a single name.
+/// Time limit to resolve the names of a list, or a single name.
 const RESOLVED_WITHIN: Duration = Duration::from_secs(3);
 
 impl Cluster {
-    /// Name of the node among `nodes` that `host` is; `None` if it is none of them, or may be several.
+    /// Returns the node among `nodes` that `host` names; `None` if `host` is none of them, or may be several.
     ///
     /// # Errors
-    /// Fails if the nodes have to be asked for, and the API server cannot be reached.
+    /// Fails if the nodes must be queried, and the API server is unreachable.
     pub(crate) async fn node_called(&self, host: &str, nodes: &[String]) -> Result<Option<String>, ClusterError> {
         if let Some(node) = called(host, nodes) {
             return Ok(Some(node.clone()));
@@ -29,8 +29,8 @@ impl Cluster {
         }
     }
 
-    /// A list of nodes in which each is called by the name that it has registered under. A host that is no node stays as it is, as do a
-    /// list that cannot be read and names for which no time is left.
+    /// Replaces each host of a list by the registered name of its node. A host that is not a node stays unchanged. So do an unreadable
+    /// list, and names for which no time is left.
     ///
     /// # Errors
     /// Fails if the API server cannot be reached.
@@ -55,14 +55,14 @@ impl Cluster {
     }
 }
 
-/// The node of this name, else the only one whose name is that with or without a domain.
+/// The node with this name, else the only node with this name apart from the domain.
 fn called<'a>(host: &str, nodes: &'a [String]) -> Option<&'a String> {
     let mut alike = nodes.iter().filter(|node| hostlist::is_same_host(node, host));
     let only = alike.next().filter(|_| alike.next().is_none());
     nodes.iter().find(|node| *node == host).or(only)
 }
 
-/// Addresses of a host, which may be one itself; none for a name that does not resolve.
+/// Addresses of a host, which may itself be an address; empty for a name that does not resolve.
 async fn addresses(host: &str) -> Vec<IpAddr> {
     if let Ok(address) = host.parse() {
         return vec![address];
@@ -73,7 +73,7 @@ async fn addresses(host: &str) -> Vec<IpAddr> {
     }
 }
 
-/// The only one of the nodes that has one of these addresses.
+/// The only node that has one of these addresses.
 fn at(addresses: &[IpAddr], nodes: &[String], facts: &[NodeFacts]) -> Option<String> {
     let has = |node: &NodeFacts| {
         let known = node.addresses.iter().filter_map(|known| known.parse::<IpAddr>().ok());

@@ -1,4 +1,4 @@
-//! Calls about launches that have one answer.
+//! Unary calls about launches.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use pmi_transport::proto::v1 as proto;
 
 use super::{Cluster, ClusterError};
 
-/// What the API server is to do with a launch request.
+/// Action that the API server takes on a launch request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// It starts the launch.
+    /// Start the launch.
     Launch,
-    /// It says what the launch would be now, and refuses it as it would refuse the launch.
+    /// Plan the launch on the nodes as they are now. Refuse it as the launch would be refused.
     PlanNow,
-    /// It says what the launch would be if all nodes that are known were ready.
+    /// Plan the launch as if all known nodes were ready.
     Plan,
 }
 
@@ -28,22 +28,22 @@ pub(crate) enum Wanted {
 pub(crate) struct Started {
     /// Id of the launch; empty for a plan.
     pub(crate) launch_id: String,
-    /// The launch as it is placed, or the fault of its message.
+    /// The launch as it is placed, or the error in its message.
     pub(crate) placed: Result<PlacedLaunch, ClusterError>,
     /// Notes on its placement.
     pub(crate) notes: Vec<String>,
     /// Lines about nodes of a plan that are not ready.
     pub(crate) absent: Vec<String>,
-    /// Time for which the launch goes on while its API server is away.
+    /// Time for which the launch continues while its API server is away.
     pub(crate) lease: Duration,
 }
 
 impl Cluster {
-    /// Has the API server start a launch in `allocation_id`, or plan it; returns when every node has accepted it.
+    /// Starts or plans a launch in `allocation_id`. Returns when every node has accepted it.
     ///
     /// # Errors
-    /// Fails if the API server refuses it, cannot be reached, or gives no answer within [`START_ANSWER`]. In an allocation one that is not
-    /// there is waited for.
+    /// Fails if the API server refuses it, is unreachable, or does not answer within [`START_ANSWER`]. In an allocation, waits for an API
+    /// server that is away.
     pub(crate) async fn start_launch(
         &self,
         request: &LaunchRequest,
@@ -53,7 +53,7 @@ impl Cluster {
         let (plan_only, plan_absent) = (wanted != Wanted::Launch, wanted == Wanted::Plan);
         let question =
             proto::LaunchTasksRequest { plan_only, plan_absent, ..wire::request::encode(request, allocation_id) };
-        // A second one is another launch: it is asked for when nobody has heard of the first.
+        // A repeated request would start another launch. It is sent again only if the server did not receive the first one.
         let answer = self
             .patiently(ClusterError::is_unheard, async || {
                 let mut service = self.allocations();
@@ -68,19 +68,19 @@ impl Cluster {
         Ok(Started { launch_id: answer.task_launch_id, placed, notes: answer.notes, absent: answer.absent, lease })
     }
 
-    /// Ends a launch; one that has ended is fine.
+    /// Ends a launch. A launch that has already ended is no error.
     ///
     /// # Errors
-    /// Fails if there is no such launch, it is not ours, or the API server cannot be reached.
+    /// Fails if the launch does not exist or belongs to another user, or the API server cannot be reached.
     pub(crate) async fn abort_launch(&self, launch_id: &str, reason: &str) -> Result<(), ClusterError> {
         let request = proto::AbortLaunchRequest { id: launch_id.to_owned(), reason: reason.to_owned() };
         self.ask(self.launches().abort_launch(request)).await.map(drop)
     }
 
-    /// Sends a signal to ranks of a launch; to all for `None`.
+    /// Sends a signal to ranks of a launch; `None` for all ranks.
     ///
     /// # Errors
-    /// Fails if there is no such launch, it is not ours, or the API server cannot be reached.
+    /// Fails if the launch does not exist or belongs to another user, or the API server cannot be reached.
     pub(crate) async fn signal_launch(
         &self,
         launch_id: &str,

@@ -1,5 +1,5 @@
-//! Templates of a cluster's nodes, as the API server knows them: told by the nodes, or by the administrator's list; and the CPUs that nodes
-//! leave ranks.
+//! Templates of a cluster's nodes, as the API server has them: reported by the nodes, or from the administrator's list. Also the CPUs that
+//! nodes leave to ranks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use pmi_transport::proto::v1 as proto;
 
 use super::{Cluster, ClusterError};
 
-/// Templates by the names of nodes; equal nodes share one.
+/// Templates by the names of nodes. Equal nodes share one.
 #[derive(Debug, Default)]
 pub(crate) struct Templates {
     known: Vec<KnownNode>,
     of_nodes: HashMap<String, usize>,
 }
 
-/// Knowledge of a node, which others may share.
+/// Data of a node. Equal nodes share it.
 #[derive(Clone, Debug)]
 pub(crate) struct KnownNode {
     pub(crate) template: Arc<Template>,
@@ -26,23 +26,23 @@ pub(crate) struct KnownNode {
 }
 
 impl KnownNode {
-    /// Its cores, as far as ranks may use them.
+    /// Cores of the node, as far as ranks may use them.
     pub(crate) fn cores(&self) -> UsableCores {
         UsableCores::of(&self.template, &self.usable)
     }
 
-    /// CPUs that ranks may use, where these are not all.
+    /// CPUs that ranks may use; `None` if these are all CPUs.
     pub(crate) fn limit(&self) -> Option<&CpuSet> {
         Some(&self.usable).filter(|usable| **usable != self.template.cpus)
     }
 
-    /// A picture of it.
+    /// View of the node, for a picture.
     pub(crate) fn view<'a>(&'a self, cores: Cores<'a>) -> View<'a> {
         View { template: &self.template, usable: &self.usable, cores }
     }
 }
 
-/// The CPUs of nodes that leave ranks a part of them. Sets that cannot be read are of a later version, and of no use here.
+/// CPUs of nodes that leave only some of their CPUs to ranks. An unreadable set comes from a later version, and is ignored.
 #[derive(Debug, Default)]
 pub(crate) struct Limits(HashMap<String, CpuSet>);
 
@@ -57,7 +57,7 @@ impl Limits {
         Self(limits)
     }
 
-    /// Nodes of a kind by the CPUs that they leave ranks, `None` for all, in the order of the first node of each.
+    /// Groups nodes of a kind by the CPUs that they leave to ranks, in the order of the first node of each group. `None` means all CPUs.
     pub(crate) fn parts(&self, nodes: Vec<String>, template: &Template) -> Vec<(Option<CpuSet>, Vec<String>)> {
         let limit = |node: &String| {
             let usable = self.0.get(node)?.intersection(&template.cpus);
@@ -82,7 +82,7 @@ impl Cluster {
         self.ask_patiently(async || self.inventories().list_inventories(proto::ListInventoriesRequest {}).await).await
     }
 
-    /// Asks what the nodes are, listed and assumed ones included: enough to draw them.
+    /// Queries the templates of all nodes, including listed and assumed ones. Sufficient to draw the nodes.
     ///
     /// # Errors
     /// Fails if the API server cannot be reached.
@@ -90,7 +90,7 @@ impl Cluster {
         Ok(Templates::of_all(self.inventory_of_all().await?))
     }
 
-    /// Asks what the nodes are by themselves, or by the administrator's list where they have told nothing: enough for a plan.
+    /// Queries the templates that nodes have reported. For other nodes, the administrator's list. Sufficient for a plan.
     ///
     /// # Errors
     /// Fails if the API server cannot be reached.
@@ -98,7 +98,7 @@ impl Cluster {
         Ok(Templates::known(self.inventory_of_all().await?))
     }
 
-    /// Asks what the nodes that have told it are. Ranks that start are placed and refused by these alone.
+    /// Queries only the templates that nodes have reported. Ranks that start are placed and refused by these alone.
     ///
     /// # Errors
     /// Fails if the API server cannot be reached.
@@ -111,7 +111,7 @@ impl Templates {
     fn of_all(known: proto::ListInventoriesResponse) -> Self {
         let (mut templates, limits) = (Self::default(), Limits::of(&known.usable));
         for kind in known.kinds {
-            // One of a later version may have parts that this one cannot read, and some nodes have told no more than a signature.
+            // A template of a later version may have parts that this version cannot read. Some nodes have reported only a signature.
             if let (Ok(template), Ok(nodes)) = (serde_json::from_slice(&kind.template), hostlist::expand(&kind.nodes)) {
                 templates.add(nodes, template, &limits);
             }
@@ -119,20 +119,20 @@ impl Templates {
         templates
     }
 
-    /// Leaves out what an administrator has listed and what is assumed: such a node may be another machine than that. An API server that does
-    /// not say who told it knows told ones only.
+    /// Drops listed and assumed templates: such a node may differ from its template. An API server that sends no origin has only reported
+    /// templates.
     fn told(mut known: proto::ListInventoriesResponse) -> Self {
         known.kinds.retain(|kind| matches!(kind.origin(), proto::Origin::Unspecified | proto::Origin::Told));
         Self::of_all(known)
     }
 
-    /// Leaves out what is assumed.
+    /// Drops assumed templates.
     fn known(mut known: proto::ListInventoriesResponse) -> Self {
         known.kinds.retain(|kind| kind.origin() != proto::Origin::Assumed);
         Self::of_all(known)
     }
 
-    /// The names of the nodes, in natural order.
+    /// Names of the nodes, in natural order.
     pub(crate) fn nodes(&self) -> Vec<String> {
         let mut nodes: Vec<String> = self.of_nodes.keys().cloned().collect();
         nodes.sort_unstable_by(|one, other| hostlist::natural_order(one, other));
@@ -149,7 +149,8 @@ impl Templates {
         }
     }
 
-    /// What is known of a node, and its number, which nodes of the same template and the same usable CPUs share; `None` if nobody has told it.
+    /// Data of a node, and the number of the data. Nodes with the same template and the same usable CPUs share it. `None` if no template is
+    /// known.
     pub(crate) fn of(&self, node: &str) -> Option<(usize, &KnownNode)> {
         let number = *self.of_nodes.get(node)?;
         Some((number, self.known.get(number)?))
@@ -198,7 +199,7 @@ mod tests {
         let usable = |nodes: &str, cpus: &str| proto::UsableCpus { nodes: nodes.to_owned(), cpus: cpus.to_owned() };
         let known = proto::ListInventoriesResponse {
             kinds: vec![kind("a[0-5]", proto::Origin::Told)],
-            // More than there are, all that there are, and what nobody can read.
+            // More CPUs than the node has, all of its CPUs, and an unreadable set.
             usable: vec![usable("a[1,4]", "0-3,100"), usable("a2", "0-100"), usable("a3", "?"), usable("a5", "9")],
             ..Default::default()
         };

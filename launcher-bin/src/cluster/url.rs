@@ -5,21 +5,21 @@ use std::str::FromStr;
 
 use pmi_transport::address::{Address, AddressError};
 
-/// The port of an API server whose URL names none.
+/// Default port of an API server.
 const PORT: u16 = 50051;
 
-/// Address of an API server, and how both sides authenticate.
+/// Address of an API server, and the method of authentication.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ApiUrl {
-    /// `unix:PATH`: the kernel says who we are.
+    /// `unix:PATH`: the kernel authenticates this user.
     Unix(Address),
-    /// `https://HOST:PORT`: certificates do.
+    /// `https://HOST:PORT`: certificates authenticate both sides.
     Https(Address),
-    /// `http://HOST:PORT`: nobody does, so that it can be a loopback address only.
+    /// `http://HOST:PORT`: no authentication. Only loopback addresses are allowed.
     Http(Address),
 }
 
-/// A text that is no URL of an API server.
+/// A text is not the URL of an API server.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ApiUrlError {
@@ -31,7 +31,7 @@ pub enum ApiUrlError {
         /// The text.
         text: String,
     },
-    /// No address behind the scheme.
+    /// No valid address after the scheme.
     #[error("{text:?} names no API server: {source}")]
     Address {
         /// The text.
@@ -48,12 +48,12 @@ impl ApiUrl {
         }
     }
 
-    /// True if certificates are needed.
+    /// True if the URL requires certificates.
     pub(crate) fn is_secured(&self) -> bool {
         matches!(self, Self::Https(_))
     }
 
-    /// True if nobody authenticates.
+    /// True if there is no authentication.
     pub(crate) fn is_insecure(&self) -> bool {
         matches!(self, Self::Http(_))
     }

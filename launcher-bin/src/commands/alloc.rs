@@ -1,4 +1,4 @@
-//! `lattice alloc`: allocations, made, shown and released.
+//! `lattice alloc`: creates, shows and releases allocations.
 
 mod shell;
 mod shell_env;
@@ -18,10 +18,10 @@ use crate::foreground::Signals;
 use crate::table::{Align, Table};
 use crate::{cluster, formatting};
 
-/// Pause between questions of those who wait for an allocation.
+/// Pause between queries for the state of a queued allocation.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// An allocation as it is printed for programs.
+/// An allocation in the JSON output.
 #[derive(Debug, Serialize)]
 struct Allocation {
     id: String,
@@ -34,7 +34,7 @@ struct Allocation {
     reason: String,
 }
 
-/// Does what a command about allocations asks for; returns the exit code.
+/// Runs a command about allocations; returns the exit code.
 pub(crate) fn alloc(command: &AllocCommand, verbosity: Verbosity) -> Result<u8, CommandError> {
     match command {
         AllocCommand::Create(args) => create(args, verbosity),
@@ -59,7 +59,7 @@ pub(crate) fn alloc(command: &AllocCommand, verbosity: Verbosity) -> Result<u8, 
         }
         AllocCommand::Release { id, table } => {
             let request = proto::ReleaseAllocationRequest { id: id.clone() };
-            // A script whose release failed would keep its nodes for ever.
+            // If the release failed, the allocation of a script would keep its nodes indefinitely.
             let answer = ask(&table.api, async |cluster| {
                 let cluster = cluster.waiting();
                 let release = async || cluster.ask(cluster.allocations().release_allocation(request.clone())).await;
@@ -101,7 +101,7 @@ fn create(args: &CreateArgs, verbosity: Verbosity) -> Result<u8, CommandError> {
         return print_variables(&made.id, &args.table);
     }
     if verbosity > Verbosity::Quiet && is_captured() {
-        // It is most likely for LATTICE_ALLOC_ID, by which an unchanged mpirun finds no node.
+        // The output is most likely for LATTICE_ALLOC_ID. With that variable alone, an unchanged mpirun finds no node.
         report(
             "note: LATTICE_ALLOC_ID is for lattice alone; eval \"$(lattice alloc create ... --shell-env)\" is for mpirun, too",
         );
@@ -109,7 +109,7 @@ fn create(args: &CreateArgs, verbosity: Verbosity) -> Result<u8, CommandError> {
     Ok(print_lines(&[made.id])?)
 }
 
-/// Prints the variables of a shell in an allocation.
+/// Prints the shell variables of an allocation.
 fn print_variables(id: &str, table: &TableArgs) -> Result<u8, CommandError> {
     ask(&table.api, async |cluster| {
         let allocation = cluster.allocated_nodes(id).await?;
@@ -123,7 +123,7 @@ fn print_variables(id: &str, table: &TableArgs) -> Result<u8, CommandError> {
     })
 }
 
-/// An allocation for a shell.
+/// Request of `lattice alloc shell` for an allocation.
 fn asked_by_shell(args: &ShellArgs) -> proto::CreateAllocationRequest {
     proto::CreateAllocationRequest {
         nodes: args.list.clone().unwrap_or_default(),
@@ -134,7 +134,7 @@ fn asked_by_shell(args: &ShellArgs) -> proto::CreateAllocationRequest {
     }
 }
 
-/// A time limit in a message.
+/// Time limit in a message: whole seconds, 0 for none.
 fn seconds(limit: Option<Duration>) -> u64 {
     limit.map(|limit| limit.as_secs()).unwrap_or_default()
 }
@@ -149,8 +149,8 @@ impl From<Requeue> for RequeuePolicy {
     }
 }
 
-/// Has an allocation made; if it is queued, waits until it runs, and tells why it does not yet. Who ends the command while it waits
-/// takes it out of the queue.
+/// Creates an allocation. If it is queued, waits until it runs, and reports why it is pending. A signal during the wait removes it from the
+/// queue.
 async fn allocated(
     cluster: &Cluster,
     mut request: proto::CreateAllocationRequest,
@@ -172,7 +172,7 @@ async fn allocated(
     }
 }
 
-/// Waits until an allocation of the queue runs.
+/// Waits until a queued allocation runs.
 async fn begun(
     cluster: &Cluster,
     queued: proto::Allocation,

@@ -1,4 +1,4 @@
-//! `lattice batch`: a script that runs when nodes are free, as the user, on the first of them.
+//! `lattice batch`: queues a script. It runs as the user, on the first of its nodes, when nodes are free.
 //!
 //! ```text
 //! script, environment ──> request of a launch of one process ──> queue of the API server
@@ -34,13 +34,13 @@ use crate::exit;
 use crate::machine::Machine;
 use crate::request::LaunchCommand;
 
-/// Pause between questions for the end of a job.
+/// Pause between queries for the end of a job.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// File of a job whose output nobody gave a name.
+/// Default output file of a job.
 const USUAL_OUTPUT: &str = "lattice-%j.out";
 
-/// A batch job as it is printed for programs.
+/// A submitted batch job in the JSON output.
 #[derive(Debug, Serialize)]
 struct Submitted<'a> {
     id: &'a str,
@@ -48,7 +48,7 @@ struct Submitted<'a> {
     state: &'static str,
 }
 
-/// Queues a batch job; returns the exit code, which is the script's if that is waited for.
+/// Queues a batch job. Returns the exit code: that of the script if the command waits for the job.
 pub(crate) fn batch(args: &BatchArgs, verbosity: Verbosity) -> Result<u8, CommandError> {
     let Script { bytes, options } = Script::of(args)?;
     let options = args.options.clone().over(options);
@@ -88,7 +88,7 @@ pub(crate) fn batch(args: &BatchArgs, verbosity: Verbosity) -> Result<u8, Comman
     })
 }
 
-/// A note on a job that waits for the nodes of the allocation in which we are: in a cluster of `lattice start` these are all there are.
+/// Note on a job that waits for nodes of the allocation in which this command runs. A cluster of `lattice start` has no other nodes.
 async fn waits_for_us(cluster: &Cluster, made: &proto::Allocation) -> Option<String> {
     let own = cluster::allocation(None, &environment()).ok()??;
     let own = cluster.allocated_nodes(&own).await.ok().filter(|own| own.over.is_none())?;
@@ -107,7 +107,7 @@ async fn waits_for_us(cluster: &Cluster, made: &proto::Allocation) -> Option<Str
     })
 }
 
-/// Number of nodes for a job that names none: what it says, or what its tasks need on the smallest nodes.
+/// Number of nodes of a job that lists none: its option, else the number that its tasks need on the smallest nodes, else 1.
 async fn number_of_nodes(cluster: &Cluster, options: &BatchOptions) -> Result<u32, CommandError> {
     let cores = match options.count.is_none() && options.tasks.needs_cores() {
         true => cluster.node_facts().await?.iter().map(|node| node.cores).filter(|&cores| cores > 0).min(),
@@ -116,7 +116,7 @@ async fn number_of_nodes(cluster: &Cluster, options: &BatchOptions) -> Result<u3
     Ok(options.count.or(options.tasks.nodes(cores)).unwrap_or(1))
 }
 
-/// Name of a job that was given none: that of its script, or where it comes from.
+/// Default name of a job: the file name of its script, `wrap` or `stdin`.
 fn usual_name(args: &BatchArgs) -> String {
     match (&args.script, &args.wrap) {
         (Some(script), _) => script.file_name().unwrap_or_default().to_string_lossy().into_owned(),
@@ -125,13 +125,13 @@ fn usual_name(args: &BatchArgs) -> String {
     }
 }
 
-/// The state of an allocation in words.
+/// State of an allocation in words, with the reason.
 fn told(allocation: &proto::Allocation) -> String {
     let state = cluster::state_word(allocation.state());
     if allocation.reason.is_empty() { state.to_owned() } else { format!("{state}: {}", allocation.reason) }
 }
 
-/// The launch that runs the script on the first node: one process, without PMI, whose own output is of its failures alone.
+/// Request of the launch that runs the script on the first node: one process, without PMI. Its own output reports only its failures.
 fn launch(
     args: &BatchArgs,
     options: &BatchOptions,
@@ -168,7 +168,7 @@ fn launch(
     Ok(wire::request::encode(&command.request, String::new()))
 }
 
-/// Waits for the end of the job, and tells the cause of a failure; returns the exit code of its script.
+/// Waits for the end of the job and reports the cause of a failure; returns the exit code of its script.
 async fn wait(cluster: &Cluster, id: &str, verbosity: Verbosity) -> Result<u8, CommandError> {
     loop {
         let request = proto::GetAllocationRequest { id: id.to_owned() };
@@ -177,7 +177,7 @@ async fn wait(cluster: &Cluster, id: &str, verbosity: Verbosity) -> Result<u8, C
                 proto::AllocationState::Released => Some(allocation.batch.and_then(|job| job.end).unwrap_or_default()),
                 _ => None,
             },
-            // The job goes on while the API server is away.
+            // The job continues while the API server is away.
             Err(error) if error.is_passing() => None,
             Err(error) => return Err(error.into()),
         };

@@ -1,5 +1,5 @@
-//! `lattice signal` and `lattice abort`: what a launch is told by somebody who does not follow it. For programs there is a word of
-//! what was asked of which launch; people know.
+//! `lattice signal` and `lattice abort`: control of a launch to which the command is not attached. With `--json` the command prints the
+//! request and the launch; without it, nothing.
 
 use serde::Serialize;
 
@@ -14,7 +14,7 @@ enum Asked<'a> {
     Signal {
         launch_id: &'a str,
         signal: &'static str,
-        /// `None` for all.
+        /// `None` for all ranks.
         ranks: Option<Vec<Range>>,
     },
     Abort {
@@ -23,7 +23,7 @@ enum Asked<'a> {
     },
 }
 
-/// Ranks, from the first to the last.
+/// Range of ranks, both ends included.
 #[derive(Debug, Serialize)]
 struct Range {
     first: u32,
@@ -43,7 +43,7 @@ pub(crate) fn signal(args: &SignalArgs) -> Result<u8, CommandError> {
     print_asked(&args.table, Asked::Signal { launch_id: &args.launch, signal: args.signal.as_str(), ranks })
 }
 
-/// Ends a launch; one that has ended is fine. Returns the exit code.
+/// Ends a launch. A launch that has already ended is no error. Returns the exit code.
 pub(crate) fn abort(args: &AbortArgs) -> Result<u8, CommandError> {
     match here(&args.launch, &args.table.api) {
         Some(launch) => launch.abort(&args.reason)?,

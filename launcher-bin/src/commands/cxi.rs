@@ -1,4 +1,4 @@
-//! `lattice cxi`: fabric credentials, for administrators: which there are, what is wrong with them, and undoing what is due.
+//! `lattice cxi`, for administrators: lists fabric credentials, examines them, and deletes the credentials that are due.
 
 mod findings;
 
@@ -15,7 +15,7 @@ use crate::exit::TROUBLE;
 use crate::formatting::count;
 use crate::table::{Align, Table};
 
-/// A service as it is printed for programs.
+/// A service in the JSON output.
 #[derive(Debug, Serialize)]
 struct Grant<'a> {
     name: &'a str,
@@ -43,7 +43,7 @@ struct Cleaned<'a> {
     failed: &'a [String],
 }
 
-/// Does what the command asks for; returns the exit code.
+/// Runs the command; returns the exit code.
 pub(crate) fn cxi(command: &CxiCommand) -> Result<u8, CommandError> {
     match command {
         CxiCommand::List(table) => {

@@ -1,5 +1,5 @@
-//! `lattice debug`: gdb on ranks of a launch: here, on their node of the cluster, or, where they are on several nodes, here with a gdbserver
-//! on each of these.
+//! `lattice debug`: gdb on ranks of a launch. gdb runs here for a launch on this machine, and on the node for ranks of one node of the
+//! cluster. For ranks on several nodes, gdb runs here with a gdbserver on each node.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
@@ -19,19 +19,19 @@ use crate::launch;
 
 /// The debugger.
 const GDB: &str = "gdb";
-/// Its server, which speaks on its standard streams, and ends with the connection.
+/// gdbserver. It uses its standard streams as the connection, and exits when the connection ends.
 const GDBSERVER: [&str; 4] = ["gdbserver", "--once", "--multi", "-"];
-/// Commands before the first server.
+/// gdb commands before the first connection.
 const BEFORE_SERVERS: [&str; 2] = [
-    // A process to which its server cannot attach must not be looked for among those of this machine.
+    // If a server cannot attach to a process, gdb must not look for the process on this machine.
     "set auto-connect-native-target off",
-    // Inferiors of several servers go on together in this way only (gdb's manual, "set schedule-multiple").
+    // Inferiors of several servers run together only in this mode (gdb's manual, "set schedule-multiple").
     "maintenance set target-non-stop on",
 ];
-/// Most ranks in one debugger.
+/// Maximum number of ranks in one debugger.
 const RANKS_MAX: usize = 64;
 
-/// Processes on one node that are to be debugged.
+/// Processes to debug on one node.
 #[derive(Debug, PartialEq, Eq)]
 struct OnNode<'a> {
     node: &'a str,
@@ -57,13 +57,13 @@ pub(crate) fn debug(args: &DebugArgs, verbosity: Verbosity) -> Result<u8, Failur
     }
 }
 
-/// Runs gdb in the place of this process. Only returns if there is no such program.
+/// Replaces this process by gdb. Returns only if gdb cannot be executed.
 fn run_here(commands: Vec<String>, more: &[OsString]) -> Failure {
     let error = Command::new(GDB).args(words(commands, more)).exec();
     CommandError::NoDebugger { error }.into()
 }
 
-/// Runs gdb on the node of its processes.
+/// Runs gdb on the node of the processes.
 fn on_node(
     OnNode { node, pids }: &OnNode<'_>,
     alloc: Option<String>,
@@ -82,7 +82,7 @@ fn on_node(
     Ok(launch::run(&exec.launch().map_err(|error| Failure::ours(&error))?, verbosity)?)
 }
 
-/// Commands of a gdb that reaches the processes of each node by a gdbserver there, which `lattice exec` starts.
+/// gdb commands that connect to a gdbserver on each node and attach to the processes there. `lattice exec` starts each gdbserver.
 fn by_servers(nodes: &[OnNode<'_>], allocation: Option<&str>, args: &DebugArgs) -> io::Result<Vec<String>> {
     let lattice = std::env::current_exe()?.to_string_lossy().into_owned();
     let flag = |name: &str, value: Option<&str>| value.map(|value| format!("--{name}={value}"));
@@ -107,8 +107,8 @@ fn by_servers(nodes: &[OnNode<'_>], allocation: Option<&str>, args: &DebugArgs) 
     Ok(commands)
 }
 
-/// Commands that make each process an inferior of the connection that there is. `first` is the number of the current inferior, which is the
-/// first of them.
+/// gdb commands that attach to each process as an inferior of the current connection. `first` is the number of the current inferior, which
+/// takes the first process.
 fn attach(pids: &[u32], first: usize) -> Vec<String> {
     let mut commands = Vec::new();
     for (number, pid) in (first..).zip(pids) {
@@ -120,23 +120,23 @@ fn attach(pids: &[u32], first: usize) -> Vec<String> {
     commands
 }
 
-/// Commands that make each process an inferior of a gdb beside them.
+/// gdb commands that attach to each process on the machine of gdb.
 fn attach_all(pids: &[u32]) -> Vec<String> {
     attach(pids, 1).into_iter().chain(together(pids.len())).collect()
 }
 
-/// Commands behind which all of `count` inferiors run when one is continued, and the first is the current one.
+/// gdb commands after which `continue` resumes all `count` inferiors, and the first inferior is current.
 fn together(count: usize) -> impl Iterator<Item = String> {
     ["inferior 1", "set schedule-multiple on"].into_iter().filter(move |_| count > 1).map(str::to_owned)
 }
 
-/// Words of the debugger that carries these commands out.
+/// Arguments of gdb: these commands, then `more`.
 fn words(commands: Vec<String>, more: &[OsString]) -> Vec<OsString> {
     let commands = commands.into_iter().flat_map(|command| ["-ex".into(), command.into()]);
     std::iter::once("-q".into()).chain(commands).chain(more.iter().cloned()).collect()
 }
 
-/// Refuses ranks that the launch, which has `count` of them, does not have.
+/// Rejects ranks that the launch does not have. `count` is its number of ranks.
 fn check_ranks(all: &[RankView<'_>], count: u32, args: &DebugArgs) -> Result<(), CommandError> {
     let listed = all.iter().map(|view| view.progress.rank.0 + 1).max().unwrap_or_default();
     let (count, greatest) = (count.max(listed), args.ranks.as_ref().map_or(Rank(0), RankRanges::greatest));
@@ -150,7 +150,7 @@ fn check_ranks(all: &[RankView<'_>], count: u32, args: &DebugArgs) -> Result<(),
     }
 }
 
-/// The processes of the ranks that are named, by their nodes, in the order of ranks.
+/// Processes of the named ranks by node, in rank order. If no rank is named, rank 0.
 fn chosen<'a>(all: &'a [RankView<'a>], args: &DebugArgs) -> Result<Vec<OnNode<'a>>, CommandError> {
     let is_named = |rank: Rank| args.ranks.as_ref().map_or(rank == Rank(0), |ranks| ranks.contains(rank));
     let named: Vec<&RankView<'_>> = all.iter().filter(|view| is_named(view.progress.rank)).collect();
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
     use crate::args::ServerArgs;
 
-    /// What a gdb is told.
+    /// gdb commands in these arguments.
     fn commands(words: &[OsString]) -> Vec<String> {
         words.iter().skip(2).step_by(2).map(|word| word.to_string_lossy().into_owned()).collect()
     }

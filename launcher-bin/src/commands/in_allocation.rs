@@ -1,5 +1,5 @@
-//! A command in an allocation, and what it finds there: files and variables by which it reaches the nodes, and an unchanged `mpirun`
-//! its own daemons.
+//! Files and variables of a command in an allocation. The command reaches the nodes through them, and an unchanged `mpirun` reaches its own
+//! daemons.
 
 mod directory;
 
@@ -16,8 +16,8 @@ use crate::cluster::{self, AllocatedNodes, Cluster};
 use crate::environment::Environment;
 use crate::mpirun_setup::{MpirunSetup, Slots};
 
-/// Files of one command, in a directory of their own. They are there until they are [removed](Self::remove), or, if this process is
-/// killed, until the next command makes its own.
+/// Files of one command, in their own directory. They exist until they are [removed](Self::remove). If this process is killed, they exist
+/// until the user's next command creates its own.
 #[derive(Debug)]
 pub(super) struct CommandFiles {
     directory: CommandDirectory,
@@ -26,10 +26,10 @@ pub(super) struct CommandFiles {
 }
 
 impl CommandFiles {
-    /// Makes them for a command in this allocation.
+    /// Writes the files for a command in this allocation.
     ///
     /// # Errors
-    /// Fails if the nodes cannot be asked for, or the files not be written.
+    /// Fails if the nodes cannot be queried, or the files cannot be written.
     pub(super) async fn make(
         cluster: &Cluster,
         allocation: &AllocatedNodes,
@@ -46,31 +46,31 @@ impl CommandFiles {
         }
     }
 
-    /// Removes them.
+    /// Removes the files.
     ///
     /// # Errors
-    /// Fails as the system does.
+    /// Returns the error of the system call.
     pub(super) fn remove(self) -> io::Result<()> {
         self.directory.remove()
     }
 
-    /// The directory that they are in, of the user alone.
+    /// Directory of the files, which only the user can enter.
     pub(super) fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// `PATH` with the names by which the nodes are reached in front.
+    /// `PATH` with the directory of the launchers' helper programs in front.
     ///
     /// # Errors
-    /// Fails for a `PATH` that is none.
+    /// Fails if the result is not a valid `PATH`.
     pub(super) fn path(&self) -> io::Result<OsString> {
         self.setup.path(&std::env::var_os("PATH").unwrap_or_default())
     }
 
-    /// A command with the variables of the allocation.
+    /// Command with the variables of the allocation.
     ///
     /// # Errors
-    /// Fails for a `PATH` that is none.
+    /// Fails as [`path`](Self::path).
     pub(super) fn command(&self, program: &OsStr) -> io::Result<Command> {
         let mut command = Command::new(program);
         let variables = self.variables.iter().map(|(name, value)| (name, value));
@@ -79,7 +79,8 @@ impl CommandFiles {
     }
 }
 
-/// Variables that tell of the allocation. Its nodes stand separated by commas as long as that has at most 32 KiB, as in those of a rank.
+/// Variables that describe the allocation. As for a rank, the nodes are separated by commas if that takes at most 32 KiB; else they are a
+/// hostlist.
 pub(super) fn variables(allocation: &AllocatedNodes) -> [(&'static str, String); 3] {
     let names = allocation.names.join(",");
     let nodes = if names.len() <= NODE_LIST_MAX { names } else { allocation.list.clone() };
@@ -90,7 +91,7 @@ pub(super) fn variables(allocation: &AllocatedNodes) -> [(&'static str, String);
     ]
 }
 
-/// The nodes of the allocation with a slot for each of their cores.
+/// The nodes of the allocation, with one slot per core.
 pub(super) async fn slots(cluster: &Cluster, allocation: &AllocatedNodes) -> Result<Vec<Slots>, CommandError> {
     let facts = cluster.node_facts().await?;
     let cores = |name: &str| facts.iter().find(|node| node.name == name).map_or(1, |node| node.cores);

@@ -35,14 +35,14 @@ pub(super) struct LaunchTopology {
     nodes: Vec<NodeWithRanks>,
 }
 
-/// A node with the ranks that run there.
+/// A node with the ranks that run on it.
 #[derive(Debug, Serialize)]
 struct NodeWithRanks {
     node: String,
     ranks: Vec<PlacedRank>,
-    /// `null` if the node has not told what it is.
+    /// `null` if the node has not reported its template.
     template: Option<Template>,
-    /// CPUs that ranks may use, where they are a part of the node's; else `null`.
+    /// CPUs that ranks may use; `null` if these are all CPUs of the node.
     usable_cpus: Option<CpuSet>,
 }
 
@@ -50,17 +50,17 @@ struct NodeWithRanks {
 #[derive(Debug, Serialize)]
 struct PlacedRank {
     rank: Rank,
-    /// CPUs that were planned for it; `null` if it is not bound.
+    /// CPUs planned for the rank; `null` if it is not bound.
     planned: Option<CpuSet>,
-    /// CPUs on which the kernel lets it run.
+    /// CPUs on which the kernel lets the rank run.
     allowed: CpuSet,
 }
 
 impl LaunchTopology {
-    /// A launch of this machine, if there is one of that name.
+    /// Returns the launch with this id on this machine, if it exists.
     ///
     /// # Errors
-    /// Fails if it does not answer.
+    /// Fails if the launch does not answer.
     pub(super) fn here(launch: &str, args: &TableArgs) -> Result<Option<Self>, CommandError> {
         let Some(local) = here(launch, &args.api) else { return Ok(None) };
         let template = ThisNode::default().inventory().template.clone();
@@ -70,10 +70,10 @@ impl LaunchTopology {
         Ok(Some(Self::of(launch, &local.status()?, |_| Some(known.clone()))))
     }
 
-    /// A launch of the cluster, if there is one of that name.
+    /// Returns the launch with this id on the cluster, if it exists.
     ///
     /// # Errors
-    /// Fails if the API server does not answer, or says that the launch is another user's.
+    /// Fails if the API server does not answer, or the launch belongs to another user.
     pub(super) async fn on(cluster: &Cluster, launch: &str) -> Result<Option<Self>, CommandError> {
         let request = proto::GetLaunchRequest { id: launch.to_owned(), ..Default::default() };
         let status = cluster.ask(async {
@@ -108,10 +108,10 @@ impl LaunchTopology {
         Self { id: id.to_owned(), ranks: nodes.iter().map(|node| node.ranks.len()).sum(), nodes }
     }
 
-    /// Shows it in one of the forms; returns the exit code.
+    /// Prints the launch in this format; returns the exit code.
     ///
     /// # Errors
-    /// Fails for a form that shows one node where there are several.
+    /// Fails for a format that shows one node, if the ranks do not run on exactly one node with a known template.
     pub(super) fn show(&self, format: TopologyFormat) -> Result<u8, CommandError> {
         let print = |text: String| print_lines(&text.lines().map(str::to_owned).collect::<Vec<_>>());
         Ok(match format {
@@ -152,7 +152,7 @@ impl NodeWithRanks {
     fn head(&self) -> String {
         match &self.template {
             Some(template) => format!("{}  {}  {}", self.node, picture::summary(template), template.model),
-            None => format!("{}  not told yet", self.node),
+            None => format!("{}  not reported yet", self.node),
         }
         .trim_end()
         .to_owned()
@@ -171,14 +171,14 @@ impl NodeWithRanks {
         View { template, usable: self.usable_cpus.as_ref().unwrap_or(&template.cpus), cores }
     }
 
-    /// Ranks that are bound, and that the kernel lets run on CPUs of a core; `None` if there are none.
+    /// Bound ranks that the kernel lets run on CPUs of a core; `None` if there are none.
     fn in_core(&self, core: &CpuSet) -> Option<Vec<Rank>> {
         let is_in = |rank: &&PlacedRank| rank.planned.is_some() && !rank.allowed.is_disjoint(core);
         let ranks: Vec<Rank> = self.ranks.iter().filter(is_in).map(|rank| rank.rank).collect();
         (!ranks.is_empty()).then_some(ranks)
     }
 
-    /// Ranks that are not bound, those with the same CPUs together.
+    /// Ranks that are not bound, grouped by their CPUs.
     fn unbound(&self) -> impl Iterator<Item = String> {
         let mut by_cpus: BTreeMap<String, Vec<Rank>> = BTreeMap::new();
         for rank in self.ranks.iter().filter(|rank| rank.planned.is_none()) {

@@ -1,4 +1,4 @@
-//! `lattice launches`: the launches on this machine and on the cluster, and the line that describes one.
+//! `lattice launches`: lists the launches on this machine and on the cluster. Also the JSON summary of one launch.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::formatting;
 use crate::local_launches;
 use crate::table::{Align, Table};
 
-/// A launch as it is printed for programs.
+/// A launch in the JSON output.
 #[derive(Debug, Serialize)]
 pub(super) struct Summary<'a> {
     id: &'a str,
@@ -22,18 +22,18 @@ pub(super) struct Summary<'a> {
     uid: u32,
     state: &'static str,
     nodes: Vec<String>,
-    /// Their number; left out where the ranks themselves are told.
+    /// Number of ranks; absent if the ranks themselves are listed.
     #[serde(skip_serializing_if = "Option::is_none")]
     ranks: Option<u32>,
     command: &'a str,
     started_at: String,
     duration_s: f64,
-    /// Since when its client is stopped, if it is.
+    /// Time at which its client was stopped, if it is stopped.
     client_stopped_at: Option<String>,
     cause: Option<&'a str>,
 }
 
-/// Shows the launches on this machine and on the cluster in the order of their starts; returns the exit code.
+/// Prints the launches on this machine and on the cluster, by start time; returns the exit code.
 pub(crate) fn launches(LaunchesArgs { all, table: form }: &LaunchesArgs) -> Result<u8, CommandError> {
     let Listed { launches, has_cluster } = listed(*all, form)?;
     if launches.is_empty() && !has_cluster {
@@ -45,19 +45,19 @@ pub(crate) fn launches(LaunchesArgs { all, table: form }: &LaunchesArgs) -> Resu
     Ok(print(table(&launches, &TimeZone::system()).as_bytes())?)
 }
 
-/// The launches that run, on this machine and on the cluster, in the order of their starts.
+/// Running launches on this machine and on the cluster, by start time.
 pub(super) fn running(form: &TableArgs) -> Result<Vec<proto::LaunchSummary>, CommandError> {
     listed(false, form).map(|listed| listed.launches)
 }
 
-/// What is said beside a table without a launch on a machine without a cluster.
+/// Note with an empty table on a machine without a cluster.
 const NONE_HERE: &str = "no launch of yours runs on this machine, and no API server of a cluster is here that could know others\n\
     try: lattice launches --api URL, for those on a cluster; LATTICE_API_URL is for all commands";
 
-/// Launches, and where they could be.
+/// Launches, and whether a cluster exists.
 struct Listed {
     launches: Vec<proto::LaunchSummary>,
-    /// A cluster was asked, or is known to be somewhere.
+    /// True if a cluster answered, or is configured.
     has_cluster: bool,
 }
 
@@ -72,7 +72,7 @@ fn listed(all: bool, form: &TableArgs) -> Result<Listed, CommandError> {
             if form.api.api.is_none() && (error.is_absence() || (error.is_passing() && !here.is_empty())) =>
         {
             has_cluster = !error.is_absence();
-            // A machine without a cluster needs no word about that.
+            // A machine without a cluster needs no note.
             if has_cluster {
                 report(&format!("note: launches of this machine alone are shown: {error}"));
             }
@@ -85,12 +85,12 @@ fn listed(all: bool, form: &TableArgs) -> Result<Listed, CommandError> {
     Ok(Listed { launches, has_cluster })
 }
 
-/// Order of launches: by their start; those of a server that tells no more than seconds by their ids within one.
+/// Sort key: the start time. The id decides among launches of one second, if the server reports whole seconds only.
 fn age(launch: &proto::LaunchSummary) -> (u64, u32, &str) {
     (launch.started_at, launch.started_nanos, &launch.id)
 }
 
-/// Times are those of `zone`.
+/// Times are in `zone`.
 fn table(launches: &[proto::LaunchSummary], zone: &TimeZone) -> String {
     let mut table = Table::new([
         ("ID", Align::Left),
@@ -143,7 +143,7 @@ impl<'a> From<&'a proto::LaunchSummary> for Summary<'a> {
 }
 
 impl Summary<'_> {
-    /// The same beside a list of the ranks.
+    /// The same summary for output that also lists the ranks.
     pub(super) fn beside_ranks(self) -> Self {
         Self { ranks: None, ..self }
     }

@@ -1,4 +1,4 @@
-//! `lattice nodes`: the nodes of the cluster, and on which of them nothing new shall begin.
+//! `lattice nodes`: lists the nodes of the cluster. Drains and resumes nodes: nothing new starts on a drained node.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::formatting;
 use crate::machine::Machine;
 use crate::table::{Align, Table};
 
-/// A node as it is printed for programs.
+/// A node in the JSON output.
 #[derive(Debug, Serialize)]
 struct Node<'a> {
     id: &'a str,
@@ -31,15 +31,15 @@ struct Node<'a> {
     heard_ms_ago: u64,
     launches: u32,
     drain: Option<Drain<'a>>,
-    /// Address of another agent that says it is this node.
+    /// Address of another agent that claims to be this node.
     #[serde(skip_serializing_if = "str::is_empty")]
     rival_address: &'a str,
-    /// With `-v`.
+    /// Only with `-v`.
     #[serde(skip_serializing_if = "Option::is_none")]
     inventory: Option<Described>,
 }
 
-/// Nodes as they are shown: with what they are, if that was asked for.
+/// Nodes to show, with their descriptions if requested.
 struct Shown {
     answer: proto::ListNodesResponse,
     described: Option<HashMap<String, Described>>,
@@ -59,7 +59,7 @@ struct Drain<'a> {
 enum Changed {
     Drained {
         nodes: Vec<String>,
-        /// Nodes among them that are not registered yet, and drained when they register.
+        /// Nodes among them that are not registered yet. They are drained when they register.
         unregistered: Vec<String>,
     },
     Resumed {
@@ -67,7 +67,7 @@ enum Changed {
     },
 }
 
-/// Shows the nodes of the cluster, or does to them what is asked for; returns the exit code.
+/// Lists, drains or resumes nodes of the cluster; returns the exit code.
 pub(crate) fn nodes(args: &NodesArgs, verbosity: Verbosity) -> Result<u8, CommandError> {
     match (&args.command, &args.topology) {
         (None, Some(nodes)) => topology(nodes.as_deref(), args),
@@ -102,7 +102,7 @@ pub(crate) fn nodes(args: &NodesArgs, verbosity: Verbosity) -> Result<u8, Comman
     }
 }
 
-/// Shows kinds of nodes, or the launch of that name with its nodes.
+/// Shows kinds of nodes, or a launch with its nodes.
 fn topology(named: Option<&str>, args: &NodesArgs) -> Result<u8, CommandError> {
     let default = if args.table.json { TopologyFormat::Json } else { TopologyFormat::Text };
     let format = args.format.unwrap_or(default);
@@ -116,7 +116,7 @@ fn topology(named: Option<&str>, args: &NodesArgs) -> Result<u8, CommandError> {
             Ok(kinds) => return topology::show(&kinds, format),
             Err(error) => error,
         };
-        // Nothing forbids that a launch has the name of a node; nodes come first.
+        // A launch may have the name of a node. The node takes precedence.
         let launch = match (&unknown, named) {
             (CommandError::NoInventory { .. }, Some(name)) => LaunchTopology::on(&cluster, name).await?,
             _ => None,
@@ -187,7 +187,7 @@ const COLUMNS: [(&str, Align); 9] = [
     ("NOTE", Align::Left),
 ];
 
-/// A node in the [`COLUMNS`].
+/// Row of a node, in the [`COLUMNS`].
 fn row(node: &proto::Node, server_version: &str) -> [String; 9] {
     let heard = match node.state() {
         NodeState::Unspecified => "never".to_owned(),
@@ -206,7 +206,7 @@ fn row(node: &proto::Node, server_version: &str) -> [String; 9] {
     ]
 }
 
-/// A node's state as people want to know it: whether it can be used, or taken away.
+/// State of a node in the table. It shows whether the node can be used, or taken away.
 fn readable_state(node: &proto::Node) -> &'static str {
     match (node.state(), &node.drain) {
         (NodeState::Up, Some(_)) if node.launches > 0 => "draining",
@@ -215,7 +215,7 @@ fn readable_state(node: &proto::Node) -> &'static str {
     }
 }
 
-/// Note on a node: the reason of its drain, another agent of its name, and an agent of another version than the API server's.
+/// Note on a node: the reason of its drain, a second agent of the same name, or an agent version that differs from the API server's.
 fn note(node: &proto::Node, server: &str) -> String {
     let drain = node
         .drain
@@ -225,7 +225,7 @@ fn note(node: &proto::Node, server: &str) -> String {
     let version = differs.then(|| format!("the API server is of version {server}"));
     let rival = (!node.rival_address.is_empty()).then(|| {
         let (first, second) = (&node.grpc_address, &node.rival_address);
-        format!("two agents say that they are {}: {first}, and {second}, which is refused", node.id)
+        format!("two agents register as {}: {first}, and {second}, which is refused", node.id)
     });
     [drain, rival, version].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(note(&proto::Node { drain: None, ..node.clone() }, "0.1.1"), "");
         let rival = proto::Node { drain: None, rival_address: "10.0.0.9:1".to_owned(), ..node.clone() };
         let told = note(&proto::Node { id: "a".to_owned(), grpc_address: "10.0.0.5:1".to_owned(), ..rival }, "0.1.1");
-        assert_eq!(told, "two agents say that they are a: 10.0.0.5:1, and 10.0.0.9:1, which is refused");
+        assert_eq!(told, "two agents register as a: 10.0.0.5:1, and 10.0.0.9:1, which is refused");
         assert_eq!(readable_state(&node), "drained");
         node.launches = 1;
         assert_eq!(readable_state(&node), "draining");

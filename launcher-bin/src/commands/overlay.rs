@@ -1,4 +1,4 @@
-//! `lattice ping` and `lattice call`: calls to a process of a set, of a command that is a set of its own for that long.
+//! `lattice ping` and `lattice call`: calls to a process of a set. The command is a set of its own while it runs.
 
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
@@ -14,26 +14,26 @@ use crate::args::{CallArgs, PingArgs};
 use crate::console::{print, print_json};
 use crate::exit;
 
-/// Bytes of a ping, which come back.
+/// Payload of a ping, which the answer repeats.
 const PING: &[u8] = b"are you there?";
 
-/// Result of a ping for programs.
+/// Result of a ping in the JSON output.
 #[derive(Debug, Serialize)]
 struct Pinged {
     to: String,
     sent: u32,
     received: u32,
-    /// Times there and back, in microseconds.
+    /// Round-trip times, in microseconds.
     rtt_us: Vec<f64>,
     /// Reason of the last failure.
     error: Option<String>,
 }
 
-/// Pings a process; returns the exit code, which is not 0 if an answer is missing.
+/// Pings a process. Returns the exit code, which is not 0 if an answer is missing.
 pub(crate) fn ping(args: &PingArgs) -> Result<u8, CommandError> {
     let PingArgs { to, count, timeout, json, api } = args.clone();
     let pinged = as_set("lattice ping", &api, async |sets| {
-        // Not within the times that are measured.
+        // Outside of the measured times.
         let way = sets.way_to(to.set()).await?;
         let (mut rtt_us, mut error) = (Vec::new(), None);
         for number in 1..=count {
@@ -94,7 +94,7 @@ pub(crate) fn call(args: &CallArgs) -> Result<u8, CommandError> {
     Ok(print(&line)?)
 }
 
-/// Body of a call: of a method that is asked by a name, the first word is the name.
+/// Body of a call. For a method that takes a name, the first word is the name.
 fn body_of(method: Method, words: &[u8]) -> Result<Bytes, CallError> {
     if !method.is_named() {
         return Ok(Bytes::copy_from_slice(words));

@@ -1,4 +1,4 @@
-//! A command as a set of its own: among those of this machine, and among those of the cluster once it asks for something there.
+//! A command as a set of its own: on this machine, and on the cluster as soon as the command queries the cluster.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,16 +19,16 @@ use crate::args::ServerArgs;
 use crate::cluster::{ApiServer, Cluster, ClusterError};
 use crate::{own_set, runtime};
 
-/// Whose sets are listed.
+/// Owners of the listed sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose {
-    /// The user's own.
+    /// The user.
     Own,
-    /// On the cluster those of all users, for administrators.
+    /// All users on the cluster, for administrators.
     All,
 }
 
-/// Runs a command that is a set for as long as `work` takes.
+/// Runs a command as a set while `work` runs.
 pub(super) fn as_set<T>(
     command: &str,
     server: &ServerArgs,
@@ -43,23 +43,23 @@ pub(super) fn as_set<T>(
     })?
 }
 
-/// The sets of a command.
+/// The sets that represent a command: one on this machine, and one on the cluster if it is used.
 pub(super) struct OwnSets {
     command: String,
     here: OwnSet,
     server: ServerArgs,
-    /// `None` inside where there is no cluster.
+    /// The inner `None` means that there is no cluster.
     cluster: OnceCell<Option<OnCluster>>,
 }
 
-/// A command on a cluster.
+/// Connection of a command to a cluster.
 struct OnCluster {
     cluster: Cluster,
-    /// Its set, or the reason for which it has none.
+    /// Set of the command there, or the reason why it has none.
     own: Result<(SetId, CommandSet), String>,
 }
 
-/// A set that is known, here or on the cluster.
+/// A known set, on this machine or on the cluster.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
     pub(super) id: SetId,
@@ -67,21 +67,21 @@ pub(super) struct Known {
     pub(super) ranks: u32,
     /// Hosts of its members.
     pub(super) hosts: Vec<String>,
-    /// State of a launch on the cluster.
+    /// State on the cluster; `None` for a set on this machine.
     pub(super) state: Option<&'static str>,
     pub(super) age: Duration,
-    /// `None` for a command.
+    /// Id of the launch; `None` for a command.
     pub(super) launch: Option<String>,
     pub(super) command: String,
-    /// Process of the root, as far as it is known.
+    /// Pid of the root, if known.
     pub(super) pid: Option<u32>,
 }
 
-/// The set of a command from which a process is called.
+/// Set from which a command calls a process.
 pub(super) enum Way<'a> {
     Here(&'a OwnSet),
     OnCluster(&'a CommandSet),
-    /// There is none, for this reason.
+    /// No set is available, for this reason.
     Refused(&'a str),
 }
 
@@ -103,9 +103,9 @@ impl Way<'_> {
 }
 
 impl OwnSets {
-    /// The way to a set: on this machine, or else on the cluster. The directory is read for it.
+    /// Route to a set: on this machine, else on the cluster. Reads the directory of sets.
     pub(super) async fn way_to(&self, set: SetId) -> Result<Way<'_>, CommandError> {
-        // Nobody has to have a directory to call a launch on a cluster.
+        // A call to a launch on a cluster needs no directory on this machine.
         let is_here = self.records().await.is_ok_and(|sets| sets.iter().any(|known| known.id() == set));
         Ok(match self.cluster_beside(is_here).await?.map(|on| &on.own) {
             Some(Ok((_, set))) => Way::OnCluster(set),
@@ -126,7 +126,7 @@ impl OwnSets {
         answer.map_err(|error| CommandError::Call { to, error })
     }
 
-    /// Sets that live, in the order of their beginnings; this command is the last one.
+    /// Live sets: first of the cluster, then of this machine. This command is the last one.
     pub(super) async fn known(&self, whose: Whose) -> Result<Vec<Known>, CommandError> {
         let cluster = self.cluster_beside(false).await?;
         if self.server.api.is_none() {
@@ -149,12 +149,12 @@ impl OwnSets {
         Ok(known)
     }
 
-    /// Sets of this machine, unless an API server is named.
+    /// Sets of this machine; none if an API server is named.
     async fn records(&self) -> Result<Vec<SetRecord>, CommandError> {
         if self.server.api.is_some() { Ok(Vec::new()) } else { Ok(self.here.sets().await?) }
     }
 
-    /// The cluster, unless there is none or the set that is meant is here.
+    /// The cluster; `None` if there is none, or if the requested set is on this machine.
     async fn cluster_beside(&self, is_here: bool) -> Result<Option<&OnCluster>, CommandError> {
         if is_here {
             return Ok(None);
@@ -177,7 +177,7 @@ impl OnCluster {
             Ok(SetPass { from: own, .. }) => {
                 Ok((own, CommandSet::new(own, Arc::new(ByServer { cluster: cluster.clone(), own }))))
             }
-            // Some administrators are no users, and can look all the same.
+            // Some administrators are not users of the cluster, and can list sets nevertheless.
             Err(ClusterError::Refused(why)) => Err(why),
             Err(error) => return Err(error),
         };
@@ -194,7 +194,7 @@ impl OnCluster {
 }
 
 impl Known {
-    /// This command, as a set of the cluster.
+    /// This command as a set of the cluster.
     fn itself(id: SetId, command: &str) -> Self {
         let host = gethostname().map_or_else(|_| "localhost".to_owned(), |name| name.to_string_lossy().into_owned());
         Self {
@@ -239,7 +239,7 @@ impl Known {
     }
 }
 
-/// Passes of the API server to a command.
+/// Passes that the API server issues to a command.
 struct ByServer {
     cluster: Cluster,
     own: SetId,

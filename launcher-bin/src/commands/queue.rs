@@ -1,4 +1,4 @@
-//! `lattice queue` and `lattice cancel`: who waits for nodes, who has some, and the end of both.
+//! `lattice queue` and `lattice cancel`: lists pending and running allocations, and ends them.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::console::{print, print_json, report};
 use crate::table::{Align, Table};
 use crate::{exit, formatting};
 
-/// An allocation as it is printed for programs.
+/// An allocation in the JSON output.
 #[derive(Debug, Serialize)]
 struct Entry<'a> {
     id: &'a str,
@@ -26,14 +26,14 @@ struct Entry<'a> {
     uid: u32,
     user: String,
     state: &'static str,
-    /// Seconds since it began to run, while it runs.
+    /// Seconds since it started to run; `null` unless it runs.
     time_s: Option<u64>,
     time_limit_s: Option<u64>,
-    /// The nodes that it has, or waits for by name.
+    /// Nodes of the allocation, or the nodes that it requests by name.
     nodes: Vec<String>,
     num_nodes: u32,
     reason: Option<String>,
-    /// The launch that the script is.
+    /// Launch that runs the script.
     launch_id: Option<&'a str>,
     exit_code: Option<u32>,
     requeues: u32,
@@ -41,7 +41,7 @@ struct Entry<'a> {
     began_at: Option<String>,
 }
 
-/// Shows the queue; returns the exit code.
+/// Prints the queue; returns the exit code.
 pub(crate) fn queue(args: &QueueArgs) -> Result<u8, CommandError> {
     let allocations = ask(&args.table.api, async |cluster| {
         if args.ids.is_empty() {
@@ -63,14 +63,14 @@ pub(crate) fn queue(args: &QueueArgs) -> Result<u8, CommandError> {
     Ok(print(table(&allocations, now).as_bytes())?)
 }
 
-/// Those that have nodes first, then those that wait, in their turns; those that have ended at the end.
+/// Order: allocations with nodes, then pending allocations by turn, then ended allocations.
 fn in_order(mut allocations: Vec<proto::Allocation>) -> Vec<proto::Allocation> {
     let class = |allocation: &proto::Allocation| match allocation.state() {
         AllocationState::Pending if allocation.nodes.is_empty() => 1,
         AllocationState::Released => 2,
         _ => 0,
     };
-    // Turns begin anew when nobody has one: they tell nothing of those that have ended.
+    // Turns restart when no allocation has one, so they do not order ended allocations.
     let since = |allocation: &proto::Allocation| match allocation.state() {
         AllocationState::Released => allocation.created_at,
         _ => 0,
@@ -142,7 +142,7 @@ fn runs_for(allocation: &proto::Allocation, now: u64) -> Option<u64> {
     Some(now.saturating_sub(began))
 }
 
-/// The nodes that it has, or those that it waits for: their names, or their number.
+/// Nodes of the allocation, or the nodes that it waits for: their names, or their number.
 fn nodes(allocation: &proto::Allocation) -> String {
     match (allocation.nodes.as_str(), allocation.wanted_nodes.as_str()) {
         ("", "") => allocation.num_nodes.to_string(),
@@ -151,7 +151,7 @@ fn nodes(allocation: &proto::Allocation) -> String {
     }
 }
 
-/// Why it waits, or how its script ended.
+/// Reason why the allocation waits, or how its script ended.
 fn reason(allocation: &proto::Allocation) -> Option<String> {
     let end = allocation.batch.as_ref().and_then(|job| job.end.as_ref());
     match (allocation.reason.as_str(), end) {
@@ -165,11 +165,11 @@ fn reason(allocation: &proto::Allocation) -> Option<String> {
     }
 }
 
-/// What a launch is told by whoever cancels it.
+/// Reason with which a launch is cancelled.
 const CANCELLED: &str = "lattice cancel";
 
-/// Ends what each id stands for: a launch on this machine, an allocation, which may wait for its nodes, or a launch on a cluster. Tells which
-/// of them it cannot end, and ends the others. Returns the exit code.
+/// Ends the object of each id: a launch on this machine, a pending or running allocation, or a launch on a cluster. Reports the ids that
+/// cannot be ended, and continues with the rest. Returns the exit code.
 pub(crate) fn cancel(args: &CancelArgs) -> Result<u8, CommandError> {
     let (mut elsewhere, mut ended, mut code) = (Vec::new(), Vec::new(), 0);
     let mut told = |id, outcome: Result<(), &dyn Display>| match outcome {
@@ -194,7 +194,7 @@ pub(crate) fn cancel(args: &CancelArgs) -> Result<u8, CommandError> {
         ask_about(first, &args.table.api, async |cluster| {
             for &id in &elsewhere {
                 match cancel_one(&cluster, id).await {
-                    // The next one would not be reached either.
+                    // The next id would fail in the same way.
                     Err(error) if error.is_passing() => return Err(error.into()),
                     outcome => told(id, outcome.as_ref().map(|_| ()).map_err(|error| error as _)),
                 }
@@ -208,7 +208,8 @@ pub(crate) fn cancel(args: &CancelArgs) -> Result<u8, CommandError> {
     Ok(code)
 }
 
-/// Ids of the allocations of a user that have not ended, batch jobs among them; those that wait first, so that none of them begins meanwhile.
+/// Ids of a user's allocations that have not ended, batch jobs included. Pending allocations come first, so that none of them starts
+/// meanwhile.
 fn of_user(uid: u32, args: &CancelArgs) -> Result<Vec<String>, CommandError> {
     let listed = ask(&args.table.api, async |cluster| {
         let request = proto::ListAllocationsRequest { all: false };
@@ -218,7 +219,7 @@ fn of_user(uid: u32, args: &CancelArgs) -> Result<Vec<String>, CommandError> {
     Ok(of_user.into_iter().rev().map(|allocation| allocation.id).collect())
 }
 
-/// What was ended, as it is printed for programs.
+/// Ended ids in the JSON output.
 #[derive(Debug, Serialize)]
 struct Cancelled<'a> {
     asked: &'static str,

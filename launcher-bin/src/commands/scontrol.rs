@@ -1,16 +1,16 @@
-//! `lattice scontrol show`: lists of nodes taken apart and put together; no server is asked.
+//! `lattice scontrol show`: expands and folds hostlists. No server is involved.
 
 use super::CommandError;
 use crate::args::{ScontrolArgs, ScontrolCommand, Shown};
 use crate::console::print;
 
-/// Variables that may hold the nodes of a job, in their order.
+/// Variables that may hold the nodes of a job, by precedence.
 const LISTS: [&str; 3] = ["SLURM_JOB_NODELIST", "SLURM_NODELIST", "LATTICE_NODELIST"];
 
-/// Prints what is asked for; returns the exit code.
+/// Prints the requested list; returns the exit code.
 ///
 /// # Errors
-/// Refuses what is no list of nodes, and no list at all.
+/// Fails for a text that is not a hostlist, and if there is no list.
 pub(crate) fn scontrol(args: &ScontrolArgs) -> Result<u8, CommandError> {
     let ScontrolCommand::Show(shown) = &args.command;
     print(text_of(shown, |name| std::env::var(name).ok())?.as_bytes())?;
@@ -20,7 +20,7 @@ pub(crate) fn scontrol(args: &ScontrolArgs) -> Result<u8, CommandError> {
 fn text_of(shown: &Shown, variable: impl Fn(&str) -> Option<String>) -> Result<String, CommandError> {
     match shown {
         Shown::Hostnames { list } => {
-            // Scripts ask for those of "$SLURM_JOB_NODELIST", which need not be set.
+            // Scripts use this for "$SLURM_JOB_NODELIST", which may be unset.
             let mut named = list.iter().cloned().chain(LISTS.iter().filter_map(|name| variable(name)));
             let list = named.find(|list| !list.is_empty()).ok_or(CommandError::NoNodeList)?;
             let names = hostlist::expand(&list)?;

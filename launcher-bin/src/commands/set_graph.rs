@@ -1,4 +1,4 @@
-//! `lattice sets graph`: members of sets and the links between them, as their roots tell them.
+//! `lattice sets graph`: members of sets and the links between them, as reported by the members.
 
 mod svg;
 
@@ -16,7 +16,7 @@ use super::own_sets::{Known, OwnSets, Whose, as_set};
 use crate::args::{GraphFormat, ServerArgs};
 use crate::console::{print, print_json};
 
-/// Time for a member to tell its links.
+/// Time limit for a member to report its links.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Members and links.
@@ -32,10 +32,10 @@ struct Node {
     uid: String,
     set: u32,
     host: String,
-    /// Process of a member on this machine.
+    /// Pid of a member on this machine.
     pid: Option<u32>,
     command: String,
-    /// Time of a call from this command and back; `None` if there was no answer.
+    /// Round-trip time of a call from this command; `None` without an answer.
     rtt_us: Option<f64>,
 }
 
@@ -46,11 +46,11 @@ struct Edge {
     b: String,
     kind: String,
     opened_by: String,
-    /// Frames that both have sent over it.
+    /// Frames that both members have sent over the link.
     frames: u64,
 }
 
-/// Prints the graph of one set or of all; returns the exit code.
+/// Prints the graph of one set, or of all sets; returns the exit code.
 pub(super) fn graph(server: &ServerArgs, only: Option<SetId>, format: GraphFormat) -> Result<u8, CommandError> {
     let graph = as_set("lattice sets graph", server, async |sets| gather(sets, only).await)?;
     match format {
@@ -68,7 +68,7 @@ async fn gather(sets: &OwnSets, only: Option<SetId>) -> Result<Graph, CommandErr
         for (index, host) in (0..).zip(&set.hosts) {
             let uid = Uid::new(set.id, Process::Node(index));
             let begun = Instant::now();
-            // A command has no links but those that others tell.
+            // This command reports no links itself. Its links appear if other members report them.
             let told = match itself {
                 Some(itself) if itself == set.id => None,
                 _ => sets.call(uid, Method::CONNECTIVITY, Bytes::new(), ANSWER_TIMEOUT).await.ok(),
@@ -91,7 +91,8 @@ fn node(set: &Known, uid: Uid, host: &str, rtt_us: Option<f64>) -> Node {
     Node { uid: uid.to_string(), set: set.id.bits(), host, pid: set.pid, command, rtt_us }
 }
 
-/// Adds the links that a member tells; a link that both ends tell is one. Of two counts of the same frames the later one counts.
+/// Adds the links that a member reports. A link that both ends report is one edge. Of two frame counts the greater one is used, as it is
+/// the later one.
 fn add_links(links: &mut BTreeMap<(String, String), Edge>, told: Connectivity) {
     for link in told.links {
         let (a, b) = (told.member.clone().min(link.to.clone()), told.member.clone().max(link.to.clone()));
@@ -123,7 +124,7 @@ fn dot(graph: &Graph) -> String {
     text + "}\n"
 }
 
-/// The process of an address in its set.
+/// Name of a process in its set.
 fn process(uid: &str) -> String {
     match uid.parse::<Uid>().map(Uid::process) {
         Ok(Process::Node(node)) => format!("node {node}"),
@@ -176,7 +177,7 @@ mod tests {
         assert!(empty.starts_with("<svg ") && empty.ends_with("</svg>\n") && !empty.contains("NaN"), "{empty}");
     }
 
-    /// Three launches of 512 sessions with all links that they can have, and one between each two roots.
+    /// Three launches of 512 sessions with all links that they can have, and one link between each two roots.
     #[test]
     fn three_sets_of_512_members_have_each_link_once() {
         let (sets, members) = ([1, 2, 3].map(SetId::from_bits), 512);
@@ -192,12 +193,12 @@ mod tests {
                 nodes.push(Node { uid: uid(set, member), ..node(set.bits(), "./a.out", None) });
             }
         }
-        // 2 x 9 strides, of which the longest leads to the same member in both directions.
+        // 2 x 9 strides. The longest stride leads to the same member in both directions.
         let graph = Graph { nodes, edges: links.into_values().collect() };
         assert_eq!((graph.nodes.len(), graph.edges.len()), (3 * 512, 3 * 512 * 17 / 2 + 3));
         let text = dot(&graph);
         assert_eq!(text.matches(" -- ").count(), graph.edges.len());
-        // Graphviz takes subgraphs of one name for one.
+        // Graphviz merges subgraphs of the same name.
         for set in sets {
             assert_eq!(text.matches(&format!("subgraph cluster_{set} ")).count(), members as usize);
         }

@@ -1,4 +1,4 @@
-//! `lattice sets`: the sets of the user on this machine and on the cluster, this command as the last one.
+//! `lattice sets`: lists the user's sets on this machine and on the cluster. This command is the last one.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::console::{print, print_json};
 use crate::formatting;
 use crate::table::{Align, Table};
 
-/// Time for a root to say that it is there.
+/// Time limit for the answer of a root.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A set as it is printed for programs.
+/// A set in the JSON output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Listed {
     set: u32,
@@ -27,16 +27,16 @@ struct Listed {
     nodes: u32,
     state: &'static str,
     age_s: u64,
-    /// `None` for a command.
+    /// Id of the launch; `None` for a command.
     launch: Option<String>,
     command: String,
     /// Host of the root.
     host: String,
-    /// Process of the root; `None` on a cluster.
+    /// Pid of the root; `None` on a cluster.
     pid: Option<u32>,
 }
 
-/// Shows the sets, or a graph of them; returns the exit code.
+/// Prints the sets, or a graph of them; returns the exit code.
 pub(crate) fn sets(args: &SetsArgs) -> Result<u8, CommandError> {
     if let Some(SetsCommand::Graph { set, format }) = &args.command {
         return set_graph::graph(&args.api, *set, *format);

@@ -1,4 +1,4 @@
-//! `lattice stacks`: the functions that the ranks of a launch are in, merged into a tree of callers.
+//! `lattice stacks`: call stacks of the ranks of a launch, merged into a tree of callers.
 
 mod tree;
 
@@ -18,17 +18,17 @@ use crate::args::StacksArgs;
 use crate::console::{print, print_json, report, shown};
 use crate::formatting;
 
-/// The stacks as they are printed for programs.
+/// Stacks in the JSON output.
 #[derive(Debug, Serialize)]
 struct Stacks<'a> {
     launch: &'a str,
-    /// Nodes that have not answered: nothing is known of their ranks.
+    /// Nodes that did not answer. The state of their ranks is unknown.
     silent_nodes: Vec<&'a str>,
-    /// Number of ranks that the answer had no room for.
+    /// Number of ranks for which the answer had no room.
     left_out: u32,
     /// The outermost callers.
     tree: &'a [CallTree],
-    /// Each text once, with the ranks that it is of.
+    /// Each distinct text once, with its ranks.
     stacks: Vec<Stack<'a>>,
 }
 
@@ -38,7 +38,7 @@ struct Stack<'a> {
     text: &'a str,
 }
 
-/// Shows where the ranks of a launch are; returns the exit code.
+/// Prints the stacks of the ranks of a launch; returns the exit code.
 pub(crate) fn stacks(args: &StacksArgs) -> Result<u8, CommandError> {
     let (answer, _) = get(&args.launch, &args.table.api, Extent::Stacks)?;
     let stacks = merged(&answer);
@@ -68,7 +68,7 @@ pub(crate) fn stacks(args: &StacksArgs) -> Result<u8, CommandError> {
     Ok(print(text.as_bytes())?)
 }
 
-/// The stacks of all nodes, those that are equal once.
+/// Stacks of all nodes. Equal stacks are merged.
 fn merged(answer: &proto::LaunchStatus) -> Vec<RankStack> {
     let mut all = CallStacks::default();
     for node in &answer.nodes {
@@ -84,7 +84,7 @@ fn heading(answer: &proto::LaunchStatus) -> String {
     shown(&[format!("launch {id}: {state}; {ranks} on {nodes}; {command}")])
 }
 
-/// Every stack with all that is known of its threads.
+/// Every stack with all details of its threads.
 fn in_full(stacks: &[RankStack]) -> String {
     let lines = stacks.iter().flat_map(|stack| {
         let head = format!("{}:", RankNumbers(&stack.ranks));

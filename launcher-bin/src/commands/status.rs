@@ -23,20 +23,20 @@ use crate::output::{CauseLine, RankEnd};
 use crate::table::{Align, Table};
 use crate::usage::{self, UsageLine};
 
-/// A launch as it is printed for programs.
+/// A launch in the JSON output.
 #[derive(Debug, Serialize)]
 struct Status<'a> {
     #[serde(flatten)]
     summary: Option<Summary<'a>>,
     first_cause: Option<CauseLine<'a>>,
     ranks: Vec<RankLine<'a>>,
-    /// Nodes that have not answered: their ranks are as they were last known.
+    /// Nodes that did not answer. The last known state of their ranks is shown.
     silent_nodes: Vec<&'a str>,
-    /// Number of ranks of which what was last known is told, because the answer had no room for more.
+    /// Number of ranks for which the answer had no room. Their last known state is shown.
     left_out: u32,
-    /// Resources that ranks used on nodes whose part is over; `null` before there is one.
+    /// Resources that ranks used on nodes that have finished; `null` before any node has.
     usage: Option<UsageLine>,
-    /// Nodes whose sessions run, of a launch on several nodes.
+    /// Nodes with running sessions; only for a launch on several nodes.
     sessions: Vec<SessionLine<'a>>,
 }
 
@@ -55,15 +55,15 @@ struct RankLine<'a> {
     phase: Option<&'static str>,
     last_command: Option<&'a str>,
     waiting: bool,
-    /// End of the rank; `null` while it runs, and of one that was lost.
+    /// End of the rank; `null` while it runs, and for a lost rank.
     exit: Option<RankEnd>,
-    /// It was lost with its node or its session: how it ended is not known.
+    /// True if the rank was lost with its node or its session. How it ended is unknown.
     lost: bool,
-    /// What its processes use; `null` where that is not known.
+    /// Resources that its processes use; `null` if unknown.
     usage: Option<RankUsageLine>,
 }
 
-/// Resources that the processes of a rank use, as they are printed for programs.
+/// Resources that the processes of a rank use, in the JSON output.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct RankUsageLine {
     cpu_s: f64,
@@ -79,7 +79,7 @@ impl From<RankUsage> for RankUsageLine {
     }
 }
 
-/// One line of a process table, as debuggers want it.
+/// One line of a process table for debuggers.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Process<'a> {
     rank: Rank,
@@ -88,7 +88,7 @@ struct Process<'a> {
     program: Cow<'a, str>,
 }
 
-/// A rank, and where it is.
+/// A rank and its location.
 pub(super) struct RankView<'a> {
     pub(super) node: &'a str,
     pub(super) silent: bool,
@@ -96,7 +96,7 @@ pub(super) struct RankView<'a> {
     pub(super) progress: RankProgress,
 }
 
-/// Shows one launch; returns the exit code.
+/// Prints one launch; returns the exit code.
 pub(crate) fn status(launch: &str, args: &TableArgs) -> Result<u8, CommandError> {
     let (answer, cause) = get(launch, &args.api, Extent::Progress)?;
     let ranks = ranks(&answer);
@@ -106,7 +106,7 @@ pub(crate) fn status(launch: &str, args: &TableArgs) -> Result<u8, CommandError>
     Ok(print(text(&answer, cause.as_ref(), &ranks, &TimeZone::system()).as_bytes())?)
 }
 
-/// Prints where the running ranks of a launch are; returns the exit code.
+/// Prints the locations of the running ranks of a launch; returns the exit code.
 pub(crate) fn proctable(launch: &str, args: &TableArgs) -> Result<u8, CommandError> {
     let (answer, _) = get(launch, &args.api, Extent::Progress)?;
     let ranks = ranks(&answer);
@@ -122,16 +122,16 @@ pub(crate) fn proctable(launch: &str, args: &TableArgs) -> Result<u8, CommandErr
     Ok(print(table.to_string().as_bytes())?)
 }
 
-/// Extent of a question about ranks.
+/// Extent of a query about ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// What they do and use.
+    /// State and resources of the ranks.
     Progress,
-    /// Also the functions that they are in, which takes some seconds.
+    /// Also the call stacks, which takes some seconds.
     Stacks,
 }
 
-/// Asks a launch, on this machine or on the cluster, what its ranks do.
+/// Queries a launch, on this machine or on the cluster, for the state of its ranks.
 pub(super) fn get(
     launch: &str,
     api: &ServerArgs,
@@ -142,7 +142,7 @@ pub(super) fn get(
             Extent::Progress => here.status()?,
             Extent::Stacks => here.stacks()?,
         };
-        // What this version does not know is left out.
+        // A cause that this version does not support is omitted.
         let cause = answer.cause.clone().and_then(|cause| wire::cause::decode(cause).ok());
         return Ok((answer, cause));
     }
@@ -161,7 +161,7 @@ pub(super) fn ranks(status: &proto::LaunchStatus) -> Vec<RankView<'_>> {
     ranks
 }
 
-/// The ranks of one node, as it told them.
+/// Ranks of one node, as the node reported them.
 pub(super) fn ranks_of(node: &proto::NodeStatus) -> impl Iterator<Item = RankView<'_>> {
     let programs = node.programs.iter().map(|program| String::from_utf8_lossy(program));
     let programs = programs.chain(std::iter::repeat(Cow::Borrowed("")));
@@ -217,7 +217,7 @@ fn session(node: &proto::NodeStatus) -> Option<SessionLine<'_>> {
     Some(SessionLine { node: &node.node_id, role })
 }
 
-/// Roles of the sessions in a line; `None` if there are none.
+/// Roles of the sessions as one line; `None` if there are none.
 fn roles(status: &proto::LaunchStatus) -> Option<String> {
     let part = |role, words: &str| {
         let nodes = status.nodes.iter().filter(|node| node.role() == role).map(|node| node.node_id.as_str());
@@ -229,7 +229,7 @@ fn roles(status: &proto::LaunchStatus) -> Option<String> {
     (!parts.is_empty()).then(|| format!("sessions: {}", parts.join(", ")))
 }
 
-/// Times are those of `zone`.
+/// Times are in `zone`.
 fn text(status: &proto::LaunchStatus, cause: Option<&Cause>, ranks: &[RankView<'_>], zone: &TimeZone) -> String {
     let mut lines = Vec::new();
     if let Some(summary) = &status.summary {
@@ -260,7 +260,8 @@ fn text(status: &proto::LaunchStatus, cause: Option<&Cause>, ranks: &[RankView<'
     shown(&lines) + &table(ranks)
 }
 
-/// Who waits in a fence, and which ranks that have been through as many fences of all ranks run and wait in none: a line for each number of them.
+/// Lines about ranks that wait in a fence. Ranks with the same number of completed fences of all ranks share a line. It lists the waiting
+/// ranks, and the running ranks that wait in no fence.
 pub(super) fn fences(ranks: &[RankView<'_>]) -> Vec<String> {
     let mut groups: BTreeMap<u64, (Vec<Rank>, Vec<Rank>)> = BTreeMap::new();
     for RankView { progress, .. } in ranks.iter().filter(|seen| seen.progress.exit.is_none()) {
@@ -277,23 +278,23 @@ pub(super) fn fences(ranks: &[RankView<'_>]) -> Vec<String> {
     groups.into_iter().map(line).collect()
 }
 
-/// The ranks, or their number where a list of them would fill more than a line.
+/// The ranks; their number if the list would fill more than a line.
 fn listed(ranks: &[Rank]) -> String {
     let list = RankList(ranks).to_string();
     if list.len() <= 100 { list } else { formatting::count(ranks.len() as u32, "rank") }
 }
 
-/// Number of ranks that the answer had no room for.
+/// Number of ranks for which the answer had no room.
 pub(super) fn left_out(status: &proto::LaunchStatus) -> u32 {
     status.nodes.iter().map(|node| node.left_out).fold(0, u32::saturating_add)
 }
 
-/// The same in words; `None` if there are none.
+/// The same number in words; `None` if it is 0.
 pub(super) fn left_out_words(status: &proto::LaunchStatus) -> Option<String> {
     let count = left_out(status);
     (count > 0).then(|| {
         format!(
-            "of {} only what was last known is told, as so many have no room in an answer",
+            "of {} only the last known state is shown: so many do not fit into an answer",
             formatting::count(count, "rank")
         )
     })
@@ -323,7 +324,7 @@ fn table(ranks: &[RankView<'_>]) -> String {
     table.to_string()
 }
 
-/// State of a rank, as its PMI servers see it.
+/// State of a rank according to its PMI servers.
 pub(super) fn rank_state(progress: &RankProgress) -> String {
     match (progress.exit, progress.pid, progress.phase) {
         (Some(exit), ..) => exit.to_string(),
@@ -431,7 +432,7 @@ mod tests {
         let mut answer = answer();
         answer.nodes.iter_mut().for_each(|node| node.left_out = 2);
         let text = text(&answer, None, &ranks(&answer), &TimeZone::UTC);
-        assert!(text.contains("\nof 4 ranks only what was last known is told, "), "{text}");
+        assert!(text.contains("\nof 4 ranks only the last known state is shown: "), "{text}");
         assert_eq!(serde_json::to_value(json(&answer, None, &ranks(&answer))).unwrap()["left_out"], 4);
     }
 

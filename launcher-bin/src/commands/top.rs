@@ -1,4 +1,4 @@
-//! `lattice top`: what the processes of each rank use, as they run: a table that is drawn again every few seconds, or once.
+//! `lattice top`: resources that the processes of each rank use. The table is redrawn every few seconds, or printed once.
 
 mod keys;
 mod screen;
@@ -25,28 +25,28 @@ use crate::formatting;
 use crate::table::{Align, Table};
 use crate::terminal;
 
-/// Takes the screen for itself: its contents go, and the cursor to its beginning.
+/// Clears the screen, and moves the cursor to the top left corner.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
-/// One rank as it is printed for programs.
+/// A rank in the JSON output.
 #[derive(Debug, Serialize)]
 struct RankLine<'a> {
     rank: Rank,
     node: &'a str,
     pid: Option<u32>,
-    /// `null` where it is not known: the rank has ended, or its node does not tell.
+    /// `null` if unknown: the rank has ended, or its node does not report usage.
     usage: Option<RankUsageLine>,
-    /// Processors that were busy since the table before; `null` in the first one.
+    /// Number of processors kept busy since the previous table; `null` in the first table.
     busy: Option<f64>,
     state: String,
     last_command: Option<&'a str>,
     program: &'a str,
 }
 
-/// What the processes of a rank used, and when.
+/// Resources that the processes of a rank had used at a point in time.
 type Sample = (RankUsage, Instant);
 
-/// Shows what the ranks of a launch use, until the launch is over or once; returns the exit code.
+/// Shows the resources that the ranks of a launch use, until the launch ends or once; returns the exit code.
 pub(crate) fn top(args: &TopArgs) -> Result<u8, CommandError> {
     let launch = match &args.launch {
         Some(id) => id.clone(),
@@ -59,7 +59,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<u8, CommandError> {
     loop {
         let answer = match get(&launch, &args.table.api, Extent::Progress) {
             Ok((answer, _)) => answer,
-            // A launch of this machine is known to nobody any more when it is over.
+            // A launch on this machine is no longer found after its end.
             Err(_) if is_here && here(&launch, &args.table.api).is_none() => return Ok(0),
             Err(error) => return Err(error),
         };
@@ -94,7 +94,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<u8, CommandError> {
     }
 }
 
-/// Waits for a key, or without keys for the time.
+/// Waits for a key; without keys, until the deadline.
 fn wish(keys: Option<&Keys>, deadline: Instant) -> io::Result<Option<Wish>> {
     match keys {
         Some(keys) => keys.wait(deadline),
@@ -105,7 +105,7 @@ fn wish(keys: Option<&Keys>, deadline: Instant) -> io::Result<Option<Wish>> {
     }
 }
 
-/// The id of the one launch there is.
+/// Id of the only running launch.
 fn only_launch(table: &TableArgs) -> Result<String, CommandError> {
     let mut launches = launches::running(table)?;
     match (launches.pop(), launches.is_empty()) {
@@ -123,7 +123,7 @@ fn is_over(answer: &proto::LaunchStatus) -> bool {
     matches!(state, Some(LaunchState::Succeeded | LaunchState::LaunchFailed))
 }
 
-/// A rank with the processors that it kept busy.
+/// A rank with the number of processors that it kept busy.
 struct Row<'a> {
     view: RankView<'a>,
     busy: Option<f64>,
@@ -158,7 +158,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Sorts rows, which are in the order of ranks.
+/// Sorts rows, which are in rank order.
 fn sort(rows: &mut [Row<'_>], order: TopOrder) {
     rows.sort_by_key(|row| {
         let used = row.usage().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Kinds of nodes: what `lattice nodes --topology` shows of each, and what `lattice nodes -v` says of each node.
+//! Kinds of nodes for `lattice nodes --topology`, and descriptions of nodes for `lattice nodes -v`.
 
 use std::collections::HashMap;
 
@@ -13,57 +13,57 @@ use crate::args::TopologyFormat;
 use crate::cluster::{Cluster, Limits};
 use crate::console::{print_json, print_lines};
 
-/// All kinds, with what is odd about nodes.
+/// All kinds of nodes, and problems of nodes.
 #[derive(Debug, Serialize)]
 pub(super) struct Kinds {
     kinds: Vec<Kind>,
     trouble: Vec<Trouble>,
 }
 
-/// A kind of node, as it is printed for programs.
+/// A kind of node in the JSON output.
 #[derive(Clone, Debug, Serialize)]
 struct Kind {
     signature: String,
-    /// Name of the topology that its nodes should have; empty if no list says so.
+    /// Name of the topology that a list assigns to its nodes; empty if no list does.
     name: String,
-    /// Who says that the nodes are of this kind.
+    /// Source of the kind.
     origin: Origin,
-    /// The nodes, as a hostlist.
+    /// Nodes of this kind, as a hostlist.
     nodes: String,
-    /// CPUs that ranks may use there, where they are a part of the node's; else `null`. Nodes of a kind that differ in this stand apart.
+    /// CPUs that ranks may use; `null` if these are all CPUs of a node. Nodes of a kind that differ in this are separate entries.
     usable_cpus: Option<CpuSet>,
-    /// Description of the kind; `null` while no node has told more than the signature.
+    /// Description of the kind; `null` while nodes have reported only the signature.
     template: Option<Template>,
     nics: Vec<String>,
     gpus: Vec<String>,
 }
 
-/// Who says that nodes are of a kind.
+/// Source of the kind of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Origin {
-    /// The nodes themselves.
+    /// Reported by the nodes.
     Told,
-    /// The administrator's list.
+    /// From the administrator's list.
     Listed,
-    /// Nobody: it is the API server's own.
+    /// Assumed to be the API server's own kind.
     Assumed,
 }
 
-/// Trouble of nodes, as it is printed for programs.
+/// Problem of nodes, in the JSON output.
 #[derive(Debug, Serialize)]
 struct Trouble {
-    /// The nodes, as a hostlist; empty for what no node sees by itself.
+    /// Nodes, as a hostlist; empty for a problem that no node detects by itself.
     nodes: String,
     text: String,
 }
 
-/// Knowledge about one node, in words.
+/// Description of one node in words.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub(super) struct Described {
     /// Name of its topology, or the beginning of its signature.
     pub(super) kind: String,
-    /// Words of [`support`].
+    /// Result of [`support`].
     pub(super) support: String,
     /// CPUs that ranks may use, or `all`.
     pub(super) usable_cpus: String,
@@ -71,10 +71,10 @@ pub(super) struct Described {
     pub(super) nics: String,
 }
 
-/// Shows the kinds in one of the forms; returns the exit code.
+/// Prints the kinds in this format; returns the exit code.
 ///
 /// # Errors
-/// Fails for a form that shows one kind where there are several.
+/// Fails for a format that shows one kind, if there is not exactly one kind with a known template.
 pub(super) fn show(kinds: &Kinds, format: TopologyFormat) -> Result<u8, CommandError> {
     let print = |text: String| print_lines(&text.lines().map(str::to_owned).collect::<Vec<_>>());
     Ok(match format {
@@ -93,10 +93,10 @@ pub(super) fn show(kinds: &Kinds, format: TopologyFormat) -> Result<u8, CommandE
 }
 
 impl Kinds {
-    /// Asks for the kinds of the nodes in a hostlist, or of all nodes.
+    /// Queries the kinds of the nodes in a hostlist, or of all nodes.
     ///
     /// # Errors
-    /// Fails if a node that is named has told nothing.
+    /// Fails if the API server does not answer, or a named node has reported nothing.
     pub(super) async fn ask(cluster: &Cluster, nodes: Option<&str>) -> Result<Self, CommandError> {
         let request = proto::ListInventoriesRequest {};
         let kinds = Self::from(cluster.ask(cluster.inventories().list_inventories(request)).await?);
@@ -106,7 +106,7 @@ impl Kinds {
         }
     }
 
-    /// The kinds of some nodes, and what is odd about these.
+    /// Keeps only the kinds and problems of some nodes.
     fn of(mut self, nodes: &[String]) -> Result<Self, CommandError> {
         let is_of = |list: &str| node_names(list).iter().any(|node| nodes.contains(node));
         let known: Vec<String> = self.kinds.iter().flat_map(|kind| node_names(&kind.nodes)).collect();
@@ -114,12 +114,12 @@ impl Kinds {
             return Err(CommandError::NoInventory { node: unknown.clone() });
         }
         self.kinds.retain(|kind| is_of(&kind.nodes));
-        // What no node sees by itself names its nodes in words.
+        // A problem that no node detects by itself names its nodes in its text.
         self.trouble.retain(|trouble| trouble.nodes.is_empty() || is_of(&trouble.nodes));
         Ok(self)
     }
 
-    /// The kind of this machine, which has this name, as it is known without an API server.
+    /// The kind of this machine, which has this name, as determined without an API server.
     pub(super) fn here(name: &str) -> Self {
         let node = ThisNode::default();
         let Inventory { template, trouble, .. } = node.inventory();
@@ -133,7 +133,7 @@ impl Kinds {
         }
     }
 
-    /// The kind that there is, if there is one, with its template.
+    /// The only kind, with its template.
     fn only(&self) -> Result<(&Kind, &Template), CommandError> {
         let kind = match &self.kinds[..] {
             [only] => only,
@@ -207,7 +207,7 @@ impl From<proto::NodeKind> for Kind {
             proto::Origin::Assumed => Origin::Assumed,
         };
         let proto::NodeKind { signature, nodes, template, name, origin: _ } = kind;
-        // One of a later version may have parts that this one cannot read.
+        // A template of a later version may have parts that this version cannot read.
         Self::of(&signature, name, origin, nodes, serde_json::from_slice(&template).ok())
     }
 }
@@ -227,7 +227,7 @@ impl Kind {
         }
     }
 
-    /// The same nodes by the CPUs that ranks may use there.
+    /// Splits the nodes by the CPUs that ranks may use there.
     fn parts(self, limits: &Limits) -> Vec<Self> {
         let Some(template) = &self.template else { return vec![self] };
         match &limits.parts(node_names(&self.nodes), template)[..] {
@@ -252,7 +252,7 @@ impl Kind {
         self.signature.get(..8).unwrap_or_default()
     }
 
-    /// The nodes, the signature and a summary.
+    /// Nodes, signature and summary.
     fn head(&self, template: &Template) -> String {
         let name = if self.name.is_empty() { String::new() } else { format!("\"{}\" ", self.name) };
         let head =
@@ -267,16 +267,17 @@ impl Kind {
 
     fn lines(&self) -> Vec<String> {
         let Some(template) = &self.template else {
-            return vec![format!("{}  {}  not told yet", self.nodes, self.short())];
+            return vec![format!("{}  {}  not reported yet", self.nodes, self.short())];
         };
         let picture = picture::lines(self.view(template, Cores::Plain));
         [self.head(template)].into_iter().chain(picture.into_iter().map(|line| format!(" {line}"))).collect()
     }
 }
 
-/// Support of a node in words: `full`, what is missing and why, how it differs from its list, or `none` for a node that has told nothing of use.
+/// Support of a node in words: `full`, the missing parts with their sources, or differences from its list. `none` for a node that has
+/// reported nothing useful.
 ///
-/// The name of a source stands before what it says.
+/// A problem of a source starts with the name of the source and a colon.
 fn support(template: Option<&Template>, trouble: &[&str]) -> String {
     if template.is_none() {
         return "none".to_owned();
@@ -287,13 +288,13 @@ fn support(template: Option<&Template>, trouble: &[&str]) -> String {
     let without = failed.map(|source| format!("no {} ({})", source.gives(), source.name()));
     let is_of_a_source =
         |text: &str| text.split_once(": ").is_some_and(|(name, _)| SOURCES.iter().any(|source| source.name() == name));
-    // Such as differences from what its list says.
+    // For example, differences from its list.
     let others = trouble.iter().filter(|text| !is_of_a_source(text)).map(|text| (*text).to_owned());
     let told: Vec<String> = without.chain(others).collect();
     if told.is_empty() { "full".to_owned() } else { told.join(", ") }
 }
 
-/// Names, each once, with their number if they stand for several: `4x NVIDIA H100`.
+/// Names without repetitions, with a count where a name repeats: `4x NVIDIA H100`.
 fn counted(names: &[String]) -> String {
     let groups = names.chunk_by(|one, next| one == next);
     let word = |group: &[String]| match group {
@@ -334,7 +335,7 @@ mod tests {
         assert_eq!(
             kinds.lines(),
             [
-                "m0  ffffffff  not told yet",
+                "m0  ffffffff  not reported yet",
                 "n[0-1]  3f3f3f3f  4 threads",
                 " CPUs 0-3",
                 "n1: pci: cannot be read",
@@ -405,7 +406,7 @@ mod tests {
         assert_eq!(chosen.only().unwrap().1, &template());
         assert_eq!(of(&["n0", "m0"]).unwrap().kinds.len(), 2);
         let words = |error: CommandError| error.to_string();
-        assert!(words(of(&["x"]).unwrap_err()).starts_with("x is no launch that is known, and no node"));
+        assert!(words(of(&["x"]).unwrap_err()).starts_with("x is no known launch, and no node"));
         let several = words(kinds(&template()).only().unwrap_err());
         assert!(
             several.contains("2 kinds of nodes") && several.contains("m0") && several.contains("n[0-1]"),

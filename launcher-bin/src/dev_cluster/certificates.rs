@@ -1,4 +1,4 @@
-//! Certificates for the daemons of a cluster on this machine, from an authority that is made for the occasion and ends with it.
+//! Certificates for the daemons of a cluster on this machine. Their authority is created for the cluster, and ends with it.
 
 use lattice_pki::{Authority, PkiError, Validity, directory_name};
 use pmi_transport::identity::Caller;
@@ -6,10 +6,10 @@ use pmi_transport::identity::Caller;
 use super::plan::Plan;
 use crate::private_cluster::Directory;
 
-/// Longer than anybody leaves such a cluster running.
+/// Validity of certificates. No such cluster runs longer.
 const DAYS: u32 = 365;
 
-/// Makes the authority and the certificates of all daemons.
+/// Creates the authority and the certificates of all daemons.
 ///
 /// # Errors
 /// Fails if a file cannot be written.

@@ -1,5 +1,4 @@
-//! The configurations of the daemons: what sets them apart from those of a real cluster is where things are, and who may
-//! use it.
+//! Configurations of the daemons. They differ from a real cluster in the locations of files, and in the permitted users.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,7 +12,7 @@ use super::fabric::{self, Fabric, ManagerFile, NicsFile};
 use super::plan::{Node, Plan};
 use crate::private_cluster::{API, ApiSettings, Directory};
 
-/// All users of this machine may try the cluster of whoever makes one, accounts of the system too.
+/// All users of this machine may use the cluster, including system accounts.
 const MIN_UID: u32 = 1;
 
 /// File for `lattice api --config`.
@@ -32,11 +31,11 @@ struct AgentFile<'a> {
     listen: String,
     advertise: String,
     api: String,
-    /// Whoever makes a cluster as root launches as root; nobody else becomes root by it.
+    /// Root launches as root in a cluster that root created. No other user becomes root by it.
     allow_root: bool,
     min_uid: u32,
     runtime_dir: PathBuf,
-    /// Nothing outlives the cluster.
+    /// No process outlives the cluster.
     when_stopped: &'static str,
     tls: TlsFiles,
     fabric: Option<NicsFile>,
@@ -84,7 +83,7 @@ mod tests {
     use crate::dev_cluster::plan::Kind;
     use crate::private_cluster::Access;
 
-    /// The files that daemons of a cluster with two nodes read.
+    /// Files that the daemons of a cluster with two nodes read.
     fn written(fabric: Fabric) -> (Table, Table, Table) {
         let plan = Plan::new(Kind::Namespaces, 2).unwrap();
         let directory = Directory::create(Access::Everybody).unwrap();
@@ -135,7 +134,7 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// A file that its reader refuses would be seen as an API server that does not start.
+    /// If the server rejected the file, the only symptom would be an API server that does not start.
     #[test]
     fn the_api_server_takes_the_settings_that_are_written_for_it() {
         let plan = Plan::new(Kind::Namespaces, 2).unwrap();

@@ -1,5 +1,4 @@
-//! A fabric of a cluster on this machine: a fabric manager that is not one, and NICs that are directories. Everything between
-//! them is what it is on a real cluster.
+//! Fabric of a cluster on this machine: a fake fabric manager, and directories as NICs. Everything between them is as on a real cluster.
 
 use std::fs;
 use std::io;
@@ -19,7 +18,7 @@ use crate::private_cluster::Directory;
 pub(super) enum Fabric {
     /// No fabric.
     None,
-    /// A fake manager, and directories for NICs.
+    /// A fake manager, and directories as NICs.
     Fake,
 }
 
@@ -28,7 +27,7 @@ impl Fabric {
         if args.fabric { Self::Fake } else { Self::None }
     }
 
-    /// The value of `part` where there is a fabric.
+    /// Value of `part` if there is a fabric.
     pub(super) fn fake<T>(self, part: impl FnOnce() -> T) -> Option<T> {
         match self {
             Self::None => None,
@@ -65,7 +64,7 @@ pub(super) struct NicsFile {
     path: PathBuf,
 }
 
-/// The name of the cluster, and where its manager is.
+/// Name of the cluster, and location of its manager.
 pub(super) fn of_api(plan: &Plan, directory: &Directory) -> (&'static str, ManagerFile) {
     let url = format!("http://{}", plan.fabric);
     let auth = AuthFile {
@@ -82,7 +81,7 @@ pub(super) fn of_agent(node: &str, directory: &Directory) -> NicsFile {
     NicsFile { backend: "paper", path: directory.nics(node) }
 }
 
-/// Makes the NICs, and the secret that the API server shares with the manager.
+/// Creates the NICs, and the secret that the API server shares with the manager.
 pub(super) fn prepare(plan: &Plan, directory: &Directory) -> io::Result<()> {
     Directory::write_private(&directory.fabric_secret(), &format!("{}{}\n", random::id()?, random::id()?))?;
     for (node, nic) in plan.nodes.iter().flat_map(|node| NICS.map(|nic| (node, nic))) {
@@ -91,7 +90,7 @@ pub(super) fn prepare(plan: &Plan, directory: &Directory) -> io::Result<()> {
     Ok(())
 }
 
-/// The manager, to be started; `faults` is a file of what goes wrong there.
+/// Command that starts the manager. `faults` is a file with the faults to simulate.
 pub(super) fn manager(program: &PathBuf, plan: &Plan, directory: &Directory, faults: Option<&PathBuf>) -> Command {
     let mut command = Command::new(program);
     command.arg("--listen").arg(plan.fabric.to_string());

@@ -1,7 +1,7 @@
-//! Namespaces of a daemon, in which it is on a machine of its own. Links and addresses are `network`'s.
+//! Namespaces of a daemon, which give it a machine of its own. Links and addresses are in `network`.
 //!
-//! Namespaces belong to threads, and a process is born into those of the thread that starts it. So a thread goes there first,
-//! starts the process, and ends.
+//! Namespaces belong to threads, and a process inherits the namespaces of the thread that starts it. So a separate thread enters the
+//! namespaces, starts the process, and ends.
 
 use std::fs;
 use std::io;
@@ -14,43 +14,43 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::unistd::sethostname;
 
-/// Namespaces that a process of a cluster is started in.
+/// Namespaces in which a process of a cluster is started.
 #[derive(Debug)]
 pub(super) enum Confinement<'a> {
     /// The namespaces of this process.
     Here,
-    /// In another network, and here in everything else.
+    /// Another network namespace, and the other namespaces of this process.
     Network(BorrowedFd<'a>),
-    /// On a node.
+    /// A node.
     Node(Isolation<'a>),
-    /// On the head: as on a node, but with this machine's shared memory.
+    /// The head: as a node, but with the shared memory of this machine.
     Head(Isolation<'a>),
 }
 
-/// A node: own network, host name, System V memory and message queues, and an own view of some files.
+/// A node: its own network, host name, System V memory and message queues, and its own view of some files.
 #[derive(Debug)]
 pub(super) struct Isolation<'a> {
     pub(super) network: BorrowedFd<'a>,
     pub(super) host_name: &'a str,
-    /// The file to be seen as `/etc/hosts`.
+    /// File that is mounted as `/etc/hosts`.
     pub(super) hosts: PathBuf,
-    /// An empty directory to put a mount into for a moment; that cannot be seen from anywhere else.
+    /// Empty directory that serves as a temporary mount point. The mount is visible nowhere else.
     pub(super) stop_over: PathBuf,
 }
 
 impl Confinement<'_> {
-    /// Starts a process there.
+    /// Starts a process in these namespaces.
     ///
     /// # Errors
-    /// Fails if the process cannot be started, or we lack the privileges for the place.
+    /// Fails if the process cannot be started, or privileges for the namespaces are missing.
     pub(super) fn start(&self, command: &mut Command) -> io::Result<Child> {
         self.within(|| command.spawn())
     }
 
-    /// Calls `start` there, in a thread of its own.
+    /// Calls `start` in these namespaces, on a separate thread.
     ///
     /// # Errors
-    /// Fails if `start` does, or we lack the privileges for the place.
+    /// Fails if `start` does, or privileges for the namespaces are missing.
     pub(super) fn within<T: Send>(&self, start: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         let start = || {
             match self {
@@ -67,26 +67,25 @@ impl Confinement<'_> {
 }
 
 impl Isolation<'_> {
-    /// Takes this thread to a node. Shared memory that ranks of two nodes could find each other by would hide that they cannot on a real
-    /// cluster.
+    /// Moves this thread to a node. Shared memory between ranks of two nodes would hide that a real cluster has none.
     fn enter_node(&self) -> nix::Result<()> {
         self.enter(CloneFlags::CLONE_NEWIPC)?;
         mount(Some("tmpfs"), "/dev/shm", Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some("mode=1777"))
     }
 
-    /// Takes this thread to a place with an own network, host name and view of some files, and with what `more` names.
+    /// Moves this thread to its own network, host name and view of some files, and to the new namespaces in `more`.
     fn enter(&self, more: CloneFlags) -> nix::Result<()> {
         setns(self.network.as_fd(), CloneFlags::CLONE_NEWNET)?;
         unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS | more)?;
         sethostname(self.host_name)?;
-        // What is mounted from here on shall be seen by nobody else.
+        // Later mounts must not be visible to other processes.
         remount_private()?;
         bind(&self.hosts, Path::new("/etc/hosts"))?;
         self.mount_sys()
     }
 
-    /// Mounts a /sys that shows this network's interfaces, which is where UCX and libfabric look for them; with the control
-    /// groups that the old one has in it.
+    /// Mounts a /sys that shows the interfaces of this network, where UCX and libfabric look for them. Keeps the control groups of the old
+    /// /sys.
     fn mount_sys(&self) -> nix::Result<()> {
         let groups = PathBuf::from("/sys/fs/cgroup");
         let has_groups = fs::read_dir(&groups).is_ok_and(|mut entries| entries.next().is_some());

@@ -1,5 +1,5 @@
-//! Requests to the kernel about network interfaces (rtnetlink(7)), of the few kinds that a network of namespaces takes. Our own, for the
-//! library that knows all kinds (rtnetlink) is half a megabyte of the 12 that `lattice` may have.
+//! Requests to the kernel about network interfaces (rtnetlink(7)), of the few kinds that a network of namespaces needs. The library for all
+//! kinds (rtnetlink) is not used: it adds half a megabyte to the 12 that `lattice` may have.
 //!
 //! ```text
 //! netlink header | ifinfomsg or ifaddrmsg | attribute, attribute ...       attribute: length, kind, value, padding to 4 bytes
@@ -17,20 +17,20 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 use nix::libc;
 
-/// The end of a cable within the description of the other one (`VETH_INFO_PEER` of linux/veth.h).
+/// Attribute that describes the peer end of a veth pair (`VETH_INFO_PEER` of linux/veth.h).
 const VETH_INFO_PEER: u16 = 1;
 
-/// An answer repeats the request, which has some hundred bytes.
+/// Size of the buffer for an answer. An answer repeats the request, which has some hundred bytes.
 const ANSWER_MAX: usize = 4096;
 
-/// A connection to the kernel about the interfaces of one network namespace: that of the thread which makes it.
+/// A netlink socket for the interfaces of one network namespace: that of the thread that opens it.
 pub(super) struct Netlink(Socket);
 
-/// An interface that is to be made.
+/// An interface to create.
 #[derive(Debug)]
 pub(super) struct NewLink<'a> {
     pub(super) name: &'a str,
-    /// Its number, which must be free.
+    /// Interface index, which must be free.
     pub(super) index: u32,
     pub(super) kind: Kind<'a>,
 }
@@ -38,9 +38,9 @@ pub(super) struct NewLink<'a> {
 /// Kind of an interface.
 #[derive(Debug)]
 pub(super) enum Kind<'a> {
-    /// A bridge with a hardware address of its own.
+    /// A bridge with its own hardware address.
     Bridge { address: [u8; 6] },
-    /// One end of a cable, which is a port of a bridge; the other end is in another namespace, and down.
+    /// One end of a veth pair, which is a port of a bridge. The other end is in another namespace, and down.
     Cable { bridge: u32, far_name: &'a str, far_index: u32, far_namespace: &'a OwnedFd },
 }
 
@@ -51,7 +51,7 @@ impl Netlink {
         Ok(Self(socket))
     }
 
-    /// Makes an interface that is up.
+    /// Creates an interface and brings it up.
     pub(super) fn add_link(&self, link: &NewLink<'_>) -> io::Result<()> {
         let mut body = interface(link.index, State::Up);
         body.extend(attribute(libc::IFLA_IFNAME, &text(link.name)));
@@ -71,12 +71,12 @@ impl Netlink {
         self.ask(Request { kind: libc::RTM_NEWLINK, body }, NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Takes an interface up.
+    /// Brings an interface up.
     pub(super) fn start(&self, index: u32) -> io::Result<()> {
         self.ask(Request { kind: libc::RTM_NEWLINK, body: interface(index, State::Up) }, 0)
     }
 
-    /// Gives an interface an address in a network of 2^(32 - `prefix_len`) addresses.
+    /// Adds an address to an interface, in a network of 2^(32 - `prefix_len`) addresses.
     pub(super) fn add_address(&self, index: u32, address: Ipv4Addr, prefix_len: u8) -> io::Result<()> {
         // struct ifaddrmsg: family, length of the prefix, flags, scope, interface
         let mut body = vec![libc::AF_INET as u8, prefix_len, 0, libc::RT_SCOPE_UNIVERSE];
@@ -86,7 +86,7 @@ impl Netlink {
         self.ask(Request { kind: libc::RTM_NEWADDR, body }, NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Sends a request, and waits for the kernel's answer, which comes at once.
+    /// Sends a request, and reads the kernel's answer, which is available at once.
     fn ask(&self, request: Request, flags: u16) -> io::Result<()> {
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST | NLM_F_ACK | flags;
@@ -105,7 +105,7 @@ impl Netlink {
     }
 }
 
-/// Body of a request behind its header.
+/// Body of a request, which follows the netlink header.
 struct Request {
     kind: u16,
     body: Vec<u8>,
@@ -125,7 +125,7 @@ impl NetlinkSerializable for Request {
     }
 }
 
-/// A message that is no answer; nobody subscribes to any.
+/// A message that is not an answer. None arrives, because this socket subscribes to none.
 struct News;
 
 impl NetlinkDeserializable for News {
@@ -151,7 +151,7 @@ fn interface(index: u32, state: State) -> Vec<u8> {
     [0, index, flags, flags].into_iter().flat_map(u32::to_ne_bytes).collect()
 }
 
-/// The kind of an interface, with what there is to say about that kind.
+/// Kind of an interface, with the data of that kind.
 fn kind_of_link(name: &str, data: Option<&[u8]>) -> Vec<u8> {
     let mut info = attribute(libc::IFLA_INFO_KIND, name.as_bytes());
     info.extend(data.into_iter().flat_map(|data| attribute(libc::IFLA_INFO_DATA, data)));
@@ -165,7 +165,7 @@ fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A name as the kernel reads it, with its end.
+/// A name with a final zero byte, as the kernel expects it.
 fn text(name: &str) -> Vec<u8> {
     [name.as_bytes(), &[0]].concat()
 }

@@ -1,4 +1,4 @@
-//! The network of a cluster in namespaces: one for each node, and one more with the bridge that connects them.
+//! Network of a cluster in namespaces: one namespace for each node, and one with the bridge that connects them.
 //!
 //! ```text
 //! namespace of node0             the switch                        namespace of node1
@@ -8,8 +8,8 @@
 //! └───────────────────┘   └──────────────────────────────┘   └───────────────────┘
 //! ```
 //!
-//! Nothing is put into the namespace that this program runs in. The namespaces have no names: each lives as long as a
-//! process is in it, or somebody holds the descriptors that are returned here.
+//! The namespace of this program stays unchanged. The other namespaces have no names: each exists while a process is in it, or its
+//! descriptor, which is returned here, is open.
 
 use std::fs::File;
 use std::io;
@@ -21,18 +21,18 @@ use nix::sched::{CloneFlags, setns, unshare};
 use super::netlink::{Kind, Netlink, NewLink};
 use super::plan::Plan;
 
-/// The addresses of all nodes differ in the last byte.
+/// The addresses of all nodes differ only in the last byte.
 const PREFIX_LEN: u8 = 24;
 
-/// The numbers of interfaces. They are ours to choose, because nobody else is in these namespaces; `lo` is the first one ever.
+/// Interface indices. They can be chosen freely, as no other program uses these namespaces. `lo` always has the first index.
 const LO: u32 = 1;
 const BRIDGE: u32 = 2;
 const ETH0: u32 = 2;
 const FIRST_PORT: u32 = 3;
 
-/// The bridge's own hardware address, of those that nobody else is given. Without it a bridge takes the lowest of its ports'
-/// and changes it with them: a node whose last process ends takes its port along, and all others would talk to nobody until
-/// they ask for the address again, seconds later.
+/// Hardware address of the bridge, from the range that is never assigned to devices. Without it, a bridge takes the lowest address of its
+/// ports and changes it with them. When the last process of a node ends, its port disappears. All other nodes would then have no connection
+/// until they resolve the address again, seconds later.
 const BRIDGE_HARDWARE_ADDRESS: [u8; 6] = [0x02, 0, 0, 0, 0, 0xfe];
 
 /// The namespaces of a network that is ready for use.
@@ -43,11 +43,11 @@ pub(super) struct Network {
     pub(super) nodes: Vec<OwnedFd>,
 }
 
-/// Failure to make the network.
+/// Failure to create the network.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetworkError {
-    /// The kernel makes no namespace for us.
+    /// The kernel refuses a namespace.
     #[error("cannot make a network namespace: {0}; being root is not enough in some containers: try --loopback")]
     Namespace(#[from] nix::Error),
     /// The kernel refuses an interface or an address.
@@ -58,18 +58,18 @@ pub enum NetworkError {
         /// Error of the kernel.
         error: io::Error,
     },
-    /// Netlink cannot be used at all.
+    /// Netlink cannot be used.
     #[error("cannot speak to the kernel about network interfaces: {0}; try --loopback")]
     Netlink(#[from] io::Error),
 }
 
 impl Network {
-    /// Makes the namespaces of all nodes of the plan, with all interfaces and addresses.
+    /// Creates the namespaces of all nodes of the plan, with all interfaces and addresses.
     ///
     /// # Errors
-    /// Fails without leaving anything, as where we lack privileges.
+    /// Fails if privileges are missing, among other reasons. Nothing is left then.
     pub(super) fn new(plan: &Plan) -> Result<Self, NetworkError> {
-        // A thread can be in a namespace of its own; this one comes back from none.
+        // A separate thread enters the namespaces, so that this thread stays in its own.
         let made = thread::scope(|scope| scope.spawn(|| Self::in_this_thread(plan)).join());
         made.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
@@ -104,13 +104,13 @@ impl Network {
     }
 }
 
-/// Takes this thread into a new network namespace.
+/// Moves this thread to a new network namespace.
 fn new_namespace() -> Result<OwnedFd, NetworkError> {
     unshare(CloneFlags::CLONE_NEWNET)?;
     Ok(File::open("/proc/thread-self/ns/net")?.into())
 }
 
-/// Takes this thread into a namespace, and asks for its interfaces from there.
+/// Moves this thread to a namespace, and opens netlink for its interfaces.
 fn netlink_of(namespace: &OwnedFd) -> Result<Netlink, NetworkError> {
     setns(namespace, CloneFlags::CLONE_NEWNET)?;
     Ok(Netlink::open()?)
@@ -139,7 +139,7 @@ mod tests {
         names
     }
 
-    /// As root: every node has its own name, interface, hosts, shared memory, and reaches the other. Else: told what to do.
+    /// As root: every node has its own name, interface, hosts and shared memory, and reaches the other node. Else: the error has advice.
     #[test]
     fn nodes_are_machines_of_their_own() {
         let plan = Plan::new(Kind::Namespaces, 2).unwrap();
@@ -168,7 +168,7 @@ mod tests {
         };
         let seen = run(0, "hostname; ls /sys/class/net /dev/shm; getent hosts node1");
         assert_eq!(seen, "node0\n/dev/shm:\n\n/sys/class/net:\neth0\nlo\n10.20.0.2       node1\n");
-        // Nobody listens: whoever says so is at the other end of the cable.
+        // No process listens there. The refusal comes from the other end of the cable.
         let answer = run(1, "(exec 3<>/dev/tcp/node0/9) 2>&1; (exec 3<>/dev/tcp/10.20.0.254/9) 2>&1");
         assert!(answer.contains("node0/9: Connection refused"), "{answer}");
         assert!(answer.contains("10.20.0.254/9: Connection refused"), "{answer}");

@@ -1,4 +1,4 @@
-//! Layout of a cluster on this machine: names and addresses of its nodes and daemons. Nothing is made here.
+//! Layout of a cluster on this machine: names and addresses of its nodes and daemons. This module creates nothing.
 //!
 //! ```text
 //! namespaces   node0 10.20.0.1    node1 10.20.0.2    ...    API server 10.20.0.254, on the bridge between them
@@ -9,46 +9,46 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 use std::process;
 
-/// The ports of the daemons, as on any cluster.
+/// Ports of the daemons, as on any cluster.
 const API_PORT: u16 = 50051;
 const AGENT_PORT: u16 = 50052;
 const FABRIC_PORT: u16 = 50053;
 
-/// The last byte of the API server's address.
+/// Last byte of the API server's address.
 const API_HOST: u8 = 254;
-/// That of the fabric manager, on the loopback interface.
+/// Last byte of the fabric manager's address, on the loopback interface.
 const FABRIC_HOST: u8 = 253;
 
-/// The nodes' network has addresses of its own, so it may be any.
+/// Network of the nodes. It is isolated, so any prefix works.
 const NAMESPACE_PREFIX: [u8; 3] = [10, 20, 0];
 
-/// Limit of loopback networks that are tried.
+/// Maximum number of loopback networks to try.
 const ATTEMPTS: u32 = 64;
 
-/// Name of the machine that the command is on, where each node is one, too.
+/// Name of the machine on which the command runs, if each node is a machine of its own.
 pub(super) const HEAD: &str = "head";
 
 /// Network of the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Each in namespaces of its own; takes root.
+    /// Each node in its own namespaces; requires root.
     Namespaces,
-    /// All on the loopback interface of this machine.
+    /// All nodes on the loopback interface of this machine.
     Loopback,
 }
 
-/// A cluster to be made.
+/// A cluster to create.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) kind: Kind,
     pub(super) nodes: Vec<Node>,
     /// Address of the API server for agents.
     pub(super) api: SocketAddrV4,
-    /// Address of the fabric manager, if there is one: local to the API server, as keys are sent unencrypted.
+    /// Address of the fabric manager, if there is one. It is local to the API server, as keys are sent unencrypted.
     pub(super) fabric: SocketAddrV4,
 }
 
-/// One of its nodes.
+/// A node of the cluster.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) name: String,
@@ -57,10 +57,10 @@ pub(super) struct Node {
 }
 
 impl Plan {
-    /// A cluster of `count` nodes, of which there are at most [`NODES_MAX`](crate::args::dev_cluster::NODES_MAX).
+    /// Plans a cluster of `count` nodes, at most [`NODES_MAX`](crate::args::dev_cluster::NODES_MAX).
     ///
     /// # Errors
-    /// Fails if the loopback interface has no room: its ports are in use, or may not be used.
+    /// Fails if no network of the loopback interface is free: its ports are in use, or access to them is denied.
     pub(super) fn new(kind: Kind, count: u8) -> io::Result<Self> {
         match kind {
             Kind::Namespaces => Ok(Self::with_prefix(kind, count, NAMESPACE_PREFIX)),
@@ -89,13 +89,13 @@ impl Plan {
         Self { kind, nodes: (0..count).map(node).collect(), api: address(API_HOST, API_PORT), fabric }
     }
 
-    /// Checks that every address can be listened at now.
+    /// Checks that every address can be bound at present.
     fn is_free(&self) -> io::Result<()> {
         let mut addresses = self.nodes.iter().map(|node| node.agent).chain([self.api, self.fabric]);
         addresses.try_for_each(|address| TcpListener::bind(address).map(drop))
     }
 
-    /// The names of all nodes as a hostlist.
+    /// Names of all nodes, as a hostlist.
     pub(super) fn hostlist(&self) -> String {
         match &self.nodes[..] {
             [only] => only.name.clone(),
@@ -114,9 +114,9 @@ impl Plan {
     }
 }
 
-/// The first three bytes of a network that another cluster, started at the same time, tries at another attempt.
+/// First three bytes of a loopback network. A cluster that starts at the same time tries the same network only at another attempt.
 fn loopback_prefix(attempt: u32) -> [u8; 3] {
-    // Multiplied, so that neighbouring process numbers are far from each other; 127.0 is left to others.
+    // The multiplication spreads neighbouring process numbers. 127.0 is left to other programs.
     let number = process::id().wrapping_add(attempt).wrapping_mul(2_654_435_761) >> 16;
     let [_, _, high, low] = number.to_be_bytes();
     [127, high.max(1), low]

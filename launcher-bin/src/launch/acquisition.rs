@@ -1,5 +1,5 @@
-//! Acquisition of the ranks by a debugger: once all have started they are published, and those that were started stopped are let go when
-//! the debugger continues. A launch that is ended early tells it why.
+//! Acquisition of the ranks by a debugger. The ranks are published after all have started. Ranks that were started stopped continue when
+//! the debugger continues. If a launch is ended early, the debugger gets the reason.
 
 use lattice_session::event::Event;
 use lattice_session::session_io::Control;
@@ -13,13 +13,13 @@ use crate::console::{Verbosity, report};
 use crate::prepared::PreparedLaunch;
 use crate::updates::{Update, UpdateSource};
 
-/// The updates of a launch, with an eye on the start of its ranks.
+/// Updates of a launch, from which the start of its ranks is detected.
 pub(super) struct Acquisition<'a, S> {
     source: S,
     launch: &'a PreparedLaunch,
     control: mpsc::Sender<Control>,
     verbosity: Verbosity,
-    /// Number of the process of each rank, 0 before its start.
+    /// Pid of each rank, 0 before its start.
     pids: Vec<u32>,
     /// Number of ranks that have not started.
     missing: usize,
@@ -39,7 +39,7 @@ impl<'a, S> Acquisition<'a, S> {
     /// Returns true if this was the last rank to start.
     fn has_started(&mut self, rank: Rank, pid: u32) -> bool {
         match self.pids.get_mut(rank.0 as usize) {
-            // Of a spawned job, or told again.
+            // A rank of a spawned job, or a repeated event.
             None => false,
             Some(known) if *known != 0 => false,
             Some(known) => {
@@ -59,10 +59,10 @@ impl<'a, S> Acquisition<'a, S> {
         mpir::publish(ranks);
     }
 
-    /// Lets the ranks go if a debugger has had the time to attach to them; otherwise says how to do so.
+    /// Continues the ranks if a debugger has had the time to attach to them. Otherwise reports how to continue them.
     async fn let_go(&self) {
         if mpir::is_traced() {
-            // A launch that takes no more commands is over.
+            // A launch that accepts no more commands is over.
             drop(self.control.send(Control::Signal(libc::SIGCONT)).await);
         } else if self.verbosity != Verbosity::Quiet {
             let id = &self.launch.placed.launch_id;

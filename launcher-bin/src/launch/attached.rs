@@ -1,5 +1,5 @@
-//! A launch that this process is attached to: shows its updates, sends the user's commands and input, and attaches again when a
-//! connection breaks.
+//! A launch to which this process is attached: shows its updates, sends the user's commands and input, and attaches again when a connection
+//! breaks.
 //!
 //! ```text
 //!              AttachResponse                       Item (bounded)            Update
@@ -9,10 +9,10 @@
 //!                                  └ Control
 //! ```
 //!
-//! Events are acknowledged, several at a time, once the renderer has handed them to the writers; the others come again when somebody
-//! attaches, so that the connection can break without a loss while the API server lives. Nothing is read from it while the
-//! renderer is behind: this is the back-pressure that slows the ranks. What is sent needs no such bound, as it has others: input has
-//! credit, acknowledgements are fewer than events.
+//! Events are acknowledged, several at a time, after the renderer has passed them to the writers. Unacknowledged events are sent again at
+//! the next attach. So a broken connection loses nothing while the API server lives. While the renderer lags, nothing is read from the
+//! connection: this is the back-pressure that slows the ranks. Outgoing messages need no such bound, as they have other limits: input has
+//! credit, and acknowledgements are fewer than events.
 
 mod acknowledgements;
 mod answer;
@@ -40,11 +40,11 @@ use crate::cluster::{Attachment, Cluster, ClusterError};
 use crate::trace::ClusterTrace;
 use crate::updates::Update;
 
-/// Events that may wait for the renderer; each has up to 64 KiB.
+/// Maximum number of events that wait for the renderer. Each has up to 64 KiB.
 const ITEMS: usize = 64;
-/// First and longest pause between two tries to attach again.
+/// First and longest pause between attempts to attach again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), timeouts::COME_BACK_PAUSE);
-/// Time that the API server may take to close its side; nothing depends on it.
+/// Time limit for the API server to close its side. Nothing depends on it.
 const GOODBYE: Duration = Duration::from_millis(100);
 
 /// Settings of an attached launch.
@@ -53,9 +53,9 @@ pub(super) struct AttachSettings {
     pub(super) cluster: Cluster,
     /// The launch.
     pub(super) launch_id: String,
-    /// Relation of this process to it.
+    /// Role of this process.
     pub(super) role: Role,
-    /// Time for which the launch goes on while its API server is away.
+    /// Time for which the launch continues while its API server is away.
     pub(super) lease: Duration,
     /// Standard input of this process, if ranks of the launch read it.
     pub(super) stdin: Option<mpsc::Receiver<Bytes>>,
@@ -63,12 +63,12 @@ pub(super) struct AttachSettings {
     pub(super) trace: Option<ClusterTrace>,
 }
 
-/// A launch that this process is attached to.
+/// A launch to which this process is attached.
 pub(super) struct AttachedLaunch {
     cluster: Cluster,
     launch_id: String,
     role: Role,
-    /// Time for which it is tried to attach again after a connection broke.
+    /// Time limit for attaching again after a connection broke.
     attach_timeout: Duration,
     controls: mpsc::Receiver<Control>,
     stdin: StdinStream,
@@ -76,22 +76,22 @@ pub(super) struct AttachedLaunch {
     items: mpsc::Sender<Item>,
     rendered: watch::Receiver<Rendered>,
     acknowledgements: Acknowledgements,
-    /// Number of the last event that was received.
+    /// Number of the last received event.
     received: u64,
     unsent: Unsent,
 }
 
 /// End of one connection.
 enum Disconnect {
-    /// Nothing follows.
+    /// No connection follows.
     Final(End),
-    /// This process was stopped and continued: another connection follows.
+    /// This process was stopped and continued. Another connection follows.
     Continued,
 }
 
-/// Consequence of a command of the user for the connection.
+/// Effect of a user command on the connection.
 enum Reaction {
-    /// The connection lasts.
+    /// The connection continues.
     Converse,
     /// Another connection replaces it.
     AttachAgain,
@@ -99,25 +99,25 @@ enum Reaction {
     Leave(i32),
 }
 
-/// Room that was kept for an answer at the renderer, and the answer.
+/// Room that is reserved in the queue of the renderer, and the answer for it.
 type Received = (mpsc::OwnedPermit<Item>, Result<Box<Answer>, ClusterError>);
 
-/// Something that happens while there is a connection.
+/// An event while a connection exists.
 enum Input {
-    /// An answer; `None` when nobody renders any more.
+    /// An answer; `None` if the renderer has ended.
     Answer(Option<Received>),
-    /// A command of the user.
+    /// A user command.
     Control(Control),
     /// A message with input, or with its end.
     Stdin(ToLaunch),
-    /// The renderer has come further.
+    /// The renderer has made progress.
     Rendered(Rendered),
     /// An acknowledgement is due.
     Due,
 }
 
 impl AttachedLaunch {
-    /// A launch with these settings, and the updates that its connections bring.
+    /// A launch with these settings, and the updates from its connections.
     pub(super) fn new(settings: AttachSettings, controls: mpsc::Receiver<Control>) -> (Self, Updates) {
         let AttachSettings { cluster, launch_id, role, lease, stdin, trace } = settings;
         let (items, updates) = mpsc::channel(ITEMS);
@@ -142,7 +142,7 @@ impl AttachedLaunch {
     /// Stays attached until the launch ends, or the user leaves it.
     ///
     /// # Errors
-    /// Fails when the API server cannot be reached while the launch could go on, or refuses another attach.
+    /// Fails if the API server is unreachable for as long as the launch could continue, or refuses another attach.
     pub(super) async fn run(mut self, mut attachment: Attachment) -> Result<End, LaunchError> {
         loop {
             let broken = match self.converse(attachment).await {
@@ -171,7 +171,7 @@ impl AttachedLaunch {
         LaunchError::LostSight { launch: self.launch_id.clone(), source: Box::new(source) }
     }
 
-    /// Serves one connection for as long as it lasts.
+    /// Serves one connection until it ends.
     async fn converse(&mut self, mut attachment: Attachment) -> Result<Disconnect, ClusterError> {
         self.stdin.grant(attachment.window);
         self.unsent.drain().for_each(|message| attachment.send(message));
@@ -206,7 +206,7 @@ impl AttachedLaunch {
         }
     }
 
-    /// Does what a command of the user asks for, as far as it concerns the launch.
+    /// Handles a user command, as far as it concerns the launch.
     fn on_control(&mut self, control: Control, attachment: &mut Attachment) -> Reaction {
         match Command::of(control, self.role) {
             Command::Send(message) if attachment.has_hung_up() => {
@@ -217,7 +217,7 @@ impl AttachedLaunch {
                 let stops_this_process = message == ToLaunch::Signal(nix::libc::SIGSTOP);
                 attachment.send(message);
                 if stops_this_process {
-                    // A stopped client answers nobody, and is not gone for all that.
+                    // A stopped client does not answer, but is not gone.
                     attachment.hang_up();
                 }
             }
@@ -227,7 +227,7 @@ impl AttachedLaunch {
         Reaction::Converse
     }
 
-    /// Returns the next thing that happens. Cancel-safe.
+    /// Returns the next input. Cancel-safe.
     async fn next_input(&mut self, attachment: &mut Attachment) -> Input {
         tokio::select! {
             answer = next_answer(&self.items, attachment) => Input::Answer(answer),
@@ -238,7 +238,7 @@ impl AttachedLaunch {
         }
     }
 
-    /// Does what an answer asks for; returns the report at the launch's end.
+    /// Handles an answer; returns the report at the launch's end.
     fn on_answer(&mut self, room: mpsc::OwnedPermit<Item>, answer: Answer) -> Option<Report> {
         let sequence = answer.sequence;
         let update = match answer::read(answer, &mut self.received) {
@@ -263,7 +263,7 @@ impl AttachedLaunch {
     /// Waits until all events are rendered, acknowledges them, and closes the connection.
     async fn say_goodbye(&mut self, attachment: Attachment) {
         let last = self.received;
-        // The renderer is done with all before this item when it asks for the next one.
+        // The renderer requests the next item after it has completed all events before this one.
         if self.items.send(Item { sequence: Some(last), update: None }).await.is_ok() {
             let _ = self.rendered.wait_for(|rendered| rendered.sequence >= last).await;
         }
@@ -271,7 +271,7 @@ impl AttachedLaunch {
         close(attachment).await;
     }
 
-    /// Tries to attach until it succeeds, is refused, the user does not want to wait any longer, or the time is over.
+    /// Tries to attach until it succeeds or is refused, until the user stops waiting, or until the time limit.
     async fn attach_again(&mut self, broken: ClusterError) -> Result<Attachment, ClusterError> {
         let deadline = Instant::now() + self.attach_timeout;
         let (mut pause, longest) = PAUSES;
@@ -298,19 +298,19 @@ impl AttachedLaunch {
     }
 
     async fn remark(&self, text: String) {
-        // A renderer that is gone needs no remarks.
+        // If the renderer has ended, the remark is not needed.
         let _ = self.items.send(Item { sequence: None, update: Some(Update::Remark(text)) }).await;
     }
 }
 
-/// Closes this side, and lets the API server read all that was sent.
+/// Closes this side, and lets the API server read all sent messages.
 async fn close(mut attachment: Attachment) {
     attachment.hang_up();
-    // It may have more to send than is worth waiting for.
+    // The API server may have more to send than is worth waiting for.
     let _ = timeout(GOODBYE, attachment.drain()).await;
 }
 
-/// Returns when the user does not want to wait for a connection any longer; keeps other commands for it.
+/// Returns when the user stops waiting for a connection. Keeps other commands for the next connection.
 async fn given_up(controls: &mut mpsc::Receiver<Control>, role: Role, unsent: &mut Unsent) {
     while let Some(control) = controls.recv().await {
         if unsent.take_in(control, role) {
@@ -319,7 +319,7 @@ async fn given_up(controls: &mut mpsc::Receiver<Control>, role: Role, unsent: &m
     }
 }
 
-/// Returns the next answer, once there is room for it; `None` when nobody renders any more. Cancel-safe.
+/// Returns the next answer, once the queue of the renderer has room; `None` if the renderer has ended. Cancel-safe.
 async fn next_answer(items: &mpsc::Sender<Item>, attachment: &mut Attachment) -> Option<Received> {
     let room = items.clone().reserve_owned().await.ok()?;
     Some((room, attachment.answer().await.map(Box::new)))

@@ -1,12 +1,12 @@
-//! `--bcast` and `--preload-files`: files that are copied to each node of a launch before that starts, and removed when it has ended.
+//! `--bcast` and `--preload-files`: files that are copied to each node before the launch starts, and removed after it has ended.
 //!
 //! ```text
 //! a file ──frames──> lattice launch -w NODES --stdin all ──> sh of broadcast.sh on each node ──> the copy
 //!                 node and checksums of its copies <──┘
 //! ```
-//! The copies are made by a launch of their own, so that identity, limits, bounds and clean-up need no second way; for a launch on this
-//! machine by that shell alone. It removes them when its standard input ends, which is a pipe of this process: whatever ends this one ends
-//! that.
+//! A separate launch makes the copies, so that identity, limits, bounds and clean-up need no second mechanism. For a launch on this
+//! machine, the shell alone makes them. The shell removes them when its standard input ends. That is a pipe of this process, so any end of
+//! this process ends it.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -30,26 +30,26 @@ use crate::console::report;
 use crate::formatting::duration;
 use crate::request::{Before, Copies, FileCopy, Thing};
 
-/// What each node runs.
+/// Script that each node runs.
 const SCRIPT: &str = include_str!("broadcast.sh");
-/// Time for the copies to be removed when their launch has ended: longer than a node that is gone is waited for.
+/// Time limit for the removal of the copies after their launch. It is longer than the wait for a node that is gone.
 const REMOVED_WITHIN: Duration = Duration::from_secs(60);
-/// Bytes of a frame, but for the last one of a file.
+/// Bytes of a frame, except the last one of a file.
 const FRAME: usize = 4 << 20;
 
-/// Files that are not copied; nothing was started.
+/// Files are not copied, and nothing was started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BroadcastError {
-    /// This machine does not let us.
+    /// An operation on this machine failed.
     #[error("cannot copy files to the nodes: cannot {step}: {source}")]
     System {
-        /// What cannot be done; it follows the word "cannot".
+        /// The failed operation, as it follows the word "cannot".
         step: String,
-        /// Error of the system.
+        /// System error.
         source: io::Error,
     },
-    /// Nodes have no copies; they have said why.
+    /// Nodes have no copies. They have reported the reason.
     #[error(
         "{} did not reach {missing} of {}; nothing was started\n\
          try: --bcast without a value, for a directory of the launch's own; for files --preload-dest-dir=DIR, with one that each node has",
@@ -64,7 +64,7 @@ pub enum BroadcastError {
         /// Number of nodes.
         nodes: usize,
     },
-    /// A copy is not what was sent.
+    /// A copy differs from the file that was sent.
     #[error("the copy of {} on {node} is not what was sent; nothing was started", file.display())]
     Damaged {
         /// The file.
@@ -74,7 +74,7 @@ pub enum BroadcastError {
     },
 }
 
-/// The first of these files, and the number of the others.
+/// The first of these files, and the number of further files.
 fn names(files: &[PathBuf]) -> String {
     let first = files.first().map(|first| first.display().to_string()).unwrap_or_default();
     match files.len() {
@@ -83,11 +83,11 @@ fn names(files: &[PathBuf]) -> String {
     }
 }
 
-/// Copies of files, which last as long as this value.
+/// Copies of files, which exist while this value exists.
 pub(super) struct Broadcast {
-    /// The launch that keeps them; on this machine the shell that does.
+    /// Launch that keeps the copies; on this machine, the shell.
     copier: Child,
-    /// Ends when they are removed.
+    /// Ends after the copies are removed.
     answers: BufReader<ChildStdout>,
 }
 
@@ -118,7 +118,7 @@ impl Broadcast {
         Self::begin(Command::new("sh").env("LATTICE_NODE", "0").env("LATTICE_SAYS", "lattice: "), copies, 1)
     }
 
-    /// Starts `copier`, which is to run a shell on so many nodes, and has that make the copies.
+    /// Starts `copier`, which runs a shell on this number of nodes, and makes the copies.
     fn begin(copier: &mut Command, copies: &Copies, nodes: usize) -> Result<Self, BroadcastError> {
         for library in &copies.missing {
             report(&format!("note: --send-libs: {library} is not found here, and is not copied"));
@@ -129,21 +129,21 @@ impl Broadcast {
         };
         copier.args(["-c", SCRIPT, "sh", unpack]);
         let words = words(copies)?;
-        // What is typed at our terminal is for the launch.
+        // Terminal input is for the launch.
         copier.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut copier = copier.spawn().map_err(failed("start what copies"))?;
         let answers = copier.stdout.take().ok_or_else(|| io::ErrorKind::BrokenPipe.into());
         let answers = BufReader::new(answers.map_err(failed("read what copies"))?);
         let mut begun = Self { copier, answers };
         if let Some(pipe) = &mut begun.copier.stdin {
-            // If it takes none, it has said why; then checksums are missing.
+            // If the copier does not read, it has reported the reason. Checksums are missing then.
             let _ = writeln!(pipe, "{}", words.len()).and_then(|()| pipe.write_all(&words));
         }
         let mut sent = Vec::new();
         for file in copies.files() {
             match begun.copier.stdin.as_mut().map(|pipe| send(file, copies.compression, pipe)) {
                 Some(Ok(sum)) => sent.push(sum),
-                // Whoever takes no more has said why; then checksums are missing.
+                // If the copier stops reading, it has reported the reason. Checksums are missing then.
                 Some(Err(SendError::Refused)) | None => break,
                 Some(Err(SendError::Source(source))) => {
                     return Err(BroadcastError::System { step: format!("read {}", file.source.display()), source });
@@ -154,7 +154,7 @@ impl Broadcast {
         Ok(begun)
     }
 
-    /// Reads what is still said; false if the copier has not ended in time.
+    /// Discards the remaining output; returns false if the copier has not ended in time.
     fn ends_within(&mut self, time: Duration) -> bool {
         let deadline = Instant::now() + time;
         let mut said = [0; 4096];
@@ -164,7 +164,7 @@ impl Broadcast {
             match poll(&mut watched, PollTimeout::try_from(rest).unwrap_or(PollTimeout::MAX)) {
                 Ok(0) => return false,
                 Err(Errno::EINTR) => {}
-                // One that cannot be watched is not waited for either.
+                // If the pipe cannot be polled, there is no wait.
                 Err(_) => return false,
                 Ok(_) => match self.answers.get_mut().read(&mut said) {
                     Ok(0) | Err(_) => return true,
@@ -174,7 +174,7 @@ impl Broadcast {
         }
     }
 
-    /// Checks that so many nodes have the files with these checksums.
+    /// Checks that this number of nodes has the files with these checksums.
     fn check(&mut self, copies: &Copies, sent: &[String], nodes: usize) -> Result<(), BroadcastError> {
         let answers = self.sums(nodes);
         if answers.len() < nodes {
@@ -190,7 +190,7 @@ impl Broadcast {
         Ok(())
     }
 
-    /// Nodes that have the copies, each with their checksums: all of so many, or those that there are when the copier has ended.
+    /// Nodes that have the copies, each with its checksums. Reads until this number of nodes has answered, or the copier has ended.
     fn sums(&mut self, nodes: usize) -> HashMap<String, Vec<String>> {
         let answer = |line: String| {
             let (node, sums) = line.split_once("sums ")?;
@@ -203,7 +203,7 @@ impl Broadcast {
 
 impl Drop for Broadcast {
     fn drop(&mut self) {
-        // The end of their input is what the copiers wait for. How they end has been told by themselves.
+        // The copiers wait for the end of their input, and report their own failures.
         drop(self.copier.stdin.take());
         if !self.ends_within(REMOVED_WITHIN) {
             report(&format!(
@@ -222,7 +222,7 @@ fn failed(step: &str) -> impl FnOnce(io::Error) -> BroadcastError {
     |source| BroadcastError::System { step, source }
 }
 
-/// Words that the script reads: a random one for names of its own, and three for each thing.
+/// Words for the script: a random word for its own names, and three words for each thing.
 fn words(copies: &Copies) -> Result<Vec<u8>, BroadcastError> {
     let random = random::id().map_err(failed("draw a name"))?;
     let mut words = random.into_bytes();
@@ -238,13 +238,13 @@ fn words(copies: &Copies) -> Result<Vec<u8>, BroadcastError> {
     Ok(words)
 }
 
-/// A word as a shell reads it.
+/// The word, quoted for a shell.
 fn quoted(word: &[u8]) -> Vec<u8> {
     let inner = word.split(|&byte| byte == b'\'').collect::<Vec<_>>().join(&b"'\\''"[..]);
     [b"'", &inner[..], b"'"].concat()
 }
 
-/// The script's word for a thing.
+/// Keyword of the script for a thing.
 fn word(before: Before, thing: &str) -> String {
     let prefix = match before {
         Before::Ours => "",
@@ -254,18 +254,18 @@ fn word(before: Before, thing: &str) -> String {
     format!("{prefix}{thing}")
 }
 
-/// Mode of a copy: for the user alone, and a program if the file is one.
+/// Mode of a copy: for the user only, and executable if the file is.
 fn mode(file: &FileCopy) -> Result<&'static str, BroadcastError> {
     let metadata = file.source.metadata();
     let metadata = metadata.map_err(failed(&format!("read {}", file.source.display())))?;
     Ok(if metadata.permissions().mode() & 0o111 == 0 { "600" } else { "700" })
 }
 
-/// A file that was not sent to its end.
+/// A file was not sent completely.
 enum SendError {
-    /// It cannot be read, or not packed.
+    /// The file cannot be read or compressed.
     Source(io::Error),
-    /// It is not taken.
+    /// The copier does not accept it.
     Refused,
 }
 
@@ -275,7 +275,7 @@ impl From<io::Error> for SendError {
     }
 }
 
-/// Sends a file as frames; returns the checksum of what it holds.
+/// Sends a file as frames; returns the checksum of its content.
 fn send(file: &FileCopy, compression: Compression, pipe: &mut ChildStdin) -> Result<String, SendError> {
     let file = File::open(&file.source)?;
     match compression {
@@ -288,7 +288,7 @@ fn send(file: &FileCopy, compression: Compression, pipe: &mut ChildStdin) -> Res
     }
 }
 
-/// The same, while `gzip` packs it. It gets what is counted into the checksum, and not the file, which may change meanwhile.
+/// As `send`, compressed by `gzip`. `gzip` gets the bytes that are counted in the checksum, and not the file, which may change meanwhile.
 fn send_packed(mut file: File, pipe: &mut ChildStdin) -> Result<String, SendError> {
     let mut packer = Command::new("gzip").args(["-1", "-c"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let (input, output) = (packer.stdin.take(), packer.stdout.take());
@@ -311,12 +311,12 @@ fn send_packed(mut file: File, pipe: &mut ChildStdin) -> Result<String, SendErro
     });
     match packer.wait()?.success() {
         true => sum,
-        // If nobody takes what it packs, that is the cause.
+        // If the copier does not accept the compressed data, that is the cause.
         false => Err(sum.err().unwrap_or_else(|| SendError::Source(io::Error::other("gzip fails")))),
     }
 }
 
-/// Sends all that there is to read, and its end.
+/// Sends everything that the reader returns, and an empty frame as the end.
 fn send_frames(mut from: impl Read, pipe: &mut ChildStdin, mut see: impl FnMut(&[u8])) -> Result<(), SendError> {
     let mut frame = Vec::new();
     loop {
@@ -331,7 +331,7 @@ fn send_frames(mut from: impl Read, pipe: &mut ChildStdin, mut see: impl FnMut(&
     }
 }
 
-/// A checksum as sha256sum(1) prints it.
+/// Checksum in the form of sha256sum(1).
 fn text(digest: Context) -> String {
     digest.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -344,12 +344,12 @@ mod tests {
 
     use super::*;
 
-    /// The launch may end on another node while a copy gets its name.
+    /// The launch may end on another node while a copy is renamed to its final name.
     #[test]
     fn a_copy_that_was_moved_and_not_counted_yet_is_removed() {
         let directory = tempfile::tempdir().unwrap();
         let (place, copy) = (directory.path().display(), directory.path().join("app"));
-        // The shell is signalled while it waits for `mv`, and `mv` itself after its work.
+        // The shell gets the signal while it waits for `mv`. `mv` itself gets it after its work.
         for signalled in ["$PPID", "$$"] {
             let moving = directory.path().join("mv");
             fs::write(&moving, format!("#!/bin/sh\n/bin/mv \"$@\"; touch {place}/moved; kill -TERM {signalled}\n"))
@@ -368,7 +368,7 @@ mod tests {
         }
     }
 
-    /// Has the script make one thing in `directory`, as `kind` says, named by `name`; returns its exit code and what it has said.
+    /// Runs the script to make one thing in `directory`: its kind is `kind`, its name `name`. Returns the exit code and the error output.
     fn made(kind: &str, directory: &Path, name: &str) -> (i32, String) {
         let mut copier = Command::new("sh");
         copier.args(["-c", SCRIPT, "sh", ""]).env("LATTICE_NODE", "0").env("LATTICE_SAYS", "");
@@ -378,13 +378,13 @@ mod tests {
             "random {kind} {} 700",
             String::from_utf8(quoted(directory.join(name).as_os_str().as_bytes())).unwrap()
         );
-        // It may refuse before it reads all.
+        // The script may refuse before it reads everything.
         let _ = write!(copier.stdin.take().unwrap(), "{}\n{words}3\nabc0\n", words.len());
         let output = copier.wait_with_output().unwrap();
         (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
     }
 
-    /// What another user can put in the place of a copy, and places in which one could exchange it afterwards.
+    /// Files that another user can put in the place of a copy, and directories in which another user could replace the copy later.
     #[test]
     fn a_copy_goes_only_where_no_other_user_can_exchange_it() {
         assert!(nix::unistd::geteuid().is_root(), "this test must run as root");

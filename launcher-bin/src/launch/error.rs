@@ -1,4 +1,4 @@
-//! Reasons for which a launch does not start, or is lost sight of.
+//! Reasons why a launch does not start, or why contact to it is lost.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,14 +16,15 @@ use crate::prepared::{NodeBindError, ObjectsError};
 use crate::request::{NodeGroupError, RequestError};
 use crate::trace::TraceError;
 
-/// Failure to start a launch, or to keep sight of it. Once it runs, whatever happens becomes its [`lattice_session::event::Report`].
+/// Failure to start a launch, or to keep contact to it. After the start, any event becomes a part of its
+/// [`lattice_session::event::Report`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
-    /// The request makes no sense, or not on this machine.
+    /// The request is invalid, or not possible on this machine.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// Files are not copied to the nodes.
+    /// Files could not be copied to the nodes.
     #[error(transparent)]
     Broadcast(#[from] BroadcastError),
     /// A node cannot bind its ranks as asked.
@@ -32,37 +33,37 @@ pub enum LaunchError {
     /// Ranks cannot be placed by objects of the nodes.
     #[error(transparent)]
     Objects(#[from] ObjectsError),
-    /// Programs cannot have the nodes that they shall have for themselves.
+    /// Programs cannot get nodes of their own.
     #[error(transparent)]
     NodeGroup(#[from] NodeGroupError),
-    /// This machine cannot be known.
+    /// The facts about this machine cannot be read.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// The cluster refused it, or cannot be reached.
+    /// The cluster refused the launch, or is unreachable.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
     /// A launch on this machine is over, or does not answer.
     #[error(transparent)]
     Local(#[from] LocalError),
-    /// A program that is to run before or after the launch fails.
+    /// A program that runs before or after the launch fails.
     #[error("{flag} {} {reason}\ntry: {remedy}", path.display())]
     Script {
         /// Flag that names it.
         flag: &'static str,
         /// The program.
         path: PathBuf,
-        /// Observation, in words.
+        /// Reason, in words.
         reason: String,
-        /// Line to type next.
+        /// Suggested command.
         remedy: String,
     },
-    /// This process was sent a signal before it was attached to the launch.
+    /// A signal arrived before this process was attached to the launch.
     #[error("interrupted by {signal} before the launch had started")]
     Interrupted {
         /// The signal.
         signal: Signal,
     },
-    /// The API server cannot be reached any more.
+    /// The API server is no longer reachable.
     #[error(
         "launch {launch} was lost sight of: {source}\n\
          try: lattice attach {launch}"
@@ -79,13 +80,13 @@ pub enum LaunchError {
     /// The trace file cannot be opened.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// Nobody would clean up after us.
+    /// The keeper, which cleans up if this process is killed, cannot be started.
     #[error(transparent)]
     Keeper(#[from] KeeperError),
     /// The limit of open files cannot be changed.
     #[error("cannot change the limit of open files: {0}")]
     DescriptorLimit(#[source] nix::Error),
-    /// Standard output cannot be written to.
+    /// Writing to standard output failed.
     #[error(transparent)]
     Output(#[from] OutputError),
     /// Signals or threads of this process, or its standard input, cannot be used.
@@ -94,7 +95,7 @@ pub enum LaunchError {
 }
 
 impl LaunchError {
-    /// Class of a program that cannot be executed; `None` for every other reason.
+    /// Class of failure of a program that cannot be executed; `None` for every other reason.
     pub fn program_failure(&self) -> Option<ProgramFailure> {
         match self {
             Self::Request(error) => error.program_failure(),

@@ -1,4 +1,4 @@
-//! The user's side of a launch: signals in, output out, and the exit code at its end. Where the ranks run is left to its callers.
+//! The user's side of a launch: signals, output, and the exit code at its end. The callers decide where the ranks run.
 
 use lattice_session::event::Report;
 use lattice_session::session_io::Control;
@@ -15,10 +15,10 @@ use crate::signal_forwarder::{EarlySignals, Handles, RankLocation, SignalForward
 use crate::terminal::{Mode, RawTerminal};
 use crate::updates::UpdateSource;
 
-/// Channel of the writers' faults.
+/// Channel for faults of the writers.
 pub(super) type Faults = (mpsc::UnboundedSender<Fault>, mpsc::UnboundedReceiver<Fault>);
 
-/// Signals and screen of one launch, wherever it runs.
+/// Signals and screen of one launch, wherever its ranks run.
 pub(super) struct Frontend {
     forwarder: SignalForwarder,
     verbosity: Verbosity,
@@ -27,9 +27,9 @@ pub(super) struct Frontend {
 
 /// End of a launch for its client.
 pub(super) enum End {
-    /// No process of it is left.
+    /// No process of the launch is left.
     Over(Report),
-    /// The user has left it by this signal; it goes on.
+    /// The user has left the launch by this signal. The launch continues.
     Left(i32),
 }
 
@@ -37,7 +37,7 @@ impl Frontend {
     /// Forwards the signals of this process, and starts the writers. The receiver yields the user's commands.
     ///
     /// # Errors
-    /// Fails if our streams cannot be used.
+    /// Fails if the standard streams of this process cannot be used.
     pub(super) fn new(
         launch: &PreparedLaunch,
         (signals, location): (EarlySignals, RankLocation),
@@ -52,15 +52,15 @@ impl Frontend {
         Ok((Self { forwarder, verbosity, renderer }, control))
     }
 
-    /// Way for commands of others to the launch.
+    /// Channel on which other tasks send commands to the launch.
     pub(super) fn commands(&self) -> mpsc::Sender<Control> {
         self.forwarder.commands()
     }
 
-    /// From now on our terminal is a window on that of rank 0, if the rank has one.
+    /// Connects the terminal of this process to that of rank 0, if the rank has one.
     ///
     /// # Errors
-    /// Fails if our terminal is gone.
+    /// Fails if the terminal of this process is gone.
     pub(super) fn hand_terminal_over(&mut self, launch: &PreparedLaunch) -> Result<(), LaunchError> {
         if let StdinTarget::Terminal(_) = launch.placed.settings.stdin {
             let raw = RawTerminal::of_input(Mode::Raw)?;

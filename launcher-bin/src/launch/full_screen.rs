@@ -1,4 +1,5 @@
-//! Programs that draw on a terminal, or want one to ask from: a rank has none without `--pty`, and says so in words of its own, if at all.
+//! Programs that draw on a terminal, or prompt on one. Without `--pty`, a rank has no terminal. Such programs report this in their own
+//! words, if at all.
 
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal};
@@ -14,7 +15,7 @@ const PROGRAMS: [&str; 14] =
 /// Shells, which are interactive with `-i`.
 const SHELLS: [&str; 5] = ["bash", "dash", "fish", "sh", "zsh"];
 
-/// A note for somebody who types at a terminal, and starts such a program without one.
+/// Note for a user at a terminal, if the launch starts such a program without a terminal.
 pub(super) fn note(launch: &PlacedLaunch) -> Option<String> {
     let has_terminal = matches!(launch.settings.stdin, StdinTarget::Terminal(_));
     if has_terminal || !io::stdin().is_terminal() {

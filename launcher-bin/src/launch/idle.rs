@@ -1,4 +1,4 @@
-//! Note on a launch of one rank in an allocation that has room for more, where the line has no number of ranks.
+//! Note on a launch of one rank, in an allocation with room for more ranks, if the command line has no number of ranks.
 
 use lattice_session::count::counted;
 use lattice_session::request::{Candidates, PlacementRequest};
@@ -7,18 +7,18 @@ use crate::cluster::{Cluster, ClusterError, answered};
 use crate::console::report;
 use crate::hostfile;
 
-/// Room of an allocation.
+/// Room in an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Room {
     /// Several nodes.
     Nodes(usize),
-    /// One node with so many cores.
+    /// One node with this number of cores.
     Cores(u32),
-    /// Slots that another manager or the user has counted.
+    /// Slots, as counted by another manager or by the user.
     Slots(u64),
 }
 
-/// Reports that slots of the allocation stay idle, if any do. A question that the API server refuses is reported by the launch itself.
+/// Reports idle slots of the allocation, if there are any. If the API server refuses the query, the launch itself reports the refusal.
 ///
 /// # Errors
 /// Fails if the API server cannot be reached.

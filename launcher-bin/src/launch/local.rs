@@ -1,4 +1,4 @@
-//! A launch on this machine, in this process: the session that an agent would run elsewhere.
+//! A launch on this machine, in this process. It runs the session that an agent runs on a cluster.
 
 use pmi_transport::task;
 use std::convert::Infallible;
@@ -28,17 +28,18 @@ use crate::request::{Action, LaunchCommand, RequestError};
 use crate::signal_forwarder::{EarlySignals, RankLocation};
 use crate::{runtime, stdin, trace};
 
-/// Events that may wait for the renderer.
+/// Maximum number of events that wait for the renderer.
 const EVENTS: usize = 64;
 
-/// Time after which other commands see a launch: `lattice launches` finds its socket, and `lattice sets` has it founded as a set. Shorter ones
-/// pay nothing.
+/// Time after which other commands find a launch: `lattice launches` finds its socket, and `lattice sets` makes it a set. Shorter launches
+/// have no such cost.
 const SEEN_AFTER: Duration = Duration::from_millis(250);
 
-/// Time after which a launch is a set though nobody has asked for it, if other machines may share the directory: their commands see it then.
+/// Time after which a launch becomes a set without any request for it, if other machines may share the directory. Their commands find it
+/// then.
 const FOUNDED_AFTER: Duration = Duration::from_secs(2);
 
-/// Runs a launch on this machine, or only prints its plan; returns the exit code.
+/// Runs a launch on this machine, or prints its plan; returns the exit code.
 pub(super) fn run(command: LaunchCommand, machine: &Machine, verbosity: Verbosity) -> Result<u8, LaunchError> {
     let action = command.action;
     let launch = PreparedLaunch::on_this_machine(command, machine)?;
@@ -49,10 +50,10 @@ pub(super) fn run(command: LaunchCommand, machine: &Machine, verbosity: Verbosit
     show_notes(full_screen::note(&launch.placed).as_slice(), verbosity);
     DescriptorPlan { ranks: launch.ranks.len(), others: 0 }.reserve();
     let keeper = Keeper::fork()?;
-    // A keeper that cannot be reached is told of when it is given the launch.
+    // If the keeper is unreachable, that is reported when it receives the launch.
     let _ = keeper.guard_socket(&LocalService::path(&launch.placed, &machine.environment));
     become_subreaper().map_err(io::Error::from)?;
-    // Last, as it empties files.
+    // Last, because this empties files.
     let files = open_files(&launch)?;
     let set = OwnSet::new(own_set::place(&machine.environment), own_set::facts(&launch.placed));
     runtime::block_on(async {
@@ -64,7 +65,7 @@ pub(super) fn run(command: LaunchCommand, machine: &Machine, verbosity: Verbosit
     })?
 }
 
-/// A note on more ranks than CPUs that this process may use, as the API server has it of nodes.
+/// Note on more ranks than CPUs that this process may use, like the note of the API server about nodes.
 fn crowding(launch: &PreparedLaunch) -> Option<String> {
     let (ranks, cpus) = (launch.ranks.len(), usable_cpus().get());
     let host = launch.placed.host(NodeIndex(0));
@@ -74,7 +75,7 @@ fn crowding(launch: &PreparedLaunch) -> Option<String> {
         .then(|| format!("{ranks} ranks on {} of {host}{}", counted(cpus as u64, "CPU"), sharing(bind, are_bound)))
 }
 
-/// What becomes of a binding with more ranks than CPUs.
+/// Effect of a CPU binding with more ranks than CPUs.
 fn sharing(bind: Option<&CpuBind>, are_bound: bool) -> String {
     match (bind, are_bound) {
         (None, _) => String::new(),
@@ -130,13 +131,13 @@ async fn drive(
     }
 }
 
-/// Answers questions about the launch for as long as it is polled, if it lasts for a while and there can be a socket.
+/// Answers requests about the launch while it is polled, if the launch lasts for a while and a socket can be created.
 async fn answer(bind: impl FnOnce() -> Result<LocalService, NotPrivate>, verbosity: Verbosity) -> Infallible {
     tokio::time::sleep(SEEN_AFTER).await;
     match bind() {
         Ok(service) => service.run().await,
         Err(error) => {
-            // A directory that another user has put there is reported in any case.
+            // A directory that another user has put there is always reported.
             if verbosity == Verbosity::Verbose || matches!(error, NotPrivate::Foreign { .. }) {
                 report(&format!("warning: lattice status and its like do not find this launch: {error}"));
             }

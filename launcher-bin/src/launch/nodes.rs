@@ -1,5 +1,6 @@
-//! Nodes of a launch on a cluster, as far as they are decided on here: slots of the nodes for flags that speak of what these are (ranks by
-//! objects, programs with nodes of their own, a number of nodes that depends on how many there are), and nodes that have to stay the same because something is made ready on them.
+//! Nodes of a launch on a cluster, as far as this command decides on them. Some flags depend on properties of the nodes: ranks by objects,
+//! programs with nodes of their own, and a number of nodes that depends on the available nodes. They are replaced by slots of nodes. Nodes
+//! with prepared files must also stay the same.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
@@ -15,14 +16,15 @@ use crate::prepared::{ObjectsError, placed_by_objects};
 use crate::request::{Action, LaunchCommand, NodeGroup, NodeWish, OpenHosts, placed_in_groups};
 use crate::runtime;
 
-/// Time for which nodes are asked for again that have not told what they are: they do so behind their registration, in a call of its own.
+/// Time limit and pause for repeated queries of nodes that have not reported their inventory. Nodes report it after their registration, in
+/// a separate call.
 const TELLING: Duration = Duration::from_secs(3);
 const TELLING_PAUSE: Duration = Duration::from_millis(50);
 
-/// Has a launch keep the nodes that it would have now; returns them.
+/// Pins the nodes that the launch would get now; returns them.
 ///
 /// # Errors
-/// Fails if it cannot be placed.
+/// Fails if the launch cannot be placed.
 pub(super) fn keep(
     command: &mut LaunchCommand,
     server: &ApiServer,
@@ -38,8 +40,7 @@ pub(super) fn keep(
     Ok(hosts)
 }
 
-/// Has each node that the request names called by the name that it has registered under. Hosts that are no nodes stay as they are, and are
-/// refused with the launch.
+/// Replaces each node name of the request by the registered name. Hosts that are not nodes stay unchanged, and are refused with the launch.
 ///
 /// # Errors
 /// Fails if the API server cannot be reached.
@@ -71,11 +72,11 @@ async fn call_by_registered_names(
     Ok(())
 }
 
-/// Puts slots of the nodes in the place of such flags, so that the request says by itself where the ranks go; a command that has none of them,
-/// or not any more, stays as it is. An empty allocation is all nodes that are known, for a plan. Every request to the API server comes behind this.
-///
+/// Replaces such flags by slots of nodes, so that the request itself has the places of the ranks. A command without such flags, or with
+/// flags already replaced, stays unchanged. An empty allocation stands for all known nodes, for a plan. Call this before every request to
+/// the API server.
 /// # Errors
-/// Fails if the nodes take too few ranks, or cannot be asked for.
+/// Fails if the nodes take too few ranks, or cannot be queried.
 pub(super) async fn give_slots(
     command: &mut LaunchCommand,
     cluster: &Cluster,
@@ -118,7 +119,7 @@ pub(super) async fn give_slots(
     }
 }
 
-/// Flags that are open until the nodes are known.
+/// Flags that cannot be resolved before the nodes are known.
 struct Open {
     per_object: Option<PerObject>,
     hosts: Option<OpenHosts>,
@@ -135,7 +136,7 @@ impl Open {
         self.per_object.is_some() || self.hosts.is_some() || self.groups.iter().any(NodeGroup::is_open)
     }
 
-    /// The placement of `size` ranks on these nodes.
+    /// Placement of `size` ranks on these nodes.
     fn settled(
         &self,
         placement: &PlacementRequest,
@@ -163,7 +164,7 @@ impl Open {
     }
 }
 
-/// Number of ranks that a node takes. A name that is none of the allocation has a slot, and is refused by its name where the ranks are placed.
+/// Number of ranks that a node takes. A name outside of the allocation has one slot. The placement of the ranks refuses it by its name.
 fn room_on(
     node: &str,
     per_object: PerObject,

@@ -1,4 +1,4 @@
-//! A launch on a cluster: the API server places and starts it, and then this process attaches to it.
+//! A launch on a cluster. The API server places and starts it, and then this process attaches to it.
 
 use std::io::{self, IsTerminal};
 use std::thread;
@@ -29,11 +29,11 @@ use crate::signal_forwarder::{EarlySignals, RankLocation};
 use crate::trace::ClusterTrace;
 use crate::{local_launches, map, runtime, signals, stdin};
 
-/// Starts a launch in `allocation` and attaches to it, unless it is detached, or only prints its plan, which may be without an allocation;
-/// returns the exit code.
+/// Starts a launch in `allocation` and attaches to it, unless it is detached. Or only prints its plan, for which `allocation` may be empty.
+/// Returns the exit code.
 ///
 /// # Errors
-/// Fails if the launch cannot start, or is lost sight of.
+/// Fails if the launch cannot start, or contact to it is lost.
 pub(crate) fn run(
     mut command: LaunchCommand,
     server: &ApiServer,
@@ -44,7 +44,7 @@ pub(crate) fn run(
         let cluster = server.connect()?;
         nodes::give_slots(&mut command, &cluster, &allocation).await?;
         let LaunchCommand { request, output, action, count, .. } = command;
-        // A shell on a terminal is for one user.
+        // A shell on a terminal is for one user, so one rank is intended.
         let has_terminal = matches!(request.settings.stdin, StdinTarget::Terminal(_));
         let is_noted = verbosity > Verbosity::Quiet && !has_terminal && !is_rank();
         if (count, action) == (Count::Usual, Action::Start) && is_noted {
@@ -54,7 +54,7 @@ pub(crate) fn run(
             Action::Start => Wanted::Launch,
             Action::Plan => Wanted::Plan,
         };
-        // Its ranks may write before this process is attached.
+        // Ranks may write before this process is attached.
         let mut signals = EarlySignals::listen()?;
         let start = cluster.start_launch(&request, allocation, wanted);
         let started = during(&mut signals, start).await??;
@@ -75,7 +75,7 @@ pub(crate) fn run(
         if let Err(error) = &outcome
             && !matches!(error, LaunchError::LostSight { .. })
         {
-            // Its output has no reader. If this fails, the API server ends it soon. A further signal ends this process.
+            // No process reads its output. If this fails, the API server ends it soon. A further signal ends this process.
             let _ = signals::end_us();
             let _ = cluster.abort_launch(&launch_id, &format!("its client failed: {error}")).await;
         }
@@ -83,27 +83,27 @@ pub(crate) fn run(
     })?
 }
 
-/// True in a rank of a launch, which starts others on purpose.
+/// True in a rank of a launch, which starts other launches on purpose.
 fn is_rank() -> bool {
     std::env::var_os("LATTICE_RANK").is_some()
 }
 
-/// Shows notes on a launch that starts, where somebody may read them.
+/// Shows notes on a launch that starts, if a user may read them.
 pub(super) fn show_notes(notes: &[String], verbosity: Verbosity) {
     if is_noted(verbosity, &io::stderr()) {
         notes.iter().for_each(|note| report(&format!("note: {note}")));
     }
 }
 
-/// True if notes are shown: scripts that put more ranks than cores on a node do so each time, and mean it.
+/// True if notes are shown. Scripts that put more ranks than cores on a node do so every time, on purpose.
 fn is_noted(verbosity: Verbosity, stderr: &impl IsTerminal) -> bool {
     verbosity == Verbosity::Verbose || verbosity == Verbosity::Normal && stderr.is_terminal()
 }
 
-/// Attaches to a launch that runs already, as a viewer; returns the exit code.
+/// Attaches to a running launch, as a viewer; returns the exit code.
 ///
 /// # Errors
-/// Fails if there is no such launch, or if it is lost sight of.
+/// Fails if the launch does not exist, or contact to it is lost.
 pub(crate) fn attach(args: &AttachArgs, verbosity: Verbosity) -> Result<u8, LaunchError> {
     let environment = Machine::this()?.environment;
     let here = if args.api.api.is_some() { None } else { local_launches::find(&args.launch, &environment) };
@@ -123,8 +123,8 @@ pub(crate) fn attach(args: &AttachArgs, verbosity: Verbosity) -> Result<u8, Laun
     })?
 }
 
-/// A launch that the API server has placed, with the CPUs of its ranks as far as their nodes are known, and the refusal of one that cannot
-/// bind them.
+/// A launch that the API server has placed, with the CPUs of its ranks as far as their nodes are known. Also the error for a launch that
+/// cannot bind them.
 async fn planned(
     cluster: &Cluster,
     placed: PlacedLaunch,
@@ -134,7 +134,7 @@ async fn planned(
     let mut launch = PreparedLaunch::on_cluster(placed, output);
     let templates = match launch.placed.settings.cpu_bind {
         CpuBind::None => Templates::default(),
-        // An older API server knows nothing of nodes.
+        // An older API server has no data about nodes.
         _ if action == Action::Plan => cluster.known_templates().await.unwrap_or_default(),
         _ => cluster.told_templates().await.unwrap_or_default(),
     };
@@ -142,7 +142,7 @@ async fn planned(
     (launch, bound)
 }
 
-/// The same for a launch that starts: a node that cannot bind its ranks ends it with its own words.
+/// As `planned`, for a launch that starts. If a node cannot bind its ranks, the node ends the launch and reports the reason.
 async fn prepared(cluster: &Cluster, placed: PlacedLaunch, output: OutputRequest) -> PreparedLaunch {
     match output.show_map {
         true => planned(cluster, placed, output, Action::Start).await.0,
@@ -150,7 +150,7 @@ async fn prepared(cluster: &Cluster, placed: PlacedLaunch, output: OutputRequest
     }
 }
 
-/// Prints the name of a detached launch.
+/// Prints the id of a detached launch.
 async fn leave(
     cluster: &Cluster,
     started: Started,
@@ -167,18 +167,19 @@ async fn leave(
     Ok(print(&name(&launch))?)
 }
 
-/// Runs a step of the start, which signals may end.
+/// Runs a step of the start, which a signal can end.
 async fn during<T>(signals: &mut EarlySignals, step: impl Future<Output = T>) -> Result<T, LaunchError> {
     signals.during(step).await.map_err(|signal| LaunchError::Interrupted { signal })
 }
 
-/// Opens the files of a launch, on a thread: a named pipe without a reader lets no signal end this process.
+/// Opens the files of a launch on a separate thread: opening a named pipe blocks without a reader, and would delay signals that end this
+/// process.
 async fn open_all(
     launch: PreparedLaunch,
     faults: mpsc::UnboundedSender<Fault>,
 ) -> Result<(PreparedLaunch, Option<ClusterTrace>, OpenFiles), LaunchError> {
     let open = move || {
-        // Before the files, as they are emptied.
+        // Before the files, because opening them empties them.
         let trace = launch.output.pmi_trace.as_deref().map(|path| ClusterTrace::create(path, faults)).transpose()?;
         let files = open_files(&launch)?;
         Ok((launch, trace, files))
@@ -188,7 +189,7 @@ async fn open_all(
     opened.await.expect("the thread has not panicked")
 }
 
-/// Attaches to a launch and shows it to its end, also when its API server is away for no longer than the lease.
+/// Attaches to a launch and shows it to its end. Its API server may be away for no longer than the lease.
 async fn show(
     cluster: &Cluster,
     launch_id: &str,

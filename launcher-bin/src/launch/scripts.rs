@@ -1,7 +1,7 @@
 //! Prolog and epilog of a launch: programs that run here, before it starts and after it has ended.
 //!
-//! Lines that the prolog prints change all ranks, as those of a task prolog change one (`request::task_scripts`): `export NAME=VALUE`,
-//! `unset NAME` and `print TEXT`. All others are printed as they are, when it has ended.
+//! Lines that the prolog prints change all ranks, as lines of a task prolog change one rank (`request::task_scripts`): `export NAME=VALUE`,
+//! `unset NAME` and `print TEXT`. All other lines are printed unchanged, after the prolog has ended.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -17,13 +17,13 @@ use crate::args::LaunchArgs;
 use crate::console::{print, report};
 use crate::exit;
 
-/// Runs the prolog, if there is one, with the words of the first program, and does to `variables`, which ranks start from, what it says.
+/// Runs the prolog, if there is one, with the words of the first program. Its output changes `variables`, with which the ranks start.
 ///
 /// # Errors
-/// Fails if it cannot be run, or fails: then nothing is to be started.
+/// Fails if the prolog cannot be run, or fails. The launch must not start then.
 pub(super) fn prolog(args: &LaunchArgs, variables: &mut Vec<(OsString, OsString)>) -> Result<(), LaunchError> {
     let Some(path) = args.scripts.prolog.as_deref() else { return Ok(()) };
-    // No pipe: a process that the prolog leaves behind may hold its standard output for as long as it likes.
+    // Not a pipe: a process that the prolog leaves running may hold its standard output open indefinitely.
     let mut said = File::from(memfd_create(c"lattice-prolog", MFdFlags::MFD_CLOEXEC).map_err(io::Error::from)?);
     let outcome = run("--prolog", path, &args.first.command, said.try_clone()?.into());
     let mut text = Vec::new();
@@ -35,7 +35,7 @@ pub(super) fn prolog(args: &LaunchArgs, variables: &mut Vec<(OsString, OsString)
     outcome
 }
 
-/// Runs the epilog, if there is one, in the same way. The launch has ended as it has: a failure is reported.
+/// Runs the epilog, if there is one, in the same way. It does not change the result of the launch: a failure is only reported.
 pub(super) fn epilog(args: &LaunchArgs) {
     if let Some(path) = args.scripts.epilog.as_deref()
         && let Err(error) = run("--epilog", path, &args.first.command, Stdio::inherit())
@@ -56,7 +56,7 @@ fn run(flag: &'static str, path: &Path, words: &[OsString], stdout: Stdio) -> Re
     }
 }
 
-/// Line to type instead of a program that cannot be run.
+/// Suggested command if a program cannot be run.
 fn other_program(flag: &str, path: &Path, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::PermissionDenied if path.is_file() => format!("chmod +x {}", path.display()),
@@ -65,7 +65,7 @@ fn other_program(flag: &str, path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// Does what a line of the prolog says; returns what of it is to be printed.
+/// Executes a line of the prolog; returns the part of the line to print.
 fn obey<'line>(line: &'line [u8], variables: &mut Vec<(OsString, OsString)>) -> &'line [u8] {
     let words = line.strip_suffix(b"\n").unwrap_or(line);
     let os = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
@@ -89,7 +89,7 @@ fn obey<'line>(line: &'line [u8], variables: &mut Vec<(OsString, OsString)>) -> 
     line.strip_prefix(b"print ").unwrap_or(line)
 }
 
-/// True for a name that a shell can give to a variable.
+/// True for a valid name of a shell variable.
 fn is_name(bytes: &[u8]) -> bool {
     let is_letter = |byte: &u8| byte.is_ascii_alphabetic() || *byte == b'_';
     bytes.first().is_some_and(is_letter) && bytes.iter().all(|byte| is_letter(byte) || byte.is_ascii_digit())
@@ -111,7 +111,7 @@ mod tests {
             ("export EMPTY=", ""),
             ("print a line\n", "a line\n"),
             ("staged 3 files\n", "staged 3 files\n"),
-            // No names of variables.
+            // Not valid names of variables.
             ("export A-B=1\n", "export A-B=1\n"),
             ("export 1A=1\n", "export 1A=1\n"),
             ("export\n", "export\n"),

@@ -1,5 +1,5 @@
-//! Watch over the start of a launch whose ranks run: how many of them are still in `MPI_Init`, for the line that a terminal shows. Nobody is asked
-//! where nothing is shown, and a launch that is short pays nothing.
+//! Monitors the start of a launch after its ranks run: how many of them are still in `MPI_Init`, for the line on a terminal. If nothing is
+//! shown, nothing is queried. A short launch has no cost.
 
 use std::time::Duration;
 
@@ -14,21 +14,21 @@ use crate::output::shows_progress;
 use crate::prepared::PreparedLaunch;
 use crate::updates::{Update, UpdateSource};
 
-/// Time to the first question, and from one to the next.
+/// Time to the first query, and between queries.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Most questions: `--stuck-after` says more of a start that takes longer.
+/// Maximum number of queries. `--stuck-after` reports more about a start that takes longer.
 const QUESTIONS_MAX: u32 = 300;
 
-/// The updates of a launch, with those of the watch between.
+/// Updates of a launch, merged with the updates of the watch.
 pub(super) struct StartWatch<S> {
     source: S,
     seen: mpsc::Receiver<Update>,
-    /// Ends with it.
+    /// Ends when this value is dropped.
     _task: JoinSet<()>,
 }
 
 impl<S> StartWatch<S> {
-    /// Watches `launch`, of which `ask` tells, if somebody sees the line. Needs a tokio runtime.
+    /// Watches `launch` by calls of `ask`, if the line is shown. Must be called within a tokio runtime.
     pub(super) fn new<F>(
         source: S,
         launch: &PreparedLaunch,
@@ -42,7 +42,7 @@ impl<S> StartWatch<S> {
         let mut task = JoinSet::new();
         let size = launch.placed.job.size();
         let has_terminal = matches!(launch.placed.settings.stdin, StdinTarget::Terminal(_));
-        // An only rank waits for nobody.
+        // A single rank waits for no other rank.
         if size > 1 && !has_terminal && shows_progress(verbosity) {
             task.spawn(watch(size, ask, tell));
         }
@@ -62,11 +62,11 @@ where
             return;
         }
     }
-    // Whoever has gone sees no line.
+    // If the receiver is gone, no line is shown.
     let _ = tell.send(Update::Initializing { ranks: 0, of: size }).await;
 }
 
-/// Number of the launched ranks that are in `MPI_Init`, and whether none will be any more: one has left it, or all have ended.
+/// Number of launched ranks in `MPI_Init`, and whether none will enter it any more: one has left it, or all have ended.
 fn initializing(status: &proto::LaunchStatus, size: u32) -> (u32, bool) {
     let launched = || status.nodes.iter().flat_map(|node| &node.ranks).filter(|rank| rank.rank < size);
     let running = || launched().filter(|rank| rank.exit.is_none());

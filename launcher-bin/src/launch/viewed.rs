@@ -1,5 +1,5 @@
-//! A launch on this machine that another command runs, and this one looks at (`lattice attach`): its updates come from that command's
-//! socket, from now on, and its exit code at the end is this command's. What is typed here does not reach it.
+//! A launch on this machine that another command runs, and that this command shows (`lattice attach`). Its updates arrive on that command's
+//! socket, from now on. Its exit code at the end is the exit code of this command. Input of this command does not reach it.
 
 use bytes::{Buf, Bytes, BytesMut};
 use lattice_session::session_io::Control;
@@ -22,9 +22,9 @@ use crate::signal_forwarder::{EarlySignals, RankLocation};
 use crate::updates::{Update, UpdateSource};
 use crate::wire;
 
-/// Most bytes of a message: a launch's spec has programs and arguments of all its ranks.
+/// Maximum size of a message in bytes. The spec of a launch has programs and arguments of all its ranks.
 const MESSAGE_MAX: usize = 64 << 20;
-/// Updates that may wait for the renderer.
+/// Maximum number of updates that wait for the renderer.
 const UPDATES: usize = 64;
 
 /// Shows a launch to its end, or until the user leaves it; returns the exit code.
@@ -56,7 +56,7 @@ async fn follow(
             message = stream.next() => message?,
             Some(control) = controls.recv() => match control {
                 Control::End(signal) | Control::Kill(signal) => return Some(End::Left(signal)),
-                // The launch is not this command's to steer.
+                // A viewer does not control the launch.
                 _ => continue,
             },
         };
@@ -66,19 +66,19 @@ async fn follow(
             FromLaunch::Complete(report) => return Some(End::Over(report)),
             _ => continue,
         };
-        // Nobody renders any more: this command is about to end.
+        // If the renderer has ended, this command is about to end.
         updates.send(update).await.ok()?;
     }
 }
 
-/// Messages of a socket, each behind its length.
+/// Messages of a socket. A length precedes each message.
 struct Messages {
     socket: UnixStream,
     bytes: BytesMut,
 }
 
 impl Messages {
-    /// The next message; `None` where there is none, or what comes is none. Cancel-safe.
+    /// Returns the next message; `None` at the end, and for an invalid message. Cancel-safe.
     async fn next(&mut self) -> Option<proto::AttachResponse> {
         loop {
             if let Some(message) = self.take()? {
@@ -90,7 +90,7 @@ impl Messages {
         }
     }
 
-    /// A whole message, if there is one; fails for a length that no message has.
+    /// Returns a complete message, if there is one. The outer `None` reports an invalid length.
     fn take(&mut self) -> Option<Option<Bytes>> {
         let mut rest = &self.bytes[..];
         let Ok(length) = prost::decode_length_delimiter(&mut rest) else {

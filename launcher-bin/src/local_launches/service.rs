@@ -1,4 +1,4 @@
-//! The end of a launch on this machine that answers: a socket, and what is known of the ranks from the launch's events.
+//! The answering side of a launch on this machine: a socket, and the state of the ranks as derived from the launch's events.
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
@@ -43,33 +43,33 @@ use crate::formatting;
 use crate::prepared::PreparedLaunch;
 use crate::updates::{Update, UpdateSource};
 
-/// Most bytes of a question.
+/// Maximum size of a question in bytes.
 const QUESTION_MAX: u64 = 64 << 10;
-/// Time for a question to come, and for its answer to be taken.
+/// Time limit to receive a question, and time limit to send its answer.
 const CONVERSATION: Duration = Duration::from_secs(2);
-/// Most conversations at a time; whoever comes then waits.
+/// Maximum number of open connections. Further connections wait.
 const CONVERSATIONS_MAX: usize = 64;
-/// Time for the session's answer: its events wait while nobody reads the launch's output.
+/// Time limit for the session's answer. Its events wait while no process reads the launch's output.
 const PROGRESS: Duration = Duration::from_millis(500);
-/// The same, where it looks at call stacks first.
+/// Time limit for call stacks, which the session collects first.
 const STACKS: Duration = CALL_STACKS.saturating_add(Duration::from_secs(2));
-/// Time for viewers to read that the launch is over.
+/// Time limit for viewers to read the end of the launch.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// Pause after a connection that could not be accepted.
+/// Pause after a failure to accept a connection.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The socket of a launch on this machine.
 #[derive(Debug)]
 pub(crate) struct LocalService {
     listener: UnixListener,
-    /// Removed with the service.
+    /// Removes the socket's name when the service is dropped.
     _file: SocketFile,
     launch: LaunchHere,
     /// First frame for viewers.
     spec: Bytes,
 }
 
-/// A launch that runs here, for whoever asks about it. A copy is the same.
+/// A launch that runs in this process, for requests about it. Clones refer to the same launch.
 #[derive(Clone, Debug)]
 pub(crate) struct LaunchHere {
     watched: Watched,
@@ -89,39 +89,39 @@ impl Drop for SocketFile {
     }
 }
 
-/// What is known of a launch that runs here. A copy is the same.
+/// State of a launch that runs in this process. Clones share the state.
 #[derive(Clone, Debug)]
 pub(crate) struct Watched(Arc<Mutex<Known>>);
 
 #[derive(Debug)]
 struct Known {
-    /// The launch as it is listed, but for its state and duration.
+    /// Summary of the launch, without its state and duration.
     summary: proto::LaunchSummary,
     started: Instant,
     host: String,
-    /// Files of the launched ranks' programs, by rank.
+    /// Program files of the launched ranks, by rank.
     programs: Vec<PathBuf>,
     ranks: BTreeMap<Rank, RankProgress>,
     cause: Option<Cause>,
     /// Number of the last question to the session.
     asked: u64,
-    /// Receivers of the session's answers, by the numbers of their questions.
+    /// Receivers of the session's answers, by number of the question.
     waiting: HashMap<u64, Waiting>,
     viewers: Viewers,
-    /// True once all updates were seen.
+    /// True after all updates were recorded.
     over: watch::Sender<bool>,
 }
 
 /// Receiver of an answer.
 #[derive(Debug)]
 enum Waiting {
-    /// It is told when the progress of all ranks is known.
+    /// Notified when the progress of all ranks is recorded.
     Progress(oneshot::Sender<()>),
     Stacks(oneshot::Sender<Vec<RankStack>>),
 }
 
 impl Watched {
-    /// A launch that begins now.
+    /// A launch that starts now.
     pub(crate) fn new(launch: &PreparedLaunch) -> Self {
         let placed = &launch.placed;
         let now = unix_time::since_epoch();
@@ -150,18 +150,19 @@ impl Watched {
         })))
     }
 
-    /// The updates of `source`, which are looked at on their way.
+    /// The updates of `source`, which are recorded as they pass.
     pub(crate) fn updates<S: UpdateSource>(&self, source: S) -> impl UpdateSource {
         WatchedUpdates { source, watched: self.clone() }
     }
 
-    /// Tells viewers that the launch is over, once its updates have been seen to their end; returns when they have read that, or soon.
+    /// Sends the end of the launch to viewers, after all its updates were recorded. Returns when the viewers have read it, or after
+    /// [`LAST_WORDS`].
     pub(crate) async fn complete(&self, report: &Report) {
         if self.known().viewers.is_empty() {
             return;
         }
         let mut over = self.known().over.subscribe();
-        // The sender is in here.
+        // This cannot fail: `self` has the sender.
         let _ = over.wait_for(|over| *over).await;
         let told = {
             let known = &mut *self.known();
@@ -181,7 +182,7 @@ impl Watched {
 
     fn see(&self, event: &Event) {
         self.known().viewers.tell(event);
-        // Output is most of what happens, and tells nothing of ranks.
+        // Output is the most frequent event, and has no information about ranks.
         match event {
             Event::Started { rank, pid, .. } => self.known().rank(*rank).pid = Some(*pid),
             Event::Exited { rank, exit, reached, .. } => {
@@ -205,12 +206,12 @@ impl Watched {
         self.known().summary()
     }
 
-    /// Number of the ranks that were launched.
+    /// Number of launched ranks.
     fn ranks(&self) -> u32 {
         self.known().summary.ranks
     }
 
-    /// Status of the launch, with these stacks, `silent` if its ranks are as they were known before.
+    /// Status of the launch with these stacks. `silent` means that the state of its ranks may be outdated.
     fn status(&self, silent: bool, stacks: &[RankStack]) -> proto::LaunchStatus {
         let known = self.known();
         let ranks: Vec<proto::RankProgress> = known.ranks.values().map(progress::encode).collect();
@@ -227,7 +228,7 @@ impl Watched {
 }
 
 impl Known {
-    /// True for a rank of a spawned job, which is known until it ends.
+    /// True for a rank of a spawned job. Its state is kept until it ends.
     fn is_spawned(&self, rank: Rank) -> bool {
         rank.0 >= self.summary.ranks
     }
@@ -236,7 +237,7 @@ impl Known {
         self.ranks.entry(rank).or_insert_with(|| RankProgress::unknown(rank))
     }
 
-    /// The session has answered the question of this number, and those before it as far as it has what they ask for.
+    /// Records the session's answer to the question of this number. It also serves earlier questions for which it has the data.
     fn answered(&mut self, question: u64, ranks: &[RankProgress], stacks: Option<&[RankStack]>) {
         let launched = self.summary.ranks;
         let is_known = |progress: &&RankProgress| progress.rank.0 < launched || progress.exit.is_none();
@@ -245,7 +246,7 @@ impl Known {
             *number <= question && (stacks.is_some() || matches!(waiting, Waiting::Progress(_)))
         };
         for (_, waiting) in self.waiting.extract_if(is_served) {
-            // Whoever asked may have given up.
+            // The requester may have given up.
             let _ = match waiting {
                 Waiting::Progress(told) => told.send(()).is_ok(),
                 Waiting::Stacks(told) => told.send(stacks.unwrap_or_default().to_vec()).is_ok(),
@@ -268,7 +269,7 @@ impl Known {
         }
     }
 
-    /// File that the rank's process executes now; of one that has ended, the one it was started with.
+    /// File that the rank's process executes now. For a rank that has ended, the file with which it started.
     fn program_of(&self, progress: &RankProgress) -> Bytes {
         let now = progress.pid.filter(|_| progress.exit.is_none());
         let now = now.and_then(|pid| fs::read_link(format!("/proc/{pid}/exe")).ok());
@@ -300,10 +301,10 @@ impl LocalService {
         of_user(environment).join(LAUNCHES).join(&placed.launch_id)
     }
 
-    /// Binds the socket of the launch. Needs a tokio runtime.
+    /// Binds the socket of the launch. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// Fails if there is no place for it that is this user's alone.
+    /// Fails if there is no directory for it that is private to this user.
     pub(crate) fn bind(
         placed: &PlacedLaunch,
         environment: &[(OsString, OsString)],
@@ -317,25 +318,26 @@ impl LocalService {
         Ok(Self { listener, _file: file, launch, spec })
     }
 
-    /// Answers for as long as it is polled.
+    /// Serves connections while it is polled.
     pub(crate) async fn run(self) -> Infallible {
         let mut conversations = JoinSet::new();
         loop {
             if conversations.len() >= CONVERSATIONS_MAX {
-                // Whoever says what nobody understands gets no answer.
+                // A connection with an invalid question ends without an answer.
                 drop(conversations.join_next().await);
             }
             while conversations.try_join_next().is_some() {}
             match self.listener.accept().await {
                 Ok((socket, _)) => drop(conversations.spawn(self.launch.clone().converse(socket, self.spec.clone()))),
-                // There are no descriptors left for the moment.
+                // No descriptor is free at present.
                 Err(_) => sleep(PAUSE).await,
             }
         }
     }
 }
 
-/// Makes the socket of a launch. It has its name once it takes connections: before that it would be removed as one whose launch is gone.
+/// Creates the socket of a launch. It gets its name after it accepts connections. Before, a command would remove it as the socket of a
+/// killed launch.
 fn listen(directory: PrivateDirectory, id: &str) -> io::Result<(UnixListener, SocketFile)> {
     let mut file = SocketFile { directory, name: format!(".{id}") };
     let listener = UnixListener::bind(file.directory.by_descriptor(&file.name))?;
@@ -345,12 +347,12 @@ fn listen(directory: PrivateDirectory, id: &str) -> io::Result<(UnixListener, So
 }
 
 impl LaunchHere {
-    /// A launch that is seen by `watched`, and takes its commands from `control`.
+    /// A launch with its state in `watched`, which receives commands over `control`.
     pub(crate) fn new(watched: Watched, control: mpsc::Sender<Control>) -> Self {
         Self { watched, control }
     }
 
-    /// Asks how far every rank is; `None` if the session does not tell in time.
+    /// Queries the progress of every rank; `None` if the session does not answer in time.
     pub(crate) async fn progress(&self) -> Option<proto::LaunchStatus> {
         self.ask(Control::AskProgress, Waiting::Progress, PROGRESS).await?;
         Some(self.watched.status(false, &[]))
@@ -374,7 +376,7 @@ impl LaunchHere {
         socket.shutdown().await
     }
 
-    /// Tells a viewer what happens, as fast as it reads, until the launch is over or it has gone.
+    /// Sends the events to a viewer, as fast as it reads, until the launch is over or the viewer is gone.
     async fn show(self, mut socket: UnixStream, spec: &[u8]) -> io::Result<()> {
         let Some(mut frames) = self.watched.known().viewers.add() else { return Err(ErrorKind::QuotaExceeded.into()) };
         socket.write_all(spec).await?;
@@ -386,7 +388,7 @@ impl LaunchHere {
 
     async fn answer(&self, question: Question, uid: u32) -> Answer {
         match question {
-            // It was answered.
+            // `converse` has handled this question.
             Question::Attach(proto::Nothing {}) => Answer::Refused("this is no question".to_owned()),
             Question::Summary(proto::Nothing {}) => Answer::Summary(self.watched.summary()),
             Question::Status(proto::Nothing {}) => {
@@ -427,7 +429,7 @@ impl LaunchHere {
         }
     }
 
-    /// Asks the session; returns its answer, if one comes in time.
+    /// Queries the session; returns its answer, or `None` after the time limit.
     async fn ask<T>(
         &self,
         question: fn(u64) -> Control,
@@ -442,7 +444,7 @@ impl LaunchHere {
             known.asked
         };
         let asked = async {
-            // A session that takes no more has ended, and what is known is all.
+            // A session that accepts no more commands has ended. The recorded state is then final.
             let _ = self.control.send(question(number)).await;
             answer.await.ok()
         };

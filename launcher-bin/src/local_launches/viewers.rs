@@ -1,5 +1,5 @@
-//! Viewers of a launch on this machine (`lattice attach`): each is told what happens from now on, in the messages of a cluster's attachment,
-//! and none holds the launch up. One that reads too slowly misses output, and is told how much.
+//! Viewers of a launch on this machine (`lattice attach`). Each receives the events from now on, in the messages of a cluster's attachment.
+//! No viewer delays the launch. A viewer that reads too slowly misses output, and receives the number of missed bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,12 +12,12 @@ use prost::Message;
 use proto::attach_response::What;
 use tokio::sync::mpsc;
 
-/// Most viewers of a launch.
+/// Maximum number of viewers of a launch.
 pub(super) const VIEWERS_MAX: usize = 16;
-/// Bytes that wait for a viewer to read them, beyond which it misses output.
+/// Maximum number of bytes that are queued for a viewer. Beyond it, the viewer misses output.
 const WAITING_MAX: usize = 8 << 20;
 
-/// What follows the last frame.
+/// Marker after the last frame.
 const END: Bytes = Bytes::new();
 
 /// The viewers of a launch.
@@ -28,11 +28,11 @@ pub(super) struct Viewers(Vec<Viewer>);
 struct Viewer {
     frames: mpsc::UnboundedSender<Bytes>,
     waiting: Arc<AtomicUsize>,
-    /// Bytes of output that it misses, and has not been told of.
+    /// Bytes of output that it missed, and that are not reported to it yet.
     missed: u64,
 }
 
-/// What a viewer is told, in frames of a length and a message.
+/// Frames for a viewer, each with a length and a message.
 #[derive(Debug)]
 pub(super) struct Frames {
     frames: mpsc::UnboundedReceiver<Bytes>,
@@ -52,7 +52,7 @@ impl Viewers {
         Some(Frames { frames, waiting })
     }
 
-    /// Tells all of an event.
+    /// Sends an event to all viewers.
     pub(super) fn tell(&mut self, event: &Event) {
         if self.0.is_empty() || matches!(event, Event::Progress { .. } | Event::Spawned { .. } | Event::Died(_)) {
             return;
@@ -62,8 +62,8 @@ impl Viewers {
         self.0.iter_mut().for_each(|viewer| viewer.send(&frame, output));
     }
 
-    /// Tells all that the launch is over, which is the last that they hear. Returns the ways to them, which are closed once they have
-    /// taken it.
+    /// Sends the end of the launch to all viewers, as the last frame. Returns their channels, each of which closes after its viewer has
+    /// read the frame.
     pub(super) fn complete(&mut self, launch_id: &str, report: &Report) -> Vec<mpsc::UnboundedSender<Bytes>> {
         let exit = |&(rank, exit)| wire::cause::encode_exit(rank, exit, None);
         let frame = frame(What::Complete(proto::LaunchCompleteNotification {
@@ -83,14 +83,14 @@ impl Viewers {
         told.collect()
     }
 
-    /// Returns true if there are none, or all have gone.
+    /// Returns true if no viewer is connected.
     pub(super) fn is_empty(&self) -> bool {
         self.0.iter().all(|viewer| viewer.frames.is_closed())
     }
 }
 
 impl Viewer {
-    /// Sends a frame with so many bytes of output.
+    /// Sends a frame with this number of bytes of output.
     fn send(&mut self, frame: &Bytes, output: usize) {
         if output > 0 && self.waiting.load(Ordering::Relaxed) + frame.len() > WAITING_MAX {
             self.missed += output as u64;
@@ -100,14 +100,14 @@ impl Viewer {
         let told = (missed > 0).then(|| self::frame(What::DroppedOutput(missed)));
         for frame in told.into_iter().chain([frame.clone()]) {
             self.waiting.fetch_add(frame.len(), Ordering::Relaxed);
-            // One that has gone is left out with the next one that comes.
+            // A viewer that is gone is removed when the next viewer is added.
             let _ = self.frames.send(frame);
         }
     }
 }
 
 impl Frames {
-    /// The next frame; `None` behind the last. Cancel-safe.
+    /// Returns the next frame; `None` after the last one. Cancel-safe.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         let frame = self.frames.recv().await?;
         self.waiting.fetch_sub(frame.len(), Ordering::Relaxed);
@@ -115,7 +115,7 @@ impl Frames {
     }
 }
 
-/// A message in its frame.
+/// Encodes a message as a frame.
 pub(super) fn frame(what: What) -> Bytes {
     proto::AttachResponse { what: Some(what), ..proto::AttachResponse::default() }
         .encode_length_delimited_to_vec()

@@ -1,15 +1,15 @@
-//! Equal lines of many ranks as one line that names them: `[0-62,64] ready`.
+//! Merges equal lines of many ranks into one line with the rank numbers: `[0-62,64] ready`.
 //!
-//! Pure: lines go in with the time of their arrival, lines that name their ranks come out.
+//! Pure. Input: lines with the time of their arrival. Output: lines with rank numbers.
 //!
 //! ```text
-//! line of a rank ──> the first waiting line behind the rank's last one that is equal: it names the rank as well
-//!                └─> none is: waits behind all others
-//! waiting lines come out in order: the first one once it names all ranks, has waited for WAIT_MAX, or too much waits
+//! line of a rank ──> first equal line that waits after the last line of the rank: the rank is added to it
+//!                └─> no such line: the line is added at the end of the queue
+//! lines leave the queue in order: the first line leaves when it has all ranks, after WAIT_MAX, or if too much waits
 //! ```
 //!
-//! Lines of one rank come out in the order in which it wrote them, each once. A line waits for no more than [`WAIT_MAX`], so that what is
-//! seen is what happens; ranks that are further apart than that are named in lines of their own.
+//! Each line of a rank is written once, in the order of the rank. A line waits at most [`WAIT_MAX`], so that the output is timely. Equal lines
+//! with a longer delay between them are separate lines.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -19,26 +19,26 @@ use lattice_session::cause::RankNumbers;
 use lattice_session::event::Stream;
 use pmi_core::ids::Rank;
 
-/// Time that a line waits for equal ones.
+/// Time for which a line waits for equal lines.
 pub(super) const WAIT_MAX: Duration = Duration::from_millis(200);
-/// Limit of what waits, in bytes of lines and of the ranks that they name.
+/// Limit of waiting data, in bytes of lines and of their rank numbers.
 const COST_MAX: usize = 8 << 20;
-/// Limit of lines that wait.
+/// Maximum number of waiting lines.
 const LINES_MAX: usize = 16 << 10;
-/// What a rank that is named costs.
+/// Cost of a rank number, in bytes.
 const RANK_COST: usize = 8;
 
-/// Lines that wait for equal ones of other ranks.
+/// Lines that wait for equal lines of other ranks.
 #[derive(Debug)]
 pub(super) struct Collapse {
-    /// Number of ranks that are waited for.
+    /// Number of ranks in a complete line.
     ranks: usize,
     waiting: VecDeque<Group>,
-    /// Number of the first line that waits; lines are numbered in the order in which they began to wait.
+    /// Number of the first waiting line. Lines are numbered in the order of the queue.
     first: u64,
-    /// Numbers of waiting lines, by what they say, in order.
+    /// Numbers of waiting lines by stream and text, in order.
     by_line: HashMap<(Stream, Bytes), VecDeque<u64>>,
-    /// Number of each rank's last line, while that waits.
+    /// Number of the last line of each rank, while that line waits.
     last: HashMap<Rank, u64>,
     cost: usize,
 }
@@ -47,22 +47,22 @@ pub(super) struct Collapse {
 #[derive(Debug)]
 struct Group {
     stream: Stream,
-    /// Without its end.
+    /// Text without its line end.
     line: Bytes,
     ranks: Vec<Rank>,
     since: Instant,
 }
 
-/// A line that names its ranks, with its end.
+/// Stream, and a line with its rank numbers and its line end.
 pub(super) type Collapsed = (Stream, Bytes);
 
 impl Collapse {
-    /// For the lines of so many ranks.
+    /// Creates an empty queue for lines of `ranks` ranks.
     pub(super) fn new(ranks: usize) -> Self {
         Self { ranks, waiting: VecDeque::new(), first: 0, by_line: HashMap::new(), last: HashMap::new(), cost: 0 }
     }
 
-    /// Takes what a rank wrote, whole lines or a piece of one that counts as a line, and appends what can be written to `out`.
+    /// Adds output of a rank: whole lines, or an incomplete line, which counts as a line. Appends the lines that are due to `out`.
     pub(super) fn push(&mut self, rank: Rank, stream: Stream, bytes: &Bytes, now: Instant, out: &mut Vec<Collapsed>) {
         let mut start = 0;
         for end in memchr::memchr_iter(b'\n', bytes).chain((!bytes.ends_with(b"\n")).then_some(bytes.len())) {
@@ -72,17 +72,17 @@ impl Collapse {
         }
     }
 
-    /// Time at which [`Collapse::tick`] has something to do.
+    /// Time of the next [`Collapse::tick`]; `None` while no line waits.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.waiting.front().map(|group| group.since + WAIT_MAX)
     }
 
-    /// Appends what has waited long enough to `out`.
+    /// Appends the lines that have waited long enough to `out`.
     pub(super) fn tick(&mut self, now: Instant, out: &mut Vec<Collapsed>) {
         self.release(now, out);
     }
 
-    /// Appends all that waits to `out`.
+    /// Appends all waiting lines to `out`.
     pub(super) fn finish(&mut self, out: &mut Vec<Collapsed>) {
         while let Some(group) = self.take_first() {
             out.push(group.written());
@@ -97,7 +97,7 @@ impl Collapse {
             Some(number) => number,
             None => {
                 let number = self.first + self.waiting.len() as u64;
-                // A copy: a slice would keep the whole piece that it is of.
+                // A copy, because a slice would keep the whole piece in memory.
                 let line = Bytes::copy_from_slice(&line);
                 self.cost += line.len();
                 self.by_line.entry((stream, line.clone())).or_default().push_back(number);
@@ -160,7 +160,7 @@ mod tests {
 
     use super::*;
 
-    /// What came out, without line ends.
+    /// Written lines, without line ends.
     fn shown(out: &[Collapsed]) -> Vec<String> {
         out.iter().map(|(_, bytes)| String::from_utf8(bytes.to_vec()).unwrap().trim_end().to_owned()).collect()
     }
@@ -260,7 +260,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is written when, what comes out names each rank for each of its lines, once and in order.
+        /// For any input, the output has each line of each rank once and in order.
         #[test]
         fn every_rank_has_its_lines_once_and_in_order(
             steps in proptest::collection::vec((0_u32..5, "[ab]{1}", 0_u64..150), 0..200),

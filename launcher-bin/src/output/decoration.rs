@@ -1,4 +1,4 @@
-//! Decoration of ranks' lines: a time stamp, a label, both or nothing. Order and completeness of lines are `hold`'s.
+//! Decoration of the lines of ranks: a time stamp, a label, both or neither. The module `hold` ensures order and completeness of lines.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use jiff::Zoned;
@@ -12,51 +12,51 @@ use pmi_core::job::Placement;
 use super::hold::{Piece, Source, Start, Step};
 use crate::request::{LineLabel, OutputRequest};
 
-/// The size at which decorated text is handed on, so that a flood of short lines is never in memory as one piece.
+/// Size at which decorated text is passed on, so that a flood of short lines is never in memory as one piece.
 const CHUNK: usize = 64 << 10;
 
-/// How the time of a line is written: to the millisecond.
+/// Format of the time of a line: to the millisecond.
 const STAMP: DateTimePrinter = DateTimePrinter::new().precision(Some(3));
 
 /// Prefix of each line of a rank.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Decoration {
     label: Label,
-    /// True if the time stands before the label.
+    /// True if the time precedes the label.
     timestamp: bool,
-    /// The rank that writes to a terminal of its own, whose bytes are no lines.
+    /// Rank with a terminal of its own. Its bytes are not lines, and get no prefix.
     terminal: Option<Rank>,
 }
 
-/// Ends of lines at a place.
+/// Line ends at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LineEnds {
-    /// What a rank writes.
+    /// Unchanged.
     AsTheyAre,
-    /// With a carriage return, because a raw terminal goes on below the end of the line else.
+    /// With a carriage return, because a raw terminal otherwise continues below the end of the line.
     WithReturn,
 }
 
-/// Name of the place that a line comes from.
+/// Label with the origin of a line.
 #[derive(Clone, Debug, Default)]
 enum Label {
     #[default]
     None,
-    /// The number of the rank, as wide as that of the last one.
+    /// Number of the rank, padded to the width of the last rank.
     Rank { width: usize },
-    /// The name of its node.
+    /// Name of the node of the rank.
     Node { placement: Placement, hosts: Vec<String> },
 }
 
 impl Label {
-    /// Label of a rank's lines, and what stands between it and a line, or the rest of one that was given up.
+    /// Label for lines of a rank, with two separators: for a line, and for the rest of a line that was given up.
     fn of(&self, rank: Rank) -> Option<(String, [&'static str; 2])> {
         match self {
             Self::None => None,
             Self::Rank { width } => Some((format!("[{rank:>width$}]"), [" ", "+"])),
             Self::Node { placement, hosts } => {
                 let host = placement.node_of(rank).and_then(|node| hosts.get(node.index()));
-                // A rank that was spawned later.
+                // The placement does not contain ranks that were spawned later.
                 let host = host.cloned().unwrap_or_else(|| format!("rank {rank}"));
                 Some((host, [": ", ":+"]))
             }
@@ -65,7 +65,7 @@ impl Label {
 }
 
 impl Decoration {
-    /// The decoration that `output` asks for, such as `[ 3] ` or `node1: `.
+    /// Decoration for `output`, such as `[ 3] ` or `node1: `.
     pub(crate) fn of(output: &OutputRequest, launch: &PlacedLaunch) -> Self {
         let label = match output.label {
             LineLabel::None => Label::None,
@@ -79,7 +79,7 @@ impl Decoration {
         Self { label, timestamp: output.timestamp, terminal }
     }
 
-    /// Appends the bytes of `step` to `out`. Undecorated bytes are passed on, not copied.
+    /// Appends the bytes of `step` to `out`. Does not copy undecorated bytes.
     pub(crate) fn apply(&self, step: Step, ends: LineEnds, out: &mut Vec<Bytes>) {
         let first = out.len();
         match step {
@@ -112,7 +112,7 @@ impl Decoration {
     }
 }
 
-/// `bytes` with a carriage return before each line end.
+/// Returns `bytes` with a carriage return before each line end.
 fn with_returns(bytes: &[u8]) -> Bytes {
     let mut all = BytesMut::with_capacity(bytes.len() + 16);
     for line in bytes.split_inclusive(|&byte| byte == b'\n') {
@@ -127,14 +127,13 @@ fn with_returns(bytes: &[u8]) -> Bytes {
     all.freeze()
 }
 
-/// The local time to the millisecond, as RFC 3339 writes it.
+/// Local time to the millisecond, in the format of RFC 3339.
 pub(crate) fn time_stamp() -> String {
     let now = Zoned::now();
     STAMP.timestamp_with_offset_to_string(&now.timestamp(), now.offset())
 }
 
-/// Length of the first line of `text`. A carriage return ends a line as a line end does, so that the label stands before each state of a
-/// progress bar.
+/// Length of the first line of `text`. A carriage return ends a line as well, so that each state of a progress bar has a label.
 fn line_length(text: &[u8]) -> usize {
     match memchr2(b'\n', b'\r', text) {
         Some(end) if text[end..].starts_with(b"\r\n") => end + 2,
@@ -145,7 +144,7 @@ fn line_length(text: &[u8]) -> usize {
 
 struct Prefix {
     line: String,
-    /// Before the rest of a line that was given up.
+    /// Prefix for the rest of a line that was given up.
     resumed: String,
 }
 
@@ -258,7 +257,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Without its prefixes the decorated text is the text, and every line has one.
+        /// The decorated text without its prefixes is the text, and every line has a prefix.
         #[test]
         fn a_label_stands_before_each_line_and_changes_nothing_else(text in "[a-c\n]{0,200}", size in 1_u32..2000) {
             let decoration = labels(size);

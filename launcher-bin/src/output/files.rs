@@ -1,4 +1,4 @@
-//! The files that ranks' output goes to: opened before the first rank starts, one for each name.
+//! Files for output of ranks. They are opened before the first rank starts, one for each name.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -14,20 +14,20 @@ use pmi_core::ids::Rank;
 use super::writer::{Place, PlaceName};
 use crate::prepared::PreparedLaunch;
 
-/// The open files of a launch, and who writes to which.
+/// Open files of a launch, and the file of each stream of a rank.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
     /// Each file once.
     pub(crate) places: Vec<Place>,
-    /// The index into `places` of each rank's stream; a stream that is not in here goes to ours.
+    /// Index into `places` for each stream of a rank. Streams without an entry go to standard output or standard error of the launcher.
     pub(crate) routes: HashMap<(Rank, Stream), usize>,
 }
 
-/// A file for ranks' output cannot be opened.
+/// A file for output of ranks cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write the output of rank {rank} to {}: {source}\ntry: {}", path.display(), instead(path))]
 pub struct FileError {
-    /// The first rank that was to write to it.
+    /// First rank with this file.
     pub rank: Rank,
     /// The file.
     pub path: PathBuf,
@@ -36,7 +36,7 @@ pub struct FileError {
     pub source: io::Error,
 }
 
-/// Line to type where output cannot be written.
+/// Remedy for a file that cannot be opened.
 fn instead(path: &Path) -> String {
     match path.parent() {
         Some(directory) if directory != Path::new("") && !directory.exists() => {
@@ -46,15 +46,15 @@ fn instead(path: &Path) -> String {
     }
 }
 
-/// Identity of a file, whatever its name: device and inode.
+/// Identity of a file, independent of its name: device and inode.
 type Identity = (u64, u64);
 
 impl Files {
-    /// Opens every file that `launch` names, and empties those that are not to be appended to. A directory with a field in its name is created
-    /// with the directories above it.
+    /// Opens every file that `launch` names, and truncates it unless output is appended. Creates a directory with a field in its name, with all
+    /// its parents.
     ///
     /// # Errors
-    /// Fails at the first file that cannot be opened; those opened before it exist from then on.
+    /// Fails at the first file that cannot be opened. Files that were opened before it remain.
     pub(crate) fn open(launch: &PreparedLaunch) -> Result<Self, FileError> {
         let mut files = Self::default();
         if launch.output.stdout.is_none() && launch.output.stderr.is_none() {
@@ -90,10 +90,10 @@ impl Files {
         Ok(files)
     }
 
-    /// Opens `path`, unless it is a file that is open already under another name.
+    /// Opens `path`, unless the file is already open under another name.
     ///
-    /// One of our own streams, which `/dev/stdout` stands for, or the file that a shell has opened for it, is not opened anew: it would be
-    /// emptied, and written from its beginning beside what else is written there.
+    /// Does not open a standard stream again, neither as `/dev/stdout` nor as the file to which a shell redirected it. A second open would
+    /// truncate the file, and would write from its start, in conflict with other writes to it.
     fn add(
         &mut self,
         path: PathBuf,
@@ -114,7 +114,7 @@ impl Files {
     }
 }
 
-/// Our own streams that are open.
+/// Standard output and standard error of the launcher, if open.
 fn own_streams() -> Vec<(Identity, Place)> {
     let (stdout, stderr) = (io::stdout(), io::stderr());
     let own = [(PlaceName::Stdout, stdout.as_fd()), (PlaceName::Stderr, stderr.as_fd())];

@@ -1,24 +1,24 @@
 //! Keeps lines whole where several ranks write to one place.
 //!
-//! Pure: pieces go in with the time of their arrival, [`Step`]s come out, in the order in which they are to be written.
+//! Pure. Input: pieces with the time of their arrival. Output: [`Step`]s in the order of the writes.
 //!
 //! ```text
 //!                 piece without a line end
 //!       ┌────────┐ ────────────────────────> ┌──────────────┐ ── pieces of its source: written at once
-//!       │ Clean  │                           │ Open(source) │ ── pieces of others: wait
+//!       │ Clean  │                           │ Open(source) │ ── pieces of other sources: wait
 //!       └────────┘ <──────────────────────── └──────────────┘
 //!           ^      the source ends its line         │
-//!           │      others wait, and the source      │ the source's rank ended
+//!           │      pieces wait, and the source      │ the source's rank ended
 //!           │      paused for HOLD_MAX, or too      v
 //!           │      much waits: line end added   ┌───────────┐
 //!           └────────────────────────────────── │ Abandoned │
-//!             anybody writes: line end added    └───────────┘
+//!             next piece: line end added        └───────────┘
 //! ```
 //!
-//! A carriage return at the end of a piece ends a line as well, so that progress bars of several ranks are drawn in turn. Nothing is held back for
-//! ever: what waits is written when the open line ends, when its rank ends, after [`HOLD_MAX`], or
-//! when [`WAITING_BYTES`] wait, so a rank that never ends its line can neither stop the others nor fill memory.
-//! A source that lost its line this way goes on with [`Start::Resumed`].
+//! A carriage return at the end of a piece ends a line as well, so that progress bars of several ranks are drawn in turn. No piece waits
+//! indefinitely. A waiting piece is written when the open line ends, when the rank of that line ends, after [`HOLD_MAX`], or when
+//! [`WAITING_BYTES`] wait. So a rank that never ends its line neither stops other ranks nor fills memory. The next piece of a source that lost
+//! its line this way has [`Start::Resumed`].
 
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -27,10 +27,10 @@ use bytes::Bytes;
 use lattice_session::event::Stream;
 use pmi_core::ids::Rank;
 
-/// Time that an unfinished line may hold other sources back.
+/// Time for which an unfinished line may hold back other sources.
 pub(crate) const HOLD_MAX: Duration = Duration::from_secs(1);
-/// Size up to which a piece of an open line is one that is shown as it comes, such as a dot, and no part of a long line: it does not prolong
-/// the time that others wait.
+/// Size up to which a piece of an open line is interactive output, such as a dot, and not part of a long line. It does not prolong the wait of
+/// other sources.
 const LIVE_PIECE: usize = 4096;
 /// Limit of bytes that wait for a line to end.
 pub(crate) const WAITING_BYTES: usize = 4 << 20;
@@ -40,13 +40,13 @@ pub(crate) const WAITING_PIECES: usize = 4096;
 /// Origin of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
-    /// A rank, on one of its streams.
+    /// A stream of a rank.
     Rank(Rank, Stream),
-    /// Lattice itself; it writes whole lines only.
+    /// Lattice itself. It writes whole lines only.
     Lattice,
 }
 
-/// A run of bytes of one source: whole lines, or a part of one at its end.
+/// Consecutive bytes of one source. The last line may be incomplete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) source: Source,
@@ -58,9 +58,9 @@ pub(crate) struct Piece {
 pub(crate) enum Start {
     /// At the start of a line.
     Line,
-    /// Right behind the same source's last piece.
+    /// Directly after the last piece of the same source.
     Middle,
-    /// On a new line, but in the middle of what the source meant to be one.
+    /// On a new line, but in the middle of a line of the source.
     Resumed,
 }
 
@@ -69,17 +69,17 @@ pub(crate) enum Start {
 pub(crate) enum Step {
     /// A piece.
     Piece(Piece, Start),
-    /// A line end that nobody wrote, because the line is given up.
+    /// An added line end, because an incomplete line is given up.
     LineEnd,
 }
 
-/// The order of what is written to one place.
+/// Order of the writes to one place.
 #[derive(Debug, Default)]
 pub(crate) struct LineHold {
     tail: Tail,
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
-    /// The sources whose line was ended for them, and who have not gone on with it yet.
+    /// Sources that lost an open line to an added line end, until they write again.
     interrupted: HashSet<Source>,
 }
 
@@ -99,12 +99,12 @@ enum Tail {
 struct Waiting {
     piece: Piece,
     arrived: Instant,
-    /// Nothing of this source will follow.
+    /// True if the source sends no further piece.
     last: bool,
 }
 
 impl LineHold {
-    /// Takes a piece that arrived at `now`, and appends what can be written to `steps`.
+    /// Accepts a piece that arrived at `now`, and appends the possible steps to `steps`.
     pub(crate) fn push(&mut self, piece: Piece, now: Instant, steps: &mut Vec<Step>) {
         if piece.bytes.is_empty() {
             return;
@@ -124,7 +124,7 @@ impl LineHold {
         }
     }
 
-    /// Notes that `rank` has written all it will ever write.
+    /// Records that `rank` writes no further output.
     pub(crate) fn rank_ended(&mut self, rank: Rank, now: Instant, steps: &mut Vec<Step>) {
         for stream in [Stream::Stdout, Stream::Stderr] {
             let ended = Source::Rank(rank, stream);
@@ -138,12 +138,12 @@ impl LineHold {
         self.advance(now, steps);
     }
 
-    /// True if the place ends with a whole line, and nothing waits.
+    /// True if the place ends with a whole line, and no piece waits.
     pub(crate) fn is_clean(&self) -> bool {
         self.tail == Tail::Clean && self.waiting.is_empty()
     }
 
-    /// Deadline for [`LineHold::tick`]; `None` while nothing waits.
+    /// Deadline for [`LineHold::tick`]; `None` while no piece waits.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self.tail {
             Tail::Open { since, .. } if !self.waiting.is_empty() => Some(since + HOLD_MAX),
@@ -156,7 +156,7 @@ impl LineHold {
         self.advance(now, steps);
     }
 
-    /// Writes everything that waits, whoever it waits for.
+    /// Writes all waiting pieces, and gives up each open line that blocks them.
     pub(crate) fn finish(&mut self, now: Instant, steps: &mut Vec<Step>) {
         while !self.waiting.is_empty() {
             self.give_up(steps);
@@ -164,8 +164,8 @@ impl LineHold {
         }
     }
 
-    /// Writes whatever waits and may be written at `now`. Afterwards something waits only for an open line of another
-    /// source, of which nothing waits.
+    /// Writes each waiting piece that may be written at `now`. Afterwards a piece waits only for an open line of another source, and no piece of
+    /// that source waits.
     fn advance(&mut self, now: Instant, steps: &mut Vec<Step>) {
         while !self.waiting.is_empty() {
             let next = match self.tail {
@@ -223,8 +223,8 @@ impl LineHold {
 mod tests {
     use super::*;
 
-    /// A hold, a clock that only the test moves, and what was written as text: `<` marks [`Start::Middle`], `+` marks
-    /// [`Start::Resumed`], `|` marks [`Step::LineEnd`].
+    /// A hold, a clock that only the test advances, and the written text: `<` marks [`Start::Middle`], `+` marks [`Start::Resumed`], `|` marks
+    /// [`Step::LineEnd`].
     struct Bench {
         hold: LineHold,
         now: Instant,

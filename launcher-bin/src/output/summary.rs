@@ -1,5 +1,5 @@
-//! `--summary`, and the last line of `--json`: times, resources and output of a launch that is over. Times of ranks are those that their
-//! nodes measured, as events may arrive late.
+//! Summary of a finished launch, for `--summary` and the last line of `--json`: times, resources and output. The nodes measure the times of
+//! ranks, because events may arrive late.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,33 +12,33 @@ use serde::Serialize;
 use crate::formatting::{count, duration, short_duration, size};
 use crate::usage::{self, UsageLine};
 
-/// Counts while a launch runs.
+/// Counters of a running launch.
 #[derive(Debug)]
 pub(super) struct Summary {
-    /// Starts of the ranks that run.
+    /// Start times of the running ranks.
     running: HashMap<Rank, Duration>,
-    /// Ranks that started first and last. Starts and ends are since 1970.
+    /// Ranks with the first and the last start. Starts and ends are durations since 1970.
     starts: Option<Extremes>,
-    /// Ranks that ended first and last.
+    /// Ranks with the first and the last end.
     ends: Option<Extremes>,
-    /// Ranks that ran the shortest and the longest.
+    /// Ranks with the shortest and the longest run.
     runs: Option<Extremes>,
-    /// By node index.
+    /// Counters by node index.
     nodes: Vec<OfNode>,
 }
 
-/// Ranks with the least and the greatest time, the first of equal ones.
+/// Ranks with the least and the greatest time. Of ranks with equal times, the first counts.
 #[derive(Clone, Copy, Debug)]
 struct Extremes {
     least: (Rank, Duration),
     most: (Rank, Duration),
 }
 
-/// What is counted of one node.
+/// Counters of one node.
 #[derive(Clone, Copy, Debug, Default)]
 struct OfNode {
     ranks: u32,
-    /// End of its last rank so far.
+    /// Latest end of a rank so far.
     ended: Duration,
     /// Bytes on standard output and on standard error.
     written: [u64; 2],
@@ -77,7 +77,7 @@ impl Summary {
             }
             &Event::Exited { rank, ran, .. } => {
                 self.runs = Some(Extremes::with(self.runs, rank, ran));
-                // A viewer may have missed the start.
+                // A viewer may have missed the start event.
                 let Some(started) = self.running.remove(&rank) else { return };
                 let end = started + ran;
                 of_node.ended = of_node.ended.max(end);
@@ -87,12 +87,12 @@ impl Summary {
         }
     }
 
-    /// A time of the launch, since the start of its first rank.
+    /// Time since the start of the first rank.
     fn since_start(&self, time: Duration) -> Duration {
         time.saturating_sub(self.starts.map_or(Duration::ZERO, |starts| starts.least.1))
     }
 
-    /// The lines of the summary.
+    /// Lines of the summary as text.
     pub(super) fn lines(&self, hosts: &[String], report: &Report) -> Vec<String> {
         let ranks = count(report.exits.len() as u32, "rank");
         let mut lines = vec![format!("{ranks} on {} ran for {}", fold(hosts), duration(report.duration))];
@@ -118,7 +118,7 @@ impl Summary {
         lines
     }
 
-    /// The nodes with the least and the most of something, if they differ as it is shown.
+    /// Nodes with the least and the greatest value; `None` if both values have the same text.
     fn of_nodes<T: Ord + Copy>(
         &self,
         hosts: &[String],
@@ -133,7 +133,7 @@ impl Summary {
         (low.0 != high.0).then(|| format!("by node, {what}: from {} ({}) to {} ({})", low.0, low.1, high.0, high.1))
     }
 
-    /// The same for programs.
+    /// The summary as JSON.
     pub(super) fn line<'a>(&self, hosts: &'a [String], report: &Report) -> SummaryLine<'a> {
         let range = |known: Option<Extremes>, shown: &dyn Fn(Duration) -> Duration| {
             let of_rank = |(rank, time)| OfRank { rank, after_s: shown(time).as_secs_f64() };
@@ -162,7 +162,7 @@ impl Summary {
     }
 }
 
-/// Processor time of the nodes whose ranks used the least and the most, if they differ as it is shown.
+/// Nodes with the least and the most processor time; `None` if both times have the same text.
 fn used_by_node(hosts: &[String], report: &Report) -> Option<String> {
     let UsageRange { least, most } = **report.by_node.as_ref()?;
     let of = |(node, usage): (NodeIndex, Usage)| Some((duration(usage.time()), hosts.get(node.index())?));
@@ -171,15 +171,15 @@ fn used_by_node(hosts: &[String], report: &Report) -> Option<String> {
     (low.0 != high.0).then(range)
 }
 
-/// What a launch took, as the last line of `--json` has it.
+/// Summary in the last line of `--json`.
 #[derive(Debug, Serialize)]
 pub(super) struct SummaryLine<'a> {
-    /// The first and the last rank.
+    /// First and last rank.
     started: Option<[OfRank; 2]>,
     ended: Option<[OfRank; 2]>,
-    /// The fastest and the slowest rank.
+    /// Fastest and slowest rank.
     ran: Option<[OfRank; 2]>,
-    /// The nodes whose ranks used the least and the most processor time.
+    /// Nodes with the least and the most processor time.
     used: Option<Box<[NodeUsed<'a>; 2]>>,
     nodes: Vec<NodeLine<'a>>,
 }

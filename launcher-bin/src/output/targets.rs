@@ -1,7 +1,7 @@
-//! The places that a launch writes to, each with its own order of lines.
+//! Targets for the output of a launch, each with its own order of lines.
 //!
-//! If our standard output and standard error are one and the same (a terminal, `2>&1`), they are one target: only then
-//! can a line of one stream not be torn by the other.
+//! If standard output and standard error are the same file (a terminal, `2>&1`), they are one target. Only then does no stream split a line of
+//! the other stream.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -20,29 +20,29 @@ use super::files::Files;
 use super::hold::{LineHold, Piece, Source, Step};
 use super::writer::{Fault, Place, PlaceName, Writer};
 
-/// Our standard output as a target.
+/// Target of standard output.
 const STDOUT: usize = 0;
 
-/// All targets of a launch, and the threads that write to them.
+/// All targets of a launch, and their writer threads.
 #[derive(Debug)]
 pub(crate) struct Targets {
     targets: Vec<Target>,
-    /// The target of our standard error; [`STDOUT`] if both are the same.
+    /// Target of standard error; [`STDOUT`] if both are the same file.
     stderr: usize,
-    /// The targets of those streams that go to files.
+    /// Targets of the streams that go to files.
     routes: HashMap<(Rank, Stream), usize>,
     decoration: Decoration,
     writers: Writers,
-    /// No target needs a tick before this; there may be no need even then.
+    /// Earliest time at which a target can need a tick.
     next_tick: Option<Instant>,
-    /// True if the last line on the terminal is a progress line, which is erased before anything else is written.
+    /// True if the last line on the terminal is a progress line. The next write erases it.
     shows_progress: bool,
     abandoned: watch::Receiver<bool>,
     steps: Vec<Step>,
     bytes: Vec<Bytes>,
 }
 
-/// Takes back what stands on the terminal's last line.
+/// Erases the last line of the terminal.
 const ERASE_LINE: &[u8] = b"\r\x1b[K";
 
 #[derive(Debug)]
@@ -61,7 +61,7 @@ pub(crate) enum WriterName {
     Files,
 }
 
-/// `None` where there is nothing to write to, or everything is written.
+/// A writer is `None` if it has no place, or after it has written everything.
 #[derive(Debug, Default)]
 struct Writers {
     stdout: Option<Writer>,
@@ -80,10 +80,10 @@ impl Writers {
 }
 
 impl Targets {
-    /// Starts writing to our own streams and to `files`. Nothing is waited for any more once `abandoned` is true.
+    /// Prepares writers for standard output, standard error and `files`. No writer waits for its reader once `abandoned` is true.
     ///
     /// # Errors
-    /// Fails if our streams cannot be used.
+    /// Fails if standard output or standard error cannot be used.
     pub(crate) fn start(
         files: Files,
         decoration: Decoration,
@@ -120,7 +120,7 @@ impl Targets {
         })
     }
 
-    /// From now on our terminal is raw.
+    /// Adds carriage returns to line ends on the terminal from now on, because it is raw.
     pub(crate) fn write_to_raw_terminal(&mut self) {
         for (target, is_terminal) in [(STDOUT, io::stdout().is_terminal()), (self.stderr, io::stderr().is_terminal())] {
             if is_terminal {
@@ -134,14 +134,14 @@ impl Targets {
         self.routes.contains_key(&(rank, stream))
     }
 
-    /// Writes a rank's output to its file, if it has one.
+    /// Writes output of a rank to its file, if it has one.
     pub(crate) async fn write_to_file(&mut self, Output { rank, stream, bytes }: Output, now: Instant) {
         if let Some(&index) = self.routes.get(&(rank, stream)) {
             self.push(index, Piece { source: Source::Rank(rank, stream), bytes }, now).await;
         }
     }
 
-    /// Writes a rank's output to our own stream of the same kind.
+    /// Writes output of a rank to the same stream of the launcher.
     pub(crate) async fn write_to_stream(&mut self, Output { rank, stream, bytes }: Output, now: Instant) {
         let index = match stream {
             Stream::Stdout => STDOUT,
@@ -150,18 +150,18 @@ impl Targets {
         self.push(index, Piece { source: Source::Rank(rank, stream), bytes }, now).await;
     }
 
-    /// Writes whole lines of ours to our standard output.
+    /// Writes whole lines of Lattice to standard output.
     pub(crate) async fn print(&mut self, lines: Bytes, now: Instant) {
         self.push(STDOUT, Piece { source: Source::Lattice, bytes: lines }, now).await;
     }
 
-    /// Writes whole lines of ours to our standard error.
+    /// Writes whole lines of Lattice to standard error.
     pub(crate) async fn say(&mut self, lines: Bytes, now: Instant) {
         self.push(self.stderr, Piece { source: Source::Lattice, bytes: lines }, now).await;
     }
 
-    /// Shows `text` on the last line of the terminal that our standard error is, until something else is written there;
-    /// an empty text takes the line away. Passed over while a rank's line is open there.
+    /// Shows `text` on the last line of the terminal at standard error, until the next write there. An empty text removes the line. Does nothing
+    /// while a line of a rank is open there.
     pub(crate) async fn show_progress(&mut self, text: &str) {
         let Target { hold, writer, place, .. } = &self.targets[self.stderr];
         if !hold.is_clean() || (text.is_empty() && !self.shows_progress) {
@@ -175,7 +175,7 @@ impl Targets {
         }
     }
 
-    /// Notes that `rank` writes nothing any more.
+    /// Records that `rank` writes no further output.
     pub(crate) async fn rank_ended(&mut self, rank: Rank, now: Instant) {
         let routed = [Stream::Stdout, Stream::Stderr].map(|stream| self.routes.get(&(rank, stream)).copied());
         for index in [Some(STDOUT), Some(self.stderr)].into_iter().chain(routed).flatten() {
@@ -189,7 +189,7 @@ impl Targets {
         self.next_tick
     }
 
-    /// Writes what has waited long enough.
+    /// Writes the pieces that have waited long enough.
     pub(crate) async fn tick(&mut self, now: Instant) {
         self.next_tick = None;
         for index in 0..self.targets.len() {
@@ -198,7 +198,7 @@ impl Targets {
         }
     }
 
-    /// Writes everything that waits for the end of somebody's line.
+    /// Writes all pieces that wait for the end of an open line.
     pub(crate) async fn release_all(&mut self, now: Instant) {
         for index in 0..self.targets.len() {
             self.targets[index].hold.finish(now, &mut self.steps);
@@ -206,7 +206,7 @@ impl Targets {
         }
     }
 
-    /// Waits until everything given to a thread is written, and ends the thread.
+    /// Waits until a writer has written its queue, and ends its thread.
     pub(crate) async fn close(&mut self, name: WriterName) {
         if let Some(writer) = self.writers.get(name).take() {
             writer.finish(&mut self.abandoned).await;
@@ -223,7 +223,7 @@ impl Targets {
         self.carry_out(index).await;
     }
 
-    /// Writes the steps that a target's hold has decided on.
+    /// Writes the steps from the hold of a target.
     async fn carry_out(&mut self, index: usize) {
         let Target { hold, writer, place, line_ends } = &self.targets[index];
         self.next_tick = [self.next_tick, hold.deadline()].into_iter().flatten().min();

@@ -1,4 +1,4 @@
-//! Messages of Lattice about a launch: the event, the ranks it concerns, and what to try next. Verbosity is applied here, the prefix in `console`.
+//! Messages about a launch: the event, its ranks, and a remedy. This module applies the verbosity, and `console` adds the prefix.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,13 +19,13 @@ use crate::formatting::{count, duration};
 use crate::prepared::PreparedLaunch;
 use crate::updates::StartProgress;
 
-/// Limit of missing ranks that are named one by one.
+/// Maximum number of missing ranks in a message.
 const NAMED: usize = 8;
 
-/// Message about an event without its prefix; `None` if this verbosity has none.
+/// Message about an event, without its prefix; `None` if this verbosity has no message for it.
 pub(crate) fn event(event: &Event, verbosity: Verbosity) -> Option<String> {
     let text = match event {
-        // Nothing of MPI was found in it: a script, or a program that needs no server.
+        // The program contains no MPI library: it is a script, or a program that needs no server.
         Event::Notice(Notice::Silent { library: None, .. }) if verbosity < Verbosity::Verbose => return None,
         Event::Notice(warning) if verbosity > Verbosity::Quiet => return Some(notice(warning)),
         Event::Started { rank, pid, .. } => format!("rank {rank} runs as process {pid}"),
@@ -36,13 +36,13 @@ pub(crate) fn event(event: &Event, verbosity: Verbosity) -> Option<String> {
     (verbosity == Verbosity::Verbose).then_some(text)
 }
 
-/// First cause of a launch's failure, with what to type next for one whose ranks could not be started.
+/// Message about the first cause of a failure, with a remedy if ranks could not be started.
 pub(crate) fn cause(cause: &Cause) -> String {
     let remedy = match &cause.kind {
         CauseKind::NotStarted { class: StartClass::NotFound, .. } => {
             "its path as its nodes have it, or PATH with its directory by --env; --bcast copies it to them"
         }
-        // The words of `rank_spawner::StartError` and of the session: nodes send no more than words.
+        // Nodes send only the text of `rank_spawner::StartError` and of errors of the session.
         CauseKind::NotStarted { reason, .. } if reason.contains("cannot enter directory") => {
             "--chdir with a directory that all nodes have and you may enter, or mkdir -p it there by lattice exec"
         }
@@ -58,12 +58,12 @@ pub(crate) fn cause(cause: &Cause) -> String {
     format!("{}\ntry: {remedy}", shown(cause))
 }
 
-/// A cause as one line, whatever its user has put into names: a further one would look like a hint of ours.
+/// A cause as one line. A name can contain a line end, and a further line would look like a hint of Lattice.
 fn shown(cause: &Cause) -> String {
     printable(&cause.to_string()).into_owned()
 }
 
-/// Line to type for a file of a node that cannot be executed there, by the words of `rank_spawner::ProgramError`.
+/// Remedy for a file that a node cannot execute, by the text of `rank_spawner::ProgramError`.
 fn cannot_execute(reason: &str) -> &'static str {
     if reason.contains("no permission") {
         "chmod +x, where its nodes have it; or its interpreter before it, as in sh FILE"
@@ -111,11 +111,11 @@ pub(crate) fn settings(launch: &PreparedLaunch) -> String {
     text
 }
 
-/// Output that is missing.
+/// Message about missing output.
 pub(crate) fn dropped(bytes: Option<u64>) -> String {
     match bytes {
         Some(bytes) => format!(
-            "warning: {} of output {} missing here: nobody followed the launch, or this command was too slow",
+            "warning: {} of output {} missing here: no client followed the launch, or this command was too slow",
             count(bytes, "byte"),
             if bytes == 1 { "is" } else { "are" },
         ),
@@ -123,7 +123,7 @@ pub(crate) fn dropped(bytes: Option<u64>) -> String {
     }
 }
 
-/// Progress of a start as one line without its end; empty when all has started.
+/// Progress of a start as one line without its end; empty when all nodes and ranks have started.
 pub(crate) fn starting(progress: StartProgress) -> String {
     let StartProgress { nodes, nodes_started, ranks, ranks_started } = progress;
     if nodes_started >= nodes && ranks_started >= ranks {
@@ -133,12 +133,12 @@ pub(crate) fn starting(progress: StartProgress) -> String {
     format!("lattice: starting: {nodes_started} of {nodes}, {ranks_started} of {ranks}")
 }
 
-/// Ranks that set up their libraries, as one line without its end; empty when none does.
+/// Ranks in MPI_Init as one line without its end; empty if there are none.
 pub(crate) fn initializing(ranks: u32, of: u32) -> String {
     if ranks == 0 { String::new() } else { format!("lattice: in MPI_Init: {ranks} of {}", count(of, "rank")) }
 }
 
-/// A notice in words, without the prefix.
+/// Text of a notice, without the prefix.
 pub(crate) fn notice(notice: &Notice) -> String {
     match notice {
         Notice::Silent { ranks, size, ended, after, library } => {
@@ -159,7 +159,7 @@ pub(crate) fn notice(notice: &Notice) -> String {
             if *killed { "; it is killed for that (--resource-timeout=fail)" } else { "" },
         ),
         Notice::BoundElsewhere { rank, node, planned, seen } => format!(
-            "warning: rank {rank} shall be bound to CPUs {planned} of {node}, but the kernel has it on {seen}; a control group of the node \
+            "warning: rank {rank} is to be bound to CPUs {planned} of {node}, but the kernel has it on {seen}; a control group of the node \
              leaves it no others\n\
              try: lattice nodes --topology ID, which shows the plan beside the kernel's masks of all ranks"
         ),
@@ -167,7 +167,7 @@ pub(crate) fn notice(notice: &Notice) -> String {
             let (asked, hard) = (LimitValue(*asked), LimitValue(*hard));
             format!(
                 "warning: the limit {resource} of this shell is {asked}, but {node} allows no more than {hard}, which its ranks have\n\
-                 try: --propagate with the names of other limits; or ask who runs {node} for a higher hard limit"
+                 try: --propagate with the names of other limits; or ask the administrator of {node} for a higher hard limit"
             )
         }
         Notice::OutputHeld { rank, pid, program, after } => format!(
@@ -186,7 +186,7 @@ pub(crate) fn notice(notice: &Notice) -> String {
     }
 }
 
-/// Ranks that never spoke to their PMI server.
+/// Ranks that sent no message to their PMI server.
 struct Silent<'a> {
     ranks: &'a [Rank],
     size: u32,
@@ -199,13 +199,13 @@ impl Silent<'_> {
         let who = RankList(self.ranks);
         let (has, their) = if self.ranks.len() == 1 { ("has", "its") } else { ("have", "their") };
         if self.ended {
-            format!("{who} ended without a word to {their} PMI server")
+            format!("{who} ended without a message to {their} PMI server")
         } else {
-            format!("{who} {has} run for {} without a word to {their} PMI server", duration(self.after))
+            format!("{who} {has} run for {} without a message to {their} PMI server", duration(self.after))
         }
     }
 
-    /// `4 jobs of size 1 instead of one of size 4`
+    /// `4 jobs of size 1 instead of one job of size 4`
     fn singletons(&self) -> String {
         let jobs = if self.ranks.len() == 1 { "a job".to_owned() } else { count(self.ranks.len() as u64, "job") };
         format!("{jobs} of size 1 instead of one job of size {}", self.size)
@@ -219,7 +219,7 @@ fn silent(silent: &Silent<'_>, library: Option<&MpiLibrary>) -> String {
     let they = if silent.ranks.len() == 1 { "it" } else { "they" };
     let Some(MpiLibrary { name, file, family }) = library else {
         return format!(
-            "note: {happened}; if this is an MPI program {they} {verb} as {singletons} (--pmi=none says it is not)"
+            "note: {happened}; if this is an MPI program {they} {verb} as {singletons} (--pmi=none declares that it is not)"
         );
     };
     match family {
@@ -241,7 +241,7 @@ fn silent(silent: &Silent<'_>, library: Option<&MpiLibrary>) -> String {
     }
 }
 
-/// Limit in the words of `ulimit`.
+/// Limit in the format of `ulimit`.
 struct LimitValue(u64);
 
 impl fmt::Display for LimitValue {
@@ -253,7 +253,7 @@ impl fmt::Display for LimitValue {
 fn stuck(after: Duration, waiting: usize, missing: &[(Rank, Option<String>)]) -> String {
     let verb = if waiting == 1 { "waits" } else { "wait" };
     let all: Vec<Rank> = missing.iter().map(|(rank, _)| *rank).collect();
-    // All ranks of the launch may wait: for such as they have spawned, or are to meet.
+    // All ranks of the launch may wait for other jobs: spawned jobs, or jobs that they connect with.
     let others = if all.is_empty() { "processes of other jobs".to_owned() } else { RankList(&all).to_string() };
     let mut text = format!(
         "warning: start-up is not complete after {}: {} {verb} for {others}",
@@ -272,7 +272,7 @@ fn stuck(after: Duration, waiting: usize, missing: &[(Rank, Option<String>)]) ->
     text
 }
 
-/// As tools that show stack traces of many ranks do: each stack once, under the ranks that are in it.
+/// Lists each stack once, after the numbers of its ranks, as tools for stack traces of many ranks do.
 fn call_stacks(stacks: &[RankStack]) -> String {
     let mut text = "note: call stacks:".to_owned();
     for RankStack { ranks, text: stack } in stacks {
@@ -313,12 +313,12 @@ mod tests {
     fn silent_ranks_are_named_with_what_to_try() {
         assert_eq!(
             silent_notice(0..4, true, None),
-            "note: ranks 0-3 ended without a word to their PMI server; if this is an MPI program they ran as 4 jobs of size 1 \
-             instead of one job of size 4 (--pmi=none says it is not)"
+            "note: ranks 0-3 ended without a message to their PMI server; if this is an MPI program they ran as 4 jobs of size 1 \
+             instead of one job of size 4 (--pmi=none declares that it is not)"
         );
-        assert!(silent_notice(2..3, true, None).contains("rank 2 ended without a word to its PMI server"));
+        assert!(silent_notice(2..3, true, None).contains("rank 2 ended without a message to its PMI server"));
         let running = silent_notice(0..4, false, Some(("Open MPI", "libmpi.so.40.30.4", MpiFamily::Pmix)));
-        assert!(running.starts_with("warning: ranks 0-3 have run for 5 s without a word"), "{running}");
+        assert!(running.starts_with("warning: ranks 0-3 have run for 5 s without a message"), "{running}");
         assert!(running.contains("Open MPI (libmpi.so.40.30.4) was found, which speaks PMIx"), "{running}");
         assert!(running.contains("\ntry: "), "{running}");
     }

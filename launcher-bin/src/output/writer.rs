@@ -1,4 +1,4 @@
-//! The threads that write: one for our standard output, one for our standard error, one for all files. Each is started with its first piece.
+//! Writer threads: one for standard output, one for standard error, one for all files. The first piece starts each thread.
 //!
 //! ```text
 //! Renderer ──(QUEUE pieces, then it waits)──> Writer thread ──write(2)──> terminal, pipe, files
@@ -6,9 +6,9 @@
 //!     └────────────── Fault ──────────────────────┘
 //! ```
 //!
-//! Each thread may block for as long as its reader is slow. Its queue is short, so the renderer waits, and then the session,
-//! and then the ranks: never their PMI server, and memory stays bounded. While the system makes no thread, for ranks have used up the user's, the
-//! renderer itself writes, and waits for the reader.
+//! A thread blocks while its reader is slow. Its queue is short, so the renderer waits, then the session, and then the ranks. PMI servers do not
+//! wait, and memory stays bounded. If the system refuses a thread, because ranks use all threads of the user, the renderer itself writes, and
+//! waits for the reader.
 
 use std::fmt;
 use std::fs::File;
@@ -23,10 +23,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// Capacity of a writer's queue in pieces of up to 64 KiB.
+/// Capacity of the queue of a writer, in pieces of up to 64 KiB.
 const QUEUE: usize = 64;
 
-/// A place that cannot be written to any more; everything for it is dropped from now on.
+/// A place that failed. All further output for it is dropped.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) place: PlaceName,
@@ -35,7 +35,7 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
-    /// True if the reader of our own output has gone, as with `head`.
+    /// True if standard output or standard error has no reader any more, as with `head`.
     pub(crate) fn is_hang_up(&self) -> bool {
         let ours = matches!(self.place, PlaceName::Stdout | PlaceName::Stderr);
         ours && self.error.kind() == ErrorKind::BrokenPipe
@@ -60,14 +60,14 @@ impl fmt::Display for PlaceName {
     }
 }
 
-/// An open file, and what it is called in messages.
+/// An open file, and its name in messages.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) name: PlaceName,
     pub(crate) file: File,
 }
 
-/// The sending side of a writer thread, which starts with the first piece.
+/// Sender for a writer thread, which starts with the first piece.
 #[derive(Debug)]
 pub(crate) struct Writer {
     queue: mpsc::Sender<(usize, Bytes)>,
@@ -75,10 +75,10 @@ pub(crate) struct Writer {
     idle: Option<WriterThread>,
 }
 
-/// A writer thread that has not been started.
+/// A writer thread that has not started.
 #[derive(Debug)]
 struct WriterThread {
-    /// `None` for one that has failed.
+    /// `None` for a place that has failed.
     places: Vec<Option<Place>>,
     pieces: mpsc::Receiver<(usize, Bytes)>,
     faults: mpsc::UnboundedSender<Fault>,
@@ -86,7 +86,7 @@ struct WriterThread {
 }
 
 impl Writer {
-    /// Writes to `places`, and reports each that fails once.
+    /// Creates a writer for `places`. Reports each failed place once.
     pub(crate) fn new(places: Vec<Place>, faults: mpsc::UnboundedSender<Fault>) -> Self {
         let (queue, pieces) = mpsc::channel(QUEUE);
         let (ended, done) = oneshot::channel();
@@ -94,20 +94,20 @@ impl Writer {
         Self { queue, done, idle: Some(WriterThread { places, pieces, faults, ended }) }
     }
 
-    /// Queues `bytes` for the place at `index`; waits while the queue is full, until `abandoned` becomes true.
+    /// Queues `bytes` for the place at `index`. Waits while the queue is full, until `abandoned` becomes true.
     pub(crate) async fn write(&mut self, index: usize, bytes: Bytes, abandoned: &mut watch::Receiver<bool>) {
         self.idle = self.idle.take().and_then(WriterThread::start);
         if let Some(thread) = &mut self.idle {
             return write_run(&mut thread.places, &thread.faults, &[(index, bytes)]);
         }
         tokio::select! {
-            // A writer whose thread is gone has nothing to write to.
+            // Without its thread, a writer has no place to write to.
             sent = self.queue.send((index, bytes)) => drop(sent),
             _ = abandoned.wait_for(|&abandoned| abandoned) => {}
         }
     }
 
-    /// Returns when everything in the queue is written, or `abandoned` becomes true.
+    /// Waits until the queue is written completely, or `abandoned` becomes true.
     pub(crate) async fn finish(self, abandoned: &mut watch::Receiver<bool>) {
         if self.idle.is_some() {
             return;
@@ -121,14 +121,14 @@ impl Writer {
 }
 
 impl WriterThread {
-    /// Starts it, unless the system makes no thread; it is returned then.
+    /// Starts the thread. Returns `self` if the system refuses to create a thread.
     fn start(self) -> Option<Self> {
         let idle = Arc::new(Mutex::new(Some(self)));
         let started = Arc::clone(&idle);
         let run = move || {
             let Some(Self { places, pieces, faults, ended }) = started.lock().take() else { return };
             write_all(places, pieces, &faults);
-            // Nobody listens when the launch was ended without waiting for us.
+            // The receiver is gone if the launch ended without waiting for the writers.
             let _ = ended.send(());
         };
         match thread::Builder::new().name("writer".to_owned()).spawn(run) {
@@ -151,7 +151,7 @@ fn write_all(
     }
 }
 
-/// Writes pieces for one place. A place that failed becomes `None`.
+/// Writes consecutive pieces for one place. A place that fails becomes `None`.
 fn write_run(places: &mut [Option<Place>], faults: &mpsc::UnboundedSender<Fault>, run: &[(usize, Bytes)]) {
     let Some(place) = run.first().and_then(|&(index, _)| places.get_mut(index)) else { return };
     let Some(open) = place else { return };
@@ -159,21 +159,21 @@ fn write_run(places: &mut [Option<Place>], faults: &mpsc::UnboundedSender<Fault>
     if let Err(error) = write_slices(&mut open.file, slices) {
         let fault = Fault { place: open.name.clone(), error };
         *place = None;
-        // Nobody listens when the launch was ended without waiting for us.
+        // The receiver is gone if the launch ended without waiting for the writers.
         let _ = faults.send(fault);
     }
 }
 
 fn write_slices(file: &mut File, mut slices: Vec<IoSlice<'_>>) -> io::Result<()> {
     let mut rest = slices.as_mut_slice();
-    // Removes empty slices at the front, as nothing to write must not look like nothing written.
+    // Removes empty slices at the front: a write of 0 bytes would otherwise look like a failure.
     IoSlice::advance_slices(&mut rest, 0);
     while !rest.is_empty() {
         match file.write_vectored(rest) {
             Ok(0) => return Err(ErrorKind::WriteZero.into()),
             Ok(written) => IoSlice::advance_slices(&mut rest, written),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            // Another program may have made our standard output non-blocking; it is shared.
+            // Standard output is shared with other programs, and one of them may have made it non-blocking.
             Err(error) if error.kind() == ErrorKind::WouldBlock => wait_until_writable(file)?,
             Err(error) => return Err(error),
         }

@@ -1,8 +1,9 @@
-//! `lattice pmi adopt`: connects a program that nothing launched with the PMI server of this rank. Such a program of MPICH that spawns listens on a
-//! port and runs `mpiexec -pmi_args PORT ...`, whose launch has this rank alone: it stands for the program as long as that is connected.
+//! `lattice pmi adopt`: connects a program that was started without a launcher to the PMI server of this rank. Before it spawns, such a program
+//! of MPICH listens on a port and runs `mpiexec -pmi_args PORT ...`. The launch has this rank alone, which represents the program as long as the
+//! program is connected.
 //!
 //! ```text
-//! program  <──TCP──>  this rank  <──socket──>  PMI server of the launch, which starts what the program spawns
+//! program  <──TCP──>  this rank  <──socket──>  PMI server of the launch, which starts spawned programs
 //! ```
 
 use std::env;
@@ -14,11 +15,11 @@ use std::time::Duration;
 
 use super::connect::{self, ConnectError};
 
-/// Words of a server that speaks first, and the answer to what the program says then. Its streams stay its own.
+/// First message to the program. The program then answers, and gets a reply with `stdio=no`, because it keeps its own streams.
 const ADOPTION: &[u8] = b"cmd=singinit authtype=none\n";
-/// Variable with the id of the launch, which names the job.
+/// Variable with the id of the launch. The name of the job contains the id.
 const LAUNCH: &str = "LATTICE_LAUNCH_ID";
-/// Time for the program to answer, and the most bytes of its answer.
+/// Time limit for the answer of the program, and maximum size of the answer in bytes.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 const ANSWER_MAX: usize = 1024;
 
@@ -26,7 +27,7 @@ const ANSWER_MAX: usize = 1024;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdoptError {
-    /// This rank has no server.
+    /// This rank has no PMI server.
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// The program cannot be reached.
@@ -34,24 +35,24 @@ pub enum AdoptError {
         "cannot reach the program that listens on port {port} of this machine: {error}\ntry: leave -pmi_args to programs of MPICH, which run mpiexec with it by themselves"
     )]
     Program {
-        /// Its port.
+        /// Port of the program.
         port: u16,
         /// Error of the system.
         error: io::Error,
     },
-    /// The program speaks another protocol.
+    /// The program uses another protocol.
     #[error(
         "the program that listens on port {port} answers {answer:?}, not cmd=singinit\ntry: leave -pmi_args to programs of MPICH"
     )]
     Answer {
-        /// Its port.
+        /// Port of the program.
         port: u16,
         /// Its answer.
         answer: String,
     },
 }
 
-/// Passes on what the program and the server send each other, until the program hangs up.
+/// Forwards messages between the program and the server, until the program closes the connection.
 pub(super) fn adopt(port: u16) -> Result<u8, AdoptError> {
     let server = connect::claimed()?;
     let failed = |error| AdoptError::Program { port, error };
@@ -64,7 +65,7 @@ pub(super) fn adopt(port: u16) -> Result<u8, AdoptError> {
     Ok(0)
 }
 
-/// Has the program take this side for its server; returns its answer.
+/// Introduces this process to the program as its server. Returns the answer of the program.
 fn introduce(program: &mut TcpStream) -> io::Result<String> {
     program.set_nodelay(true)?;
     program.set_read_timeout(Some(ANSWER_WITHIN))?;
@@ -83,13 +84,13 @@ fn introduce(program: &mut TcpStream) -> io::Result<String> {
 fn relay(program: &TcpStream, server: &UnixStream) -> io::Result<()> {
     thread::scope(|scope| {
         scope.spawn(|| {
-            // The server hangs up when the rank has ended.
+            // The server closes the connection after the end of the rank.
             let _ = io::copy(&mut &*server, &mut &*program);
             let _ = program.shutdown(Shutdown::Both);
         });
         let asked = io::copy(&mut &*program, &mut &*server);
         let _ = server.shutdown(Shutdown::Both);
-        // A program that is killed resets its connection.
+        // A killed program resets its connection.
         asked
             .map(drop)
             .or_else(|error| if error.kind() == io::ErrorKind::ConnectionReset { Ok(()) } else { Err(error) })
@@ -103,7 +104,7 @@ mod tests {
 
     use super::*;
 
-    /// As MPICH 5.0.2 speaks to its own mpiexec (`pmi1-singinit-mpich-5.0.2.txt`).
+    /// Messages as between MPICH 5.0.2 and its own mpiexec (`pmi1-singinit-mpich-5.0.2.txt`).
     #[test]
     fn a_program_is_introduced_and_then_speaks_with_the_server() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

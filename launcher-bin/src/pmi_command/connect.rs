@@ -1,5 +1,5 @@
-//! `lattice pmi connect`: connects with the PMI server through a socket in the file system, claims the rank that this process is, and becomes
-//! the program, which finds the connection as any rank does its own: under the number in `PMI_FD`.
+//! `lattice pmi connect`: connects to the PMI server through a socket in the file system, claims the rank of this process, and becomes the
+//! program by `exec`. The program finds its connection as in any rank: the number of the descriptor is in `PMI_FD`.
 
 use std::env;
 use std::ffi::OsString;
@@ -14,21 +14,21 @@ use std::time::Duration;
 use lattice_session::plan::PMI_SOCKET;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
-/// Variable with the key of a rank that is to come through the socket.
+/// Variable with the key of a rank that connects through the socket.
 const KEY: &str = "PMI_ID";
-/// Variables that are wrong for the program.
+/// Variables with wrong values for the program.
 const GONE: [&str; 3] = [PMI_SOCKET, KEY, "PMI_PORT"];
-/// Time for the server to answer, and the most bytes of its answer.
+/// Time limit for the answer of the server, and maximum size of the answer in bytes.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 const ANSWER_MAX: usize = 1024;
 
-/// A program that is not connected.
+/// A program cannot be connected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// This is no rank that comes this way.
+    /// This process is not a rank that connects through a socket.
     #[error(
-        "{0} is not set, so this is no rank of a launch whose ranks come through a file (--pmi-port, or a profile of --container)"
+        "{0} is not set, so this is no rank of a launch that serves its ranks through a file (--pmi-port, or a profile of --container)"
     )]
     Unset(&'static str),
     /// The socket cannot be reached.
@@ -39,7 +39,7 @@ pub enum ConnectError {
         /// Error of the system.
         error: io::Error,
     },
-    /// The server does not know this rank.
+    /// The server refuses this rank.
     #[error("the PMI server at {} does not take this rank: {answer:?}", path.display())]
     Refused {
         /// The socket.
@@ -47,7 +47,7 @@ pub enum ConnectError {
         /// Its answer.
         answer: String,
     },
-    /// The program cannot be run.
+    /// The program cannot be executed.
     #[error("cannot run {}: {error}", program.display())]
     Program {
         /// The program.
@@ -57,19 +57,19 @@ pub enum ConnectError {
     },
 }
 
-/// The connection of this rank with its server.
+/// Connection of this rank to its server.
 pub(super) fn claimed() -> Result<UnixStream, ConnectError> {
     claim_own().map(|(socket, ..)| socket)
 }
 
-/// The connection of this rank, with the size of the job and the rank.
+/// Connection of this rank, with the size of the job and the number of the rank.
 fn claim_own() -> Result<(UnixStream, String, String), ConnectError> {
     let path = PathBuf::from(env::var_os(PMI_SOCKET).ok_or(ConnectError::Unset(PMI_SOCKET))?);
     let key = env::var(KEY).map_err(|_| ConnectError::Unset(KEY))?;
     claim(path, &key)
 }
 
-/// Becomes the program; returns only if that cannot be.
+/// Becomes the program by `exec`. Returns only if that fails.
 pub(super) fn become_rank(command: &[OsString]) -> ConnectError {
     let (socket, size, rank) = match claim_own() {
         Ok(claimed) => claimed,
@@ -88,7 +88,7 @@ pub(super) fn become_rank(command: &[OsString]) -> ConnectError {
     ConnectError::Program { program: program.into(), error }
 }
 
-/// Claims the rank of this key; returns the connection, the size of the job and the rank, in the words of the server.
+/// Claims the rank with this key. Returns the connection, the size of the job and the rank, as sent by the server.
 fn claim(path: PathBuf, key: &str) -> Result<(UnixStream, String, String), ConnectError> {
     let asked = || {
         let mut socket = UnixStream::connect(&path)?;
@@ -106,7 +106,7 @@ fn claim(path: PathBuf, key: &str) -> Result<(UnixStream, String, String), Conne
     }
 }
 
-/// The lines by which a claim is answered, and nothing behind the last of them: that is the program's.
+/// Reads the lines of the answer to a claim, and no byte after the last line: later bytes are for the program.
 fn answer(socket: &mut UnixStream) -> io::Result<String> {
     let mut answer = Vec::new();
     let mut byte = [0];

@@ -1,14 +1,14 @@
-//! A picture in characters of how times are distributed.
+//! Histogram of times, in characters.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// Fewest times of which there is a picture.
+/// Minimum number of times in a histogram.
 const TIMES_MIN: usize = 10;
 /// Length of the longest bar, in characters.
 const BAR: usize = 40;
 
-/// A line for each range of times between steps of 1, 2 and 5, with a bar for its share; empty for a few times.
+/// One line for each range of times between steps of 1, 2 and 5, with a bar for its share. Empty if there are too few times.
 pub(super) fn picture(times: &[Duration]) -> String {
     let (Some(least), Some(most)) = (times.iter().min(), times.iter().max()) else { return String::new() };
     if times.len() < TIMES_MIN {
@@ -28,7 +28,7 @@ pub(super) fn picture(times: &[Duration]) -> String {
     text
 }
 
-/// Number of the last step that is not above a time; step 0 is a nanosecond.
+/// Number of the last step that is not above a time. Step 0 is a nanosecond.
 fn step_below(time: Duration) -> usize {
     let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     (0..).take_while(|&step| start(step) <= nanoseconds && start(step) < u64::MAX).last().unwrap_or(0)

@@ -1,4 +1,4 @@
-//! A rank of a job, by whichever way it reaches its launcher: PMI-1 and PMI-2, PMIx, or a library for programs in C.
+//! A rank of a job, over any connection to its launcher: PMI-1 and PMI-2, PMIx, or a library for programs in C.
 
 use std::env;
 use std::path::Path;
@@ -13,13 +13,13 @@ use crate::args::pmi_command::Method;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// Over PMI-1 or PMI-2.
+    /// Error of PMI-1 or PMI-2.
     #[error(transparent)]
     Pmi(#[from] ClientError),
-    /// Over PMIx.
+    /// Error of PMIx.
     #[error(transparent)]
     Pmix(#[from] PmixError),
-    /// Through a library.
+    /// Error of a library.
     #[error(transparent)]
     Library(#[from] LibraryError),
 }
@@ -74,12 +74,12 @@ impl Member {
         Ok(())
     }
 
-    /// Waits for all others, and brings what was put.
+    /// Waits for all ranks, and exchanges the values that they have put.
     pub(super) fn fence(&mut self) -> Result<(), CallError> {
         match self {
             Self::Pmi(client) => client.fence()?,
             Self::Pmix(client) => {
-                // A barrier without data costs as little as the others'.
+                // Without data, a barrier costs as little as with the other protocols.
                 let data = if client.has_staged() { Collect::Data } else { Collect::Nothing };
                 if data == Collect::Data {
                     client.commit()?;
@@ -91,7 +91,7 @@ impl Member {
         Ok(())
     }
 
-    /// The value that `owner` has put under `key`, which no other rank puts.
+    /// Value that `owner` has put under `key`. No other rank puts this key.
     pub(super) fn get(&mut self, owner: u32, key: &str) -> Result<Option<Vec<u8>>, CallError> {
         Ok(match self {
             Self::Pmi(client) => client.get(key)?,
@@ -111,7 +111,7 @@ impl Member {
         })
     }
 
-    /// Starts a job, and returns its name where the way tells it.
+    /// Starts a job. Returns its name, if the protocol reports it.
     pub(super) fn spawn(&mut self, request: &SpawnRequest) -> Result<Option<String>, CallError> {
         match self {
             Self::Pmi(client) => Ok(client.spawn(request)?),

@@ -1,5 +1,5 @@
-//! CPUs of ranks on the nodes of a cluster, by the templates of these and the CPUs that their agents leave ranks. The nodes plan for themselves
-//! in the same way.
+//! CPUs of ranks on the nodes of a cluster, planned from the templates of the nodes and the CPUs that the agents leave to ranks. The nodes
+//! plan in the same way.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use super::PreparedLaunch;
 use crate::cluster::{KnownNode, Templates};
 use crate::environment::{self, Environment};
 
-/// A node cannot bind its ranks as asked.
+/// A node cannot bind its ranks as requested.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{node}: {source}")]
 pub struct NodeBindError {
@@ -22,22 +22,22 @@ pub struct NodeBindError {
     pub source: BindingError,
 }
 
-/// Reason why ranks cannot be bound to what they are to have.
+/// Reason for a failed binding of ranks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindingError {
-    /// The CPUs.
+    /// Error for the CPUs.
     #[error(transparent)]
     Cpus(#[from] BindError),
-    /// The NUMA nodes of memory.
+    /// Error for the NUMA nodes of memory.
     #[error(transparent)]
     Memory(#[from] MemBindError),
-    /// The GPUs.
+    /// Error for the GPUs.
     #[error(transparent)]
     Gpus(#[from] GpuError),
 }
 
-/// CPUs of so many ranks of a node, all of whose resources it has.
+/// CPUs of these ranks on a node. Fails if the node lacks the requested CPUs, memory or GPUs.
 fn planned(node: &KnownNode, settings: &LaunchSettings, ranks: Vec<u32>) -> Result<Vec<Option<CpuSet>>, BindingError> {
     let count = ranks.len() as u32;
     let cpus = plan(&node.cores(), &settings.cpu_bind.of_ranks(ranks), count)?;
@@ -47,7 +47,7 @@ fn planned(node: &KnownNode, settings: &LaunchSettings, ranks: Vec<u32>) -> Resu
     Ok(cpus)
 }
 
-/// Refuses memory and GPUs for ranks with these CPUs that a node does not have; ranks would start from `environment`.
+/// Refuses memory and GPUs that a node does not have, for ranks with these CPUs. Ranks start with the variables in `environment`.
 pub(super) fn check_devices<E: From<MemBindError> + From<GpuError>>(
     settings: &LaunchSettings,
     node: &Template,
@@ -62,10 +62,10 @@ pub(super) fn check_devices<E: From<MemBindError> + From<GpuError>>(
 }
 
 impl PreparedLaunch {
-    /// Plans the CPUs of all ranks whose nodes are known.
+    /// Plans the CPUs of all ranks on known nodes.
     ///
     /// # Errors
-    /// Names the first node that cannot bind its ranks; those of other nodes are planned nevertheless.
+    /// Returns the first node that cannot bind its ranks. Ranks of other nodes are planned nevertheless.
     pub(crate) fn bind(&mut self, nodes: &Templates) -> Result<(), NodeBindError> {
         let settings = &self.placed.settings;
         let mut ranks_of = vec![Vec::new(); self.placed.hosts.len()];
@@ -74,7 +74,7 @@ impl PreparedLaunch {
         let mut of_nodes = Vec::with_capacity(ranks_of.len());
         for (index, (node, here)) in self.placed.hosts.iter().zip(ranks_of).enumerate() {
             let (known, ranks) = (nodes.of(node), here.len() as u32);
-            // Nodes of a kind have the same plan for as many ranks, unless each rank of the launch has its own.
+            // Nodes of one kind have the same plan for the same number of ranks, unless each rank of the launch has its own map.
             let of_node = matches!(settings.cpu_bind, CpuBind::RankCoreMap(_)).then_some(index);
             of_nodes.push(known.map(|(number, _)| (number, ranks, of_node)));
             let Some((number, known)) = known else { continue };
@@ -109,13 +109,13 @@ mod tests {
     use crate::cluster::Limits;
     use crate::prepared::tests::commanded;
 
-    /// A node of cores with so many hardware threads, numbered core by core.
+    /// A node with `cores` cores of `threads` hardware threads each, numbered core by core.
     fn node(cores: u16, threads: u16) -> Template {
         let core = |core: u16| Group { cpus: (core * threads..(core + 1) * threads).collect(), id: None };
         Template { cpus: (0..cores * threads).collect(), cores: (0..cores).map(core).collect(), ..Template::default() }
     }
 
-    /// Two nodes of four cores, one of two cores with two threads, and one that has told nothing.
+    /// Two nodes with four cores, one node with two cores of two threads, and one node without a template.
     fn nodes() -> Templates {
         let mut nodes = Templates::default();
         nodes.add(vec!["a0".to_owned(), "a1".to_owned()], node(4, 1), &Limits::default());
@@ -123,7 +123,7 @@ mod tests {
         nodes
     }
 
-    /// A launch with so many ranks on each of these nodes.
+    /// A launch with these numbers of ranks on these nodes.
     fn placed(flags: &str, counts: &[(&str, u32)]) -> PreparedLaunch {
         let ranks: Vec<u32> = counts.iter().map(|(_, ranks)| *ranks).collect();
         let command = commanded(&format!("-n {} {flags} true", ranks.iter().sum::<u32>())).unwrap();
@@ -192,8 +192,8 @@ mod tests {
         assert_eq!(seen, ["3", "2-3", "0-1", "2"]);
     }
 
-    /// Two sockets of two NUMA nodes with four cores each, whose second threads follow all first ones; ranks may use half of the first NUMA
-    /// node, the second thread of a core of the second one, and the third one.
+    /// Two sockets with two NUMA nodes of four cores each. The second threads of all cores follow all first threads. Ranks may use half of the
+    /// first NUMA node, the second thread of a core of the second one, and the third one.
     fn limited() -> Templates {
         let cores = |cpus: Range<u16>| cpus.clone().chain(cpus.start + 16..cpus.end + 16).collect::<CpuSet>();
         let group = |id: u16, cpus: Range<u16>| Group { cpus: cores(cpus), id: Some(id.into()) };
@@ -232,7 +232,7 @@ mod tests {
             placed(flags, &[("whole", ranks), ("half", ranks)]).bind(&limited()).unwrap_err().to_string()
         };
         let few = refused("-c 4", 4);
-        assert!(few.starts_with("half: 4 local ranks shall be bound to cores:cpus=4, but CPUs 2-3,8-11,"), "{few}");
+        assert!(few.starts_with("half: 4 local ranks are to be bound to cores:cpus=4, but CPUs 2-3,8-11,"), "{few}");
         assert!(refused("--cpu-bind map:0", 1).contains("CPU 0, but this launch may use CPUs 2-3,8-11,"));
     }
 
@@ -257,7 +257,7 @@ mod tests {
     fn the_node_that_has_too_few_is_named() {
         let mut launch = placed("-c 3", &[("a0", 1), ("b0", 2)]);
         let refused = launch.bind(&nodes()).unwrap_err().to_string();
-        assert!(refused.starts_with("b0: 2 local ranks shall be bound to cores:cpus=3"), "{refused}");
+        assert!(refused.starts_with("b0: 2 local ranks are to be bound to cores:cpus=3"), "{refused}");
         assert_eq!(launch.ranks[0].cpus, "0-2".parse().ok());
     }
 }

@@ -1,4 +1,4 @@
-//! Ranks by objects of the nodes of a cluster: the nodes' templates tell how many ranks each of them takes.
+//! Ranks by objects of the nodes of a cluster. The template of a node gives the number of its ranks.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -13,9 +13,9 @@ use crate::cluster::Templates;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ObjectsError {
-    /// It is not known how many objects a node has.
+    /// The number of objects of a node is unknown.
     #[error(
-        "{node} has not told how many objects ({object}) it has\ntry: --tasks-per-node K, the number of ranks of a node"
+        "{node} has not reported how many objects ({object}) it has\ntry: --tasks-per-node K, the number of ranks of a node"
     )]
     Unknown {
         /// Name of the node.
@@ -31,31 +31,31 @@ pub enum ObjectsError {
         /// Kind of the objects.
         object: &'static str,
     },
-    /// There are more ranks than objects of the nodes take.
+    /// The objects of the nodes take fewer ranks than requested.
     #[error(
         "{ranks} ranks do not fit: {nodes} have room for {room} with {} on each {object}\n\
          try: -n {room}, or fewer; --overcommit (mpirun's --oversubscribe), which lets them share",
         counted(u64::from(*per_object), "rank")
     )]
     TooFew {
-        /// Number of ranks that were asked for.
+        /// Requested number of ranks.
         ranks: u32,
         /// The nodes.
         nodes: String,
-        /// Number of ranks of an object.
+        /// Number of ranks for each object.
         per_object: u32,
         /// Kind of the objects.
         object: &'static str,
-        /// Number of ranks for which there is room.
+        /// Number of ranks that fit.
         room: u64,
     },
 }
 
-/// Gives each node that ranks may be placed on as many slots as its objects take ranks; one that has none of these objects takes none. `ranks`
-/// is the number of ranks, if one was asked for.
+/// Gives each candidate node as many slots as its objects take ranks. A node without such an object gets none. `ranks` is the requested number
+/// of ranks, if any.
 ///
 /// # Errors
-/// Fails if one of them has told nothing, if none has such an object, or if they take too few.
+/// Fails if a node has no template, if no node has such an object, or if there are too few slots.
 pub(crate) fn placed_by_objects(
     request: &mut PlacementRequest,
     ranks: Option<u32>,
@@ -109,7 +109,7 @@ pub(crate) fn placed_by_objects(
         return Err(ObjectsError::TooFew { ranks, nodes, per_object: per_object.get(), object: object.noun(), room });
     }
     match first {
-        // A bound for each node leaves the shares to the distribution.
+        // With a limit for each node, the distribution determines the shares.
         Some(slots) if is_even && hosts.len() == nodes.len() => {
             request.tasks_per_node = Some(request.tasks_per_node.map_or(slots, |bound| bound.min(slots)));
         }
@@ -118,7 +118,7 @@ pub(crate) fn placed_by_objects(
     Ok(())
 }
 
-/// Hosts with their slots, named again in their order until there is a slot for each rank.
+/// Hosts with their slots, repeated in their order until there is a slot for each rank.
 fn in_turns<'a>(hosts: impl Iterator<Item = &'a HostSlots> + Clone, ranks: u32) -> Vec<HostSlots> {
     let mut left = ranks;
     let mut turns = Vec::new();
@@ -149,7 +149,7 @@ mod tests {
         }
     }
 
-    /// The same, with a GPU next to each of these CPUs.
+    /// Adds a GPU next to each of these CPUs to a template.
     fn with_gpus(template: Template, cpus: &[&str]) -> Template {
         let gpu = |(bus, cpus): (u8, &&str)| PciDevice {
             address: format!("0000:{bus:02x}:00.0").parse().unwrap(),
@@ -216,7 +216,7 @@ mod tests {
             placed_by_objects(&mut request, ranks, per_object, &allocated, &templates).unwrap_err().to_string()
         };
         let refused = refusal(&[], None, per(1, Object::Numa));
-        assert!(refused.starts_with("x has not told how many objects (NUMA node)"), "{refused}");
+        assert!(refused.starts_with("x has not reported how many objects (NUMA node)"), "{refused}");
         let refused = refusal(&["x", "a0"], Some(11), per(1, Object::Core));
         assert!(
             refused.starts_with("11 ranks do not fit: a1,b0 have room for 10 with 1 rank on each core"),

@@ -1,4 +1,4 @@
-//! Pictures of a launch's nodes below its map: the ranks in the cores that they are bound to.
+//! Pictures of the nodes of a launch below its map: ranks in the cores to which they are bound.
 
 use lattice_inventory::CpuSet;
 use lattice_inventory::picture::{self, Cores};
@@ -8,11 +8,11 @@ use pmi_core::ids::Rank;
 use super::PreparedLaunch;
 use crate::cluster::KnownNode;
 
-/// Most nodes that are drawn.
+/// Maximum number of nodes in the pictures.
 const NODES_MAX: usize = 4;
 
 impl PreparedLaunch {
-    /// Draws the first nodes that have bound ranks and that are known.
+    /// Draws the first known nodes with bound ranks.
     pub(super) fn draw(&mut self, of: impl Fn(&str) -> Option<KnownNode>) {
         let mut bound: Vec<Vec<(Rank, CpuSet)>> = vec![Vec::new(); self.placed.hosts.len()];
         for row in &self.ranks {

@@ -156,7 +156,7 @@ fn standard_input_is_checked_for_every_rank() {
     );
     assert!(spec("-n 4 --stdin in.%r true").unwrap_err().to_string().contains("in.3: No such file"));
     assert!(spec("--stdin . true").unwrap_err().to_string().contains("is a directory"));
-    // Root may read everything.
+    // Root can read every file.
     if !nix::unistd::geteuid().is_root() {
         assert!(spec("-n 3 --stdin in.%r true").unwrap_err().to_string().contains("in.2: Permission denied"));
     }
@@ -213,7 +213,7 @@ fn slots_are_the_universe_of_those_that_ask_for_it() {
     check("--universe-size 9", Some(9));
     check("--universe-size slots --host localhost:4,node3:3", Some(7));
     check("--universe-size slots --tasks-per-node 5", Some(5));
-    // More ranks than the machine may have slots.
+    // The launch can have more ranks than the machine has slots.
     let cpus = usable_cpus().get() as u32;
     check("--universe-size slots", Some(cpus.max(2)));
 }
@@ -246,7 +246,7 @@ fn output_files_are_named_for_every_rank() {
     assert_eq!(request.output_files().len(), 3);
 }
 
-/// As with srun, `%t` is the task: its number in the launch, not on its node.
+/// As with srun, `%t` is the number of the task in the launch, not on its node.
 #[test]
 fn ranks_of_different_nodes_do_not_share_a_file_named_by_task() {
     let mut launch = prepared("-n 4 --output out.%t --error %N/err true").unwrap();

@@ -1,4 +1,5 @@
-//! The one allocation of a private cluster: all of its nodes, once they are there. And the end of all that were made in it.
+//! The only allocation of a private cluster: all of its nodes, once they are up. Also the release of all allocations that were made in the
+//! cluster.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -24,36 +25,36 @@ use crate::formatting::{count, duration};
 /// Time limit for the end of the allocation's launches.
 const RELEASED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Interval between questions for it.
+/// Interval between checks for it.
 const LOOK_EVERY: Duration = Duration::from_millis(3);
 
-/// Longest interval between questions which nodes are up.
+/// Longest interval between queries for the nodes that are up.
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_millis(30);
 
-/// Part of the time that it has taken so far by which a node may be seen late: to ask takes processors that `ssh` needs meanwhile.
+/// A node may be detected late by the elapsed time divided by this number. Queries take processors that `ssh` needs meanwhile.
 const LATE_BY: u32 = 40;
 
 /// Time limit for the release of all fabric services.
 const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(5);
 
-/// Failure to make the allocation.
+/// Failure to create the allocation.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AllocationError {
     /// The API server's socket cannot be used.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The API server refused something.
+    /// The API server refused a request.
     #[error("the API server refuses to make an allocation: {}", .0.message())]
     Refused(Box<Status>),
-    /// Not all nodes came up, or the API server did not.
+    /// Not all nodes came up in time, or the API server did not.
     #[error("after {}, {up} of {} can be used{}", duration(*limit), count(*nodes as u64, "node"), said(last))]
     Late {
-        /// Time that they had.
+        /// Time limit.
         limit: Duration,
-        /// Nodes that are up.
+        /// Number of nodes that are up.
         up: usize,
-        /// Nodes of the cluster.
+        /// Number of nodes of the cluster.
         nodes: usize,
         /// Last failure of the API server, if any.
         last: Option<Box<Status>>,
@@ -69,14 +70,14 @@ pub(super) fn url(socket: &Path) -> String {
     format!("unix:{}", socket.display())
 }
 
-/// Client of the API server in the name of the user who made the cluster.
+/// Client of the API server, as the user of the cluster.
 pub(crate) struct Holder {
     nodes: NodeServiceClient<Channel>,
     allocations: AllocationServiceClient<Channel>,
     fabric: FabricServiceClient<Channel>,
 }
 
-/// Fabric services that are not released.
+/// Description of a fabric service that is not released.
 fn left(grant: &FabricGrant) -> String {
     let FabricGrant { name, vni, unconfirmed, .. } = grant;
     match (grant.state(), unconfirmed.as_str()) {
@@ -89,9 +90,9 @@ fn left(grant: &FabricGrant) -> String {
 }
 
 impl Holder {
-    /// Speaks to the API server with this socket, as soon as it is there.
+    /// Creates a client of the API server at this socket, which need not exist yet.
     pub(crate) fn new(socket: &Path) -> Result<Self, AllocationError> {
-        // The socket tells the server who we are.
+        // The socket authenticates this user to the server.
         let security = Security::Insecure { name: Caller::User(getuid().as_raw()) };
         let channel = channel(&Address::Unix(socket.to_owned()), &Caller::Api, &security)?;
         let allocations = AllocationServiceClient::new(channel.clone());
@@ -99,11 +100,11 @@ impl Holder {
         Ok(Self { nodes: NodeServiceClient::new(channel), allocations, fabric })
     }
 
-    /// Waits until all nodes are up, and allocates them; returns the allocation's id. Time and again `look` is shown the names of those
-    /// that are up, and may give up.
+    /// Waits until all nodes are up, and allocates them; returns the allocation's id. Calls `look` repeatedly with the names of the nodes
+    /// that are up. `look` can end the wait.
     ///
     /// # Errors
-    /// As `look`, and if the API server refuses, or not all nodes are up within `limit`.
+    /// Fails if `look` does, if the API server refuses, or if not all nodes are up within `limit`.
     pub(crate) async fn allocate<E: From<AllocationError>>(
         &self,
         nodes: &[String],
@@ -142,7 +143,7 @@ impl Holder {
                 Err(status) if status.code() == Code::PermissionDenied => {
                     return Err(AllocationError::Refused(Box::new(status)).into());
                 }
-                // It has not made its socket yet.
+                // The API server has not created its socket yet.
                 Err(status) => (Vec::new(), Some(Box::new(status))),
             };
             look(&up)?;
@@ -156,7 +157,7 @@ impl Holder {
         }
     }
 
-    /// Numbers of processors that nodes may use, by their names: of a pod those that it is limited to.
+    /// Number of processors that each node may use, by name of the node. For a pod, its limit.
     ///
     /// # Errors
     /// Fails if the API server does not answer.
@@ -166,7 +167,7 @@ impl Holder {
         Ok(nodes.into_iter().filter_map(|node| Some((node.id, NonZeroU32::new(node.cores)?))).collect())
     }
 
-    /// Ends the launches of all our allocations, and waits for their end; what does not end ends with its node.
+    /// Ends the launches of all allocations of this user, and waits for their end. A launch that does not end by then ends with its node.
     pub(crate) async fn release_all(&self) {
         let released = async {
             for id in self.ours().await?.into_iter().map(|allocation| allocation.id) {
@@ -177,20 +178,20 @@ impl Holder {
             }
             Ok::<(), Status>(())
         };
-        // Late or not, the daemons are stopped next.
+        // The daemons are stopped next, also after the time limit.
         let _ = timeout(RELEASED_WITHIN, released).await;
     }
 
-    /// Our allocations that have not ended.
+    /// Allocations of this user that have not ended.
     async fn ours(&self) -> Result<Vec<Allocation>, Status> {
         let request = ListAllocationsRequest { all: false };
         Ok(self.allocations.clone().list_allocations(request).await?.into_inner().allocations)
     }
 
-    /// Waits until nothing of what was released is left of the fabric, for as long as that may take.
+    /// Waits until all released fabric resources are returned, with a time limit.
     ///
     /// # Errors
-    /// Says in words what is left.
+    /// Returns a description of the resources that are left.
     pub(crate) async fn fabric_is_given_back(&self) -> Result<(), String> {
         let mut last = "the API server does not answer".to_owned();
         let given_back = async {

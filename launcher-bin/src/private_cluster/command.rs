@@ -1,4 +1,4 @@
-//! The command that runs in a private cluster: its environment, its signals, its end.
+//! The command that runs in a private cluster: its environment, signals and end.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -19,34 +19,34 @@ use crate::mpirun_setup::MpirunSetup;
 /// Time limit for the end of the command after a signal.
 const END_WITHIN: Duration = Duration::from_secs(3);
 
-/// A command that somebody runs in a cluster.
+/// Words of a command in a cluster.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Words<'a> {
-    /// Program and arguments; none for the user's shell.
+    /// Program and arguments; empty for the user's shell.
     Given(&'a [OsString]),
-    /// This program again, called as these words say, the first of which is the name that it goes by.
+    /// This program again, with these words. The first word is the name under which it is called.
     OfThisProgram(&'a [OsString]),
 }
 
-/// A command, as it is to run.
+/// A command that is ready to run.
 #[derive(Debug)]
 pub(crate) struct ClusterCommand<'a> {
     pub(super) words: Words<'a>,
     pub(super) environment: Vec<(&'static str, OsString)>,
-    /// What launchers of MPI need to reach the nodes.
+    /// Variables and files with which MPI launchers reach the nodes.
     pub(super) mpirun: Option<MpirunSetup>,
-    /// The daemons, which are nobody's orphans.
+    /// The daemons, which are not orphans to reap.
     pub(super) daemons: Vec<Pid>,
     pub(super) keeper: Pid,
     pub(super) tag: &'a LaunchTag,
 }
 
 impl ClusterCommand<'_> {
-    /// Has `start` start the command, and returns its exit code at its end, as a shell does.
+    /// Starts the command by `start`. Returns its exit code at its end, as a shell does.
     ///
-    /// A signal of the terminal reaches the command by itself, which decides what it means; we go on as a shell does. Any
-    /// other is passed on. One to end ends the cluster soon thereafter whatever the command makes of it, but for this program
-    /// itself, which ends its launch in the time that `--kill-wait` gives the ranks, and at once when it is asked again.
+    /// A signal of the terminal reaches the command directly, and the command decides how to react. This process continues, as a shell
+    /// does. Any other signal is passed on. A signal to end also ends the cluster soon after, whatever the command does. The exception is a
+    /// command that is this program: it ends its launch within the `--kill-wait` of the ranks, and at once on a second signal.
     ///
     /// # Errors
     /// Fails if the command cannot be started.
@@ -73,7 +73,7 @@ impl ClusterCommand<'_> {
         run.await.map_err(|error| PrivateClusterError::Command { command: self.name(), error })
     }
 
-    /// True if it is for the command to decide what this signal means, which a process has sent us.
+    /// True if the command decides how to react to this signal, which a process sent to this process.
     fn decides(&self, signal: Signal) -> bool {
         matches!(self.words, Words::OfThisProgram(_)) || !matches!(signal, Signal::SIGTERM | Signal::SIGHUP)
     }
@@ -104,13 +104,13 @@ impl ClusterCommand<'_> {
         start(command.env("PATH", path))
     }
 
-    /// Reaps orphans of the command, which this process adopts and which would fill the table of processes.
+    /// Reaps orphans of the command. This process adopts them, and they would fill the process table.
     fn reap(&self, child: &Child) {
         let mut except = self.daemons.clone();
         except.push(self.keeper);
         except.extend(child.id().map(|pid| Pid::from_raw(pid.cast_signed())));
         let belongings = SweepScope { tag: self.tag, ranks: &[], orphans: Orphans::Claim { except: &except } };
-        // What is not reaped now is reaped next time.
+        // A later call reaps the remaining orphans.
         let _ = reap_adopted(&belongings);
     }
 }
@@ -120,7 +120,7 @@ fn with(mut command: Command, arguments: &[OsString]) -> Command {
     command
 }
 
-/// Passes the signal on, and waits for the end, but not for ever.
+/// Passes the signal on, and waits for the end of the command, with a time limit.
 async fn end(child: &mut Child, number: Signal) -> io::Result<u8> {
     pass_on(child, number);
     tokio::select! {
@@ -129,7 +129,7 @@ async fn end(child: &mut Child, number: Signal) -> io::Result<u8> {
     }
 }
 
-/// `PATH` with the directory of this program in front, so that the command finds the `lattice` that made its cluster.
+/// `PATH` with the directory of this program first, so that the command finds the `lattice` that created its cluster.
 fn path_with_us() -> io::Result<OsString> {
     let program = std::env::current_exe()?;
     let ours = program.parent().map(OsStr::new).unwrap_or_default().to_owned();

@@ -1,5 +1,4 @@
-//! The daemons of a private cluster on the machine of who makes it, and the programs that start others elsewhere, from their start to
-//! their end.
+//! Daemons of a private cluster on the machine of its user, and programs that start daemons on other machines, from start to end.
 
 use pmi_transport::task;
 use std::ffi::OsString;
@@ -26,43 +25,43 @@ const STOP_WITHIN: Duration = Duration::from_secs(5);
 /// Interval between checks for stopped daemons.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Log filter of daemons.
+/// Variable with the log filter of daemons.
 const LOG: &str = "LATTICE_LOG";
 
-/// Lines of a failed daemon's log that are shown.
+/// Number of lines of a failed daemon's log that are shown.
 const LOG_LINES: usize = 10;
 
-/// Line in the place of a private key, and of what follows it.
+/// Line that replaces a private key and all lines after it.
 const KEY_CAME_BACK: &str = "(what was meant for the agent alone: something on the way there reads standard input, such as a start-up file of the \
                              shell)";
 
-/// What a log says, in words behind a failure.
+/// Content of a log, as words for the end of an error message.
 pub(crate) fn said(log: &str) -> String {
-    if log.is_empty() { "it said nothing".to_owned() } else { format!("it said:\n{log}") }
+    if log.is_empty() { "its log is empty".to_owned() } else { format!("its log ends:\n{log}") }
 }
 
 /// Failure of a daemon.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DaemonError {
-    /// Not started.
+    /// The daemon was not started.
     #[error("cannot start {program} for {name}: {error}")]
     Start {
         /// Name of the daemon.
         name: String,
         /// Program of the daemon.
         program: PathBuf,
-        /// Error of the system.
+        /// System error.
         error: io::Error,
     },
-    /// Ended by itself.
+    /// The daemon ended by itself.
     #[error("the daemon of {name} ended ({status}); {}", said(log))]
     Ended {
         /// Name of the daemon.
         name: String,
         /// Exit status of the daemon.
         status: ExitStatus,
-        /// The last lines of its log.
+        /// Last lines of its log.
         log: String,
     },
     /// Its files cannot be written.
@@ -70,50 +69,50 @@ pub enum DaemonError {
     Files {
         /// Name of the daemon.
         name: String,
-        /// Error of the system.
+        /// System error.
         error: io::Error,
     },
 }
 
-/// Place of a daemon in the order of the end.
+/// Place of a daemon in the order of the stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// One that the others report to; it is stopped after them, and after those heads that were started later.
+    /// A daemon to which other daemons report. It is stopped after them, and after heads that were started later.
     Head,
-    /// A node's agent, or the program that starts some.
+    /// A node's agent, or a program that starts agents.
     Agent,
 }
 
-/// One daemon that was started.
+/// A started daemon.
 #[derive(Debug)]
 struct Daemon {
     name: String,
     role: Role,
     child: Child,
     log: PathBuf,
-    /// Holds its standard input open, if it has one.
+    /// Task that holds its standard input open, if it has one.
     feeding: Option<AbortHandle>,
 }
 
-/// All daemons that were started, in this order.
+/// All started daemons, in start order.
 #[derive(Debug)]
 pub(crate) struct Daemons<'k> {
     running: Vec<Daemon>,
     tag: LaunchTag,
-    /// Ends those that are left when this process was killed.
+    /// Kills the remaining daemons if this process is killed.
     keeper: Option<&'k Keeper>,
 }
 
 impl<'k> Daemons<'k> {
-    /// No daemon yet; all of them will carry the tag, and be known to the keeper.
+    /// No daemon yet. Later daemons get the tag, and the keeper guards them.
     pub(crate) fn new(tag: LaunchTag, keeper: Option<&'k Keeper>) -> Self {
         Self { running: Vec::new(), tag, keeper }
     }
 
-    /// Starts a daemon with `spawn`, with its output in a log and its process number in a file.
+    /// Starts a daemon by `spawn`. Its output goes to a log, and its process number to a file.
     ///
     /// # Errors
-    /// Fails if it does not start; that it works is another matter (see [`Daemons::check`]).
+    /// Fails if it does not start. [`Daemons::check`] detects a later failure.
     pub(crate) fn start(
         &mut self,
         (name, role): (&str, Role),
@@ -125,8 +124,8 @@ impl<'k> Daemons<'k> {
         self.start_with_input((name, role), command, directory, spawn)
     }
 
-    /// Starts a program that finds `input` on its standard input as soon as it is known; the input ends when the program shall end. Must be
-    /// called within a tokio runtime.
+    /// Starts a program, and writes `input` to its standard input as soon as `input` is known. The end of the input requests the end of the
+    /// program. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// As [`Daemons::start`].
@@ -144,7 +143,7 @@ impl<'k> Daemons<'k> {
         let stdin = ChildStdin::from_std(stdin);
         let mut stdin = stdin.map_err(|error| DaemonError::Files { name: name.to_owned(), error })?;
         let feeding = task::spawn(async move {
-            // A program that does not read it is seen to end, or to start nobody.
+            // If the program does not read its input, it is detected by its end, or by missing agents.
             let _ = stdin.write_all(input.await.as_bytes()).await;
             std::future::pending::<()>().await;
         });
@@ -167,7 +166,7 @@ impl<'k> Daemons<'k> {
             command.env(LOG, "info");
         }
         command.env(LaunchTag::VARIABLE, self.tag.value());
-        // A Ctrl-C at the terminal is for the command; daemons are stopped in order.
+        // A Ctrl-C at the terminal is for the command. Daemons are stopped in order.
         command.process_group(0);
         let child = spawn(&mut command).map_err(|error| DaemonError::Start {
             name: name.to_owned(),
@@ -175,16 +174,16 @@ impl<'k> Daemons<'k> {
             error,
         })?;
         let pid = child.id();
-        // From here on it is stopped with the others, whatever fails.
+        // From here on, the daemon is stopped with the other daemons, whatever fails.
         self.running.push(Daemon { name: name.to_owned(), role, child, log: directory.log(name), feeding: None });
-        // Their environment, and with it the tag, is root's alone to read.
+        // The keeper needs the pid: only root can read the environment of daemons, and the tag in it.
         if let Some(keeper) = self.keeper {
             keeper.guard_leader(Pid::from_raw(pid as i32)).map_err(|errno| files(errno.into()))?;
         }
         write_own_file(&directory.pid(name), 0o644, format!("{pid}\n").as_bytes()).map_err(files)
     }
 
-    /// The process numbers of all daemons.
+    /// Process numbers of all daemons.
     pub(crate) fn pids(&self) -> impl Iterator<Item = Pid> {
         self.running.iter().map(Daemon::pid)
     }
@@ -192,15 +191,15 @@ impl<'k> Daemons<'k> {
     /// Checks that all daemons run.
     ///
     /// # Errors
-    /// Tells of the first one that does not.
+    /// Returns the first daemon that does not run.
     pub(crate) fn check(&mut self) -> Result<(), DaemonError> {
         Self::check_all(self.running.iter_mut())
     }
 
-    /// Checks that those run that the others report to.
+    /// Checks that all [heads](Role::Head) run.
     ///
     /// # Errors
-    /// Tells of the first one that does not.
+    /// Returns the first one that does not run.
     pub(crate) fn check_heads(&mut self) -> Result<(), DaemonError> {
         Self::check_all(self.running.iter_mut().filter(|daemon| daemon.role == Role::Head))
     }
@@ -215,18 +214,18 @@ impl<'k> Daemons<'k> {
         Ok(())
     }
 
-    /// The exit status of a daemon that has ended.
+    /// Exit status of a daemon that has ended.
     pub(crate) fn end_of(&mut self, name: &str) -> Option<ExitStatus> {
         self.running.iter_mut().find(|daemon| daemon.name == name)?.child.try_wait().ok().flatten()
     }
 
-    /// The last lines of the log of a daemon; nothing for one that was not started.
+    /// Last lines of the log of a daemon; empty for a daemon that was not started.
     pub(crate) fn last_lines_of(&self, name: &str) -> String {
         let daemon = self.running.iter().find(|daemon| daemon.name == name);
         daemon.map_or_else(String::new, |daemon| last_lines(&daemon.log))
     }
 
-    /// Stops all daemons in order: the agents first, then those they report to.
+    /// Stops all daemons in order: first the agents, then the heads.
     pub(crate) async fn stop(self) {
         let (heads, agents): (Vec<_>, Vec<_>) = self.running.into_iter().partition(|daemon| daemon.role == Role::Head);
         stop_together(agents).await;
@@ -242,13 +241,13 @@ impl Daemon {
     }
 
     fn has_ended(&mut self) -> bool {
-        // Whatever cannot be waited for is not there.
+        // A process for which no wait is possible does not exist.
         !matches!(self.child.try_wait(), Ok(None))
     }
 }
 
-/// Asks all of them to stop, waits, and kills those that do not. What has an input is asked by its end first: a signal may end a program
-/// that starts others before them.
+/// Asks all daemons to stop, waits, and kills the remaining ones. For a program with an input, the end of the input is the first request: a
+/// signal may end a program before the daemons that it started.
 async fn stop_together(daemons: Vec<Daemon>) {
     daemons.iter().filter_map(|daemon| daemon.feeding.as_ref()).for_each(AbortHandle::abort);
     let (mut fed, mut others): (Vec<_>, Vec<_>) = daemons.into_iter().partition(|daemon| daemon.feeding.is_some());
@@ -257,7 +256,7 @@ async fn stop_together(daemons: Vec<Daemon>) {
     let mut daemons = others;
     daemons.retain_mut(|daemon| !daemon.has_ended());
     for daemon in &daemons {
-        // A stopped process acts on no other signal; it is our child and not reaped, so the number is its own.
+        // A stopped process handles no other signal. The pid is still valid, as this process has not reaped the child.
         let _ = kill(daemon.pid(), Signal::SIGTERM);
         let _ = kill(daemon.pid(), Signal::SIGCONT);
     }
@@ -268,7 +267,7 @@ async fn stop_together(daemons: Vec<Daemon>) {
     }
 }
 
-/// Waits for the end of all of them, but not for ever; leaves those that have not ended.
+/// Waits for the end of all daemons, with a time limit. Keeps only the daemons that have not ended.
 async fn wait_for(daemons: &mut Vec<Daemon>) {
     let deadline = Instant::now() + STOP_WITHIN;
     daemons.retain_mut(|daemon| !daemon.has_ended());
@@ -278,7 +277,7 @@ async fn wait_for(daemons: &mut Vec<Daemon>) {
     }
 }
 
-/// Takes out what an outer cluster, an outer launch or a service would tell a daemon.
+/// Removes variables of an outer cluster, an outer launch or a service manager that would influence a daemon.
 fn clean(command: &mut Command) {
     let set: Vec<OsString> = command.get_envs().map(|(name, _)| name.to_owned()).collect();
     for (name, _) in std::env::vars_os().filter(|(name, _)| !set.contains(name)) {
@@ -295,7 +294,7 @@ fn last_lines(log: &Path) -> String {
     without_keys(&text)
 }
 
-/// The last lines of a log, up to one with a private key: such is sent to who shall start an agent, and may come back.
+/// Last lines of a log, up to a line with a private key. The program that starts an agent receives such a key, and may print it.
 fn without_keys(text: &str) -> String {
     let mut lines: Vec<&str> = text.lines().collect();
     if let Some(secret) = lines.iter().position(|line| line.contains("PRIVATE KEY")) {
@@ -332,7 +331,7 @@ mod tests {
         }
     }
 
-    /// Daemons that are shell scripts, in a directory of their own.
+    /// Daemons that are shell scripts, with their own directory.
     struct Scripts {
         directory: Directory,
         daemons: Daemons<'static>,
@@ -350,7 +349,7 @@ mod tests {
             self.daemons.start((name, role(name)), command, &self.directory, Command::spawn)
         }
 
-        /// Starts a daemon that writes its name when it is told to stop; returns once it listens.
+        /// Starts a daemon that writes its name on SIGTERM; returns when it handles the signal.
         fn start_faithful(&mut self, name: &str) {
             let script = format!("trap 'echo {name} >> stopped; exit' TERM; echo up; while :; do sleep 0.01; done");
             self.start(name, &script).unwrap();
@@ -371,7 +370,7 @@ mod tests {
             }
         };
         let lines: Vec<String> = (3..=12).map(|number| format!("line {number}")).collect();
-        assert_eq!(error, format!("the daemon of node3 ended (exit status: 7); it said:\n{}", lines.join("\n")));
+        assert_eq!(error, format!("the daemon of node3 ended (exit status: 7); its log ends:\n{}", lines.join("\n")));
         scripts.directory.remove().unwrap();
     }
 
@@ -387,7 +386,7 @@ mod tests {
         scripts.directory.remove().unwrap();
     }
 
-    /// An agent reports the end of its launches to the API server, which gives back what the fabric manager lent.
+    /// An agent reports the end of its launches to the API server, which returns resources to the fabric manager.
     #[tokio::test]
     async fn agents_stop_before_the_api_server_and_that_before_the_fabric_manager() {
         let mut scripts = Scripts::new();
@@ -404,7 +403,7 @@ mod tests {
         directory.remove().unwrap();
     }
 
-    /// The programs that start others elsewhere pass the end of input on; a signal might leave those behind.
+    /// Programs that start agents elsewhere pass the end of input on. A signal might leave the agents running.
     #[tokio::test]
     async fn a_program_with_input_is_asked_to_end_by_its_end() {
         let mut scripts = Scripts::new();
@@ -441,7 +440,7 @@ mod tests {
     #[tokio::test]
     async fn a_daemon_whose_number_cannot_be_written_is_stopped_with_the_others() {
         let mut scripts = Scripts::new();
-        // As on a disk that is full.
+        // As on a full disk.
         fs::create_dir(scripts.directory.pid("node0")).unwrap();
         let failed = scripts.start("node0", "exec sleep 1000").unwrap_err();
         assert!(matches!(failed, DaemonError::Files { .. }), "{failed}");

@@ -1,16 +1,16 @@
-//! The files of a private cluster on the machine of who makes it, all in one temporary directory.
+//! Files of a private cluster on the machine of its user, all in one temporary directory.
 //!
 //! ```text
-//! api.sock                        the API server's socket, the one thing that other users may use where they are let in
-//! api.toml, node0.toml, ...       configurations          api.log, node0.log, ...   what the daemons say
+//! api.sock                        the API server's socket, the only file that other users may use, if they have access
+//! api.toml, node0.toml, ...       configurations          api.log, node0.log, ...   logs of the daemons
 //! api.pid, node0.pid, ...         process numbers         api.redb                  the API server's state
-//! pki/                            certificates and keys, ours alone
-//! ready                           socket on which the API server says where it listens
-//! fabric.log, fabric.secret       the fabric manager's calls, and who may make some
+//! pki/                            certificates and keys, private to this user
+//! ready                           socket on which the API server reports its address
+//! fabric.log, fabric.secret       calls to the fabric manager, and the secret that authorizes some
 //! nics/node0/cxi0/, ...           NICs, with a file for each CXI service
 //! runtime/node0/, ...             sockets of fork servers, where sessions wait for the next agent
-//! mpirun/                         for launchers of other MPIs, which the command may start
-//! hosts, empty/                   for the nodes' own view of files
+//! mpirun/                         files for launchers of other MPIs, which the command may start
+//! hosts, empty/                   files for the nodes' own view of the file system
 //! ```
 
 use std::fs::{File, OpenOptions};
@@ -25,24 +25,24 @@ use rank_spawner::OwnDirectory;
 
 const PRIVATE: u32 = 0o600;
 
-/// Beginning of the name of the directory, behind which is a random part of ten characters.
+/// Prefix of the directory's name. A random part of ten characters follows.
 const PREFIX: &str = "lattice-";
-/// Name of such a length, and of the socket in it whose path is the longest.
+/// A name of that length, and the socket in the directory that has the longest path.
 const LONGEST: &str = "lattice-0123456789";
 const API_SOCKET: &str = "api.sock";
-/// Most bytes of the path of a socket (`unix(7)`: 108, with a zero at the end).
+/// Maximum size of a socket path in bytes (`unix(7)`: 108, including a final zero).
 const SOCKET_PATH_MAX: usize = 107;
 /// Directory that stays empty.
 const EMPTY: &str = "empty";
-/// Place of the directory where the one for temporary files has too long a path, as batch systems have it.
+/// Parent of the directory if the path of the directory for temporary files is too long, as on batch systems.
 const SHORT: &str = "/tmp";
 
-/// Use of a cluster by other users of this machine.
+/// Access of other users of this machine to a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// They may pass through to the socket, and see nothing on the way.
+    /// Other users can traverse the directory to the socket, and can list nothing.
     Everybody,
-    /// None.
+    /// No access.
     Owner,
 }
 
@@ -55,14 +55,14 @@ impl Access {
     }
 }
 
-/// The directory. It is there until [`Directory::remove`].
+/// The directory. It exists until [`Directory::remove`].
 #[derive(Debug)]
 pub(crate) struct Directory {
     made: OwnDirectory,
 }
 
 impl Directory {
-    /// Makes one below [`Directory::parent`].
+    /// Creates a directory below [`Directory::parent`].
     pub(crate) fn create(access: Access) -> io::Result<Self> {
         let path = Self::parent().join(format!("{PREFIX}{}", random::id()?));
         let made = OwnDirectory::make(path, access.mode())?;
@@ -70,12 +70,12 @@ impl Directory {
         Ok(Self { made })
     }
 
-    /// The directory as the keeper knows it.
+    /// The directory, for the keeper.
     pub(crate) fn made(&self) -> &OwnDirectory {
         &self.made
     }
 
-    /// The directory for temporary files (`TMPDIR`), or /tmp where sockets below that would have too long a path.
+    /// Directory for temporary files (`TMPDIR`), or /tmp if the paths of sockets in it would be too long.
     pub(crate) fn parent() -> PathBuf {
         room_for_sockets(std::env::temp_dir())
     }
@@ -84,7 +84,7 @@ impl Directory {
         self.made.path()
     }
 
-    /// A name that no other cluster on this machine has.
+    /// Name that no other cluster on this machine has.
     pub(crate) fn name(&self) -> String {
         self.path().file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
@@ -114,7 +114,7 @@ impl Directory {
         self.path().join("hosts")
     }
 
-    /// Files of other launchers' `mpirun`.
+    /// Files for `mpirun` of other launchers.
     pub(crate) fn mpirun(&self) -> PathBuf {
         self.path().join("mpirun")
     }
@@ -143,7 +143,7 @@ impl Directory {
         self.path().join(format!("{daemon}.log"))
     }
 
-    /// Opens the log of a daemon, to which it adds.
+    /// Opens the log of a daemon in append mode.
     pub(crate) fn open_log(&self, daemon: &str) -> io::Result<File> {
         OpenOptions::new().append(true).create(true).mode(PRIVATE).open(self.log(daemon))
     }
@@ -152,13 +152,13 @@ impl Directory {
         self.path().join(format!("{daemon}.pid"))
     }
 
-    /// Writes a new file that is nobody else's business.
+    /// Writes a new file that only this user can read.
     pub(crate) fn write_private(path: &Path, text: &str) -> io::Result<()> {
         let file = OpenOptions::new().write(true).create_new(true).mode(PRIVATE).open(path);
         file?.write_all(text.as_bytes())
     }
 
-    /// Removes it, with all that is in it.
+    /// Removes the directory and its contents.
     pub(crate) fn remove(self) -> io::Result<()> {
         self.made.remove()
     }
@@ -199,7 +199,7 @@ mod tests {
         Directory::write_private(&secret, "key\n").unwrap();
         assert_eq!(fs::metadata(&secret).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_to_string(&secret).unwrap(), "key\n");
-        // Whoever has it open already would read what is written to it.
+        // A process that already has the file open could read the new content.
         fs::write(&taken, "").unwrap();
         assert_eq!(Directory::write_private(&taken, "key").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(fs::read_to_string(&taken).unwrap(), "");

@@ -1,4 +1,4 @@
-//! The part of the API server's configuration that all private clusters have: places of its files, and who may use it.
+//! API server settings that all private clusters share: locations of its files, and permitted users.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::Directory;
 
-/// Settings for `lattice api --config`, as its file has them.
+/// Settings for `lattice api --config`, in the form of its file.
 #[derive(Debug, Serialize)]
 pub(crate) struct ApiSettings {
     listen: [String; 1],
@@ -18,7 +18,7 @@ pub(crate) struct ApiSettings {
 }
 
 impl ApiSettings {
-    /// Those of a server with its files in `directory`, which users from `min_uid` on may use.
+    /// Settings of a server with its files in `directory`. Users with ids from `min_uid` on may use it.
     pub(crate) fn new(directory: &Directory, listen: String, min_uid: u32) -> Self {
         Self {
             listen: [listen],

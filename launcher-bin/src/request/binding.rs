@@ -1,4 +1,4 @@
-//! Binding of the ranks by all flags that say something about it.
+//! Binding of the ranks, from all flags that affect it.
 
 use lattice_session::gpus::GpuBind;
 use rank_spawner::{CpuBind, NodePart, Numbering, Object, ObjectBind, Share, Shortage};
@@ -6,8 +6,8 @@ use rank_spawner::{CpuBind, NodePart, Numbering, Object, ObjectBind, Share, Shor
 use super::RequestError;
 use crate::args::{Hint, PlacementArgs, RankBy};
 
-/// Binding by `--cpu-bind`, `--hint`, `--threads-per-core`, `--cpus-per-task`, `--overcommit` and the order among sockets and cores. With a
-/// number of CPUs and nothing else, each rank is bound to cores; with one of threads of a core, to threads.
+/// Binding by `--cpu-bind`, `--hint`, `--threads-per-core`, `--cpus-per-task`, `--overcommit` and the order among sockets and cores. If only a
+/// number of CPUs is given, each rank is bound to cores. If only a number of threads of a core is given, each rank is bound to threads.
 pub(super) fn binding(args: &PlacementArgs) -> Result<CpuBind, RequestError> {
     let named = args.cpu_bind.clone().and_then(|request| request.bind);
     if let (Some(_), Some(bind)) = (args.hint, &named) {
@@ -87,7 +87,7 @@ mod tests {
     fn a_number_of_threads_needs_a_binding_to_objects() {
         for bind in ["none", "rank", "map:0"] {
             let refused = commanded(&format!("--threads-per-core 1 --cpu-bind {bind} true")).unwrap_err().to_string();
-            assert!(refused.starts_with("--threads-per-core says nothing about ranks"), "{refused}");
+            assert!(refused.starts_with("--threads-per-core has no meaning for ranks"), "{refused}");
             assert!(refused.contains(&format!("--cpu-bind={bind}")), "{refused}");
         }
     }

@@ -1,8 +1,8 @@
-//! `--container`: programs of a launch in containers. Runtimes are data: ours are in `containers.toml` beside this file; a user's own in
-//! `~/.config/lattice/containers.toml` have the same form, and go before ours of the same name.
+//! `--container`: programs of a launch in containers. Runtimes are data: the runtimes of Lattice are in `containers.toml` in this directory. The
+//! runtimes of a user are in `~/.config/lattice/containers.toml`. They have the same form, and override runtimes of Lattice with the same name.
 //!
-//! The runtime starts as the rank, and becomes the program or stays above it. Everything of a launch holds for it: variables, binding,
-//! output, its end.
+//! The runtime starts as the rank. It then becomes the program by `exec`, or remains its parent process. All features of a launch apply to it:
+//! variables, binding, output, and its end.
 
 mod error;
 mod runtime;
@@ -21,14 +21,14 @@ use crate::args::{ContainerArgs, distinct};
 use crate::environment;
 use crate::machine::Machine;
 
-/// Our runtimes.
+/// Runtimes of Lattice.
 const OURS: &str = include_str!("containers.toml");
 
-/// Variable with the name of a runtime, for launches that are in a container.
+/// Variable with the name of a runtime, for launches with a container.
 const PROFILE: &str = "LATTICE_CONTAINER_PROFILE";
 
-/// Variables by which MPI libraries leave others' memory and descriptors alone: MPICH, Open MPI 4.1, Open MPI 5, UCX below any of them (which opens the
-/// others' files of shared memory through `/proc/PID/fd`, and prints an error for each), Intel MPI.
+/// Variables that disable access of MPI libraries to memory and descriptors of other ranks. They are for MPICH, Open MPI 4.1, Open MPI 5, UCX
+/// below any of them, and Intel MPI. UCX opens shared memory files of other ranks through `/proc/PID/fd`, and prints an error for each.
 const NO_FOREIGN_MEMORY: [(&str, &str); 6] = [
     ("MPIR_CVAR_CH4_CMA_ENABLE", "0"),
     ("OMPI_MCA_btl_vader_single_copy_mechanism", "none"),
@@ -38,7 +38,7 @@ const NO_FOREIGN_MEMORY: [(&str, &str); 6] = [
     ("I_MPI_SHM_CMA", "0"),
 ];
 
-/// Fills in `{devices}` on the node, in the first word that has it, and becomes what follows the patterns.
+/// Expands `{devices}` on the node, in the first word that contains it, and then executes the words after the patterns.
 const WITH_DEVICES: &str = r#"patterns=$1 mark='{devices}'; shift
 for word do
     shift
@@ -53,25 +53,25 @@ for word do
 done
 exec "$@""#;
 
-/// Words by which a program reaches a server through a file.
+/// Words by which a program connects to a server through a socket file.
 const CONNECT: [&str; 4] = ["{lattice}", "pmi", "connect", "--"];
 
-/// The container that programs of a launch run in.
+/// Container for the programs of a launch.
 #[derive(Clone, Debug)]
 pub(super) struct Container {
     runtime: Runtime,
     image: OsString,
-    /// This program, which nodes have at the same path.
+    /// Path of this program, which is the same on all nodes.
     lattice: PathBuf,
-    /// Variables that programs get unless they are set.
+    /// Default variables of the programs.
     variables: Vec<(OsString, OsString)>,
 }
 
 impl Container {
-    /// The container that the flags name, if they do.
+    /// Container that the flags request; `None` if they request none.
     ///
     /// # Errors
-    /// Fails if there is no such runtime or no image for it, or the user's file cannot be used.
+    /// Fails if there is no such runtime or no image for it, or if the file of the user cannot be used.
     pub(super) fn of(args: &ContainerArgs, machine: &Machine) -> Result<Option<Self>, ContainerError> {
         let set = environment::value(&machine.environment, PROFILE);
         let image = match (&args.container, &args.container_profile) {
@@ -101,7 +101,7 @@ impl Container {
                     let suits = |(_, runtime): &(&String, &Runtime)| {
                         runtime.chosen == Chosen::ByPath && (runtime.image == Image::Directory) == is_directory
                     };
-                    // Runtimes of any image take directories, too, if there is none for these alone.
+                    // If no runtime for directories is in `PATH`, runtimes for any image take directories too.
                     let all = runtimes.all()?;
                     let any = all.iter().filter(|(_, runtime)| runtime.image == Image::Any && is_directory);
                     let mut suitable = all.iter().filter(suits).chain(any);
@@ -128,7 +128,7 @@ impl Container {
         Ok(Some(Self { runtime: runtime.clone(), image: image.clone(), lattice, variables }))
     }
 
-    /// Puts a program into it.
+    /// Wraps a program in the container.
     pub(super) fn wrap(&self, app: &mut AppSpec) {
         let connect = CONNECT.iter().filter(|_| self.runtime.pmi == Way::File).copied();
         let devices = self.runtime.devices.as_str();
@@ -137,20 +137,20 @@ impl Container {
         let mut words = words.map(|word| self.filled(word, &app.directory));
         let runtime = words.next().unwrap_or_default();
         let program = std::mem::replace(&mut app.program, runtime);
-        // Those of the user come later and win.
+        // Variables of the user come later, and override these.
         app.set.splice(0..0, self.variables.iter().cloned());
         app.args = words.chain([program]).chain(std::mem::take(&mut app.args)).collect();
     }
 
-    /// A word with the names in it filled in.
+    /// Expands the names in a word.
     fn filled(&self, word: &str, directory: &Path) -> OsString {
         let ours = replaced(word.as_bytes(), b"{lattice}", self.lattice.as_os_str().as_bytes());
         let image = replaced(&ours, b"{image}", self.image.as_bytes());
         OsString::from_vec(replaced(&image, b"{directory}", directory.as_os_str().as_bytes()))
     }
 
-    /// Makes the PMI server reachable from within the container: by a port and without shared memory, unless its runtime passes on the
-    /// descriptors that ranks inherit. Memory of a node (`--node-memory`) is such a descriptor, and refused without them.
+    /// Makes the PMI server reachable from within the container: by a port and without shared memory, unless the runtime passes on inherited
+    /// descriptors. Memory of a node (`--node-memory`) is such a descriptor, so it is refused if the runtime closes descriptors.
     pub(super) fn adapt(&self, pmi: &mut PmiSpec, node_memory: bool) -> Result<(), ContainerError> {
         if self.runtime.pmi == Way::Socket {
             return Ok(());
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(kept.last(), Some(&("OMPI_MCA_smsc".into(), "cma".into())), "the user's comes last and wins");
     }
 
-    /// A machine whose user has these profiles, in a file below the directory.
+    /// A machine with these profiles of the user, in a file below the directory.
     fn with_profiles(directory: &Path, text: &str) -> Machine {
         fs::create_dir(directory.join("lattice")).unwrap();
         fs::write(directory.join("lattice/containers.toml"), text).unwrap();
@@ -257,7 +257,7 @@ mod tests {
         machine
     }
 
-    /// The node's `/dev` is made up.
+    /// The test creates the `/dev` of the node.
     #[test]
     fn devices_are_those_that_the_node_has() {
         let directory = tempfile::tempdir().unwrap();
@@ -307,7 +307,7 @@ mod tests {
         assert!(error.contains("--container-profile mine: its command has no {image}: unshare {imag}"), "{error}");
     }
 
-    /// `unshare` is on every Linux, and took `app.sif` for a directory.
+    /// Regression: `unshare` is on every Linux, and was selected for `app.sif` as if it were a directory.
     #[test]
     fn without_a_name_the_first_that_is_installed_and_takes_the_image_is_taken() {
         let directory = tempfile::tempdir().unwrap();
@@ -365,7 +365,7 @@ mod tests {
         assert!(commanded_on("--container i true", &machine).unwrap_err().to_string().contains("containers.toml: "));
     }
 
-    /// Its programs ran outside of any container, in silence.
+    /// Regression: the programs ran outside of any container, without a message.
     #[test]
     fn a_runtime_without_an_image_is_refused_unless_it_is_a_setting() {
         let mut machine = machine();

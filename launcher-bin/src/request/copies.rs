@@ -1,5 +1,5 @@
-//! `--bcast` and `--preload-files`: what of a launch is copied to its nodes, and to where. Programs that are copied are replaced by their
-//! copies, and find the shared libraries that come with them.
+//! `--bcast` and `--preload-files`: files of a launch that are copied to its nodes, and their destinations. The copy of a program replaces the
+//! program, and finds the shared libraries that are copied with it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -16,14 +16,14 @@ use crate::args::{Compression, CopyArgs, Excluded, SendLibs};
 use crate::environment::{self, Environment};
 use crate::machine::Machine;
 
-/// Directories in which the loader looks first (ld.so(8)).
+/// Variable with the directories that the loader searches first (ld.so(8)).
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
-/// Refusal of what is to be copied; nothing was started.
+/// Refusal of a copy. No process was started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyError {
-    /// The place on the nodes is none that all of them have.
+    /// The destination is not an absolute path.
     #[error("{flag}={}: the copy needs an absolute path\ntry: {flag}=/tmp/", path.display())]
     Relative {
         /// The flag.
@@ -31,7 +31,7 @@ pub enum CopyError {
         /// The path.
         path: PathBuf,
     },
-    /// One file cannot be several programs.
+    /// Several programs have one file as destination.
     #[error(
         "--bcast={}: {programs} programs cannot be copied to one file\n\
          try: --bcast={0}/, a directory; or --bcast, for one of their own",
@@ -43,10 +43,10 @@ pub enum CopyError {
         /// Number of programs.
         programs: usize,
     },
-    /// There is no such program here.
+    /// The program does not exist on this machine.
     #[error(transparent)]
     Program(#[from] ProgramError),
-    /// The libraries of a program cannot be told.
+    /// The shared libraries of a program cannot be determined.
     #[error(transparent)]
     SharedLibraries(#[from] SharedLibrariesError),
     /// A file cannot be copied.
@@ -54,10 +54,10 @@ pub enum CopyError {
     File {
         /// The file.
         path: PathBuf,
-        /// Observation, in words.
+        /// Reason, as text.
         reason: String,
     },
-    /// Two files would be one.
+    /// Two files have the same destination.
     #[error("--preload-files: {} and {} would both be {} on the nodes\ntry: another name for one of them", files[0].display(), files[1].display(), target.display())]
     SameName {
         /// The files.
@@ -65,13 +65,13 @@ pub enum CopyError {
         /// The copy.
         target: PathBuf,
     },
-    /// This machine does not let us.
+    /// The system refuses random bytes for a name.
     #[error("--bcast: cannot draw a name: {0}")]
     Random(#[source] io::Error),
 }
 
 impl CopyError {
-    /// Error of the program, if that is it.
+    /// Error of the program; `None` for other errors.
     pub(super) fn program(&self) -> Option<&ProgramError> {
         match self {
             Self::Program(error) => Some(error),
@@ -80,16 +80,16 @@ impl CopyError {
     }
 }
 
-/// What nodes get before a launch starts, in the order in which it is made.
+/// Files and directories for the nodes before a launch starts, in the order of their creation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Copies {
     pub(crate) things: Vec<Thing>,
     pub(crate) compression: Compression,
-    /// Shared libraries that were not found here.
+    /// Shared libraries that were not found on this machine.
     pub(crate) missing: Vec<String>,
 }
 
-/// A thing that is made on each node, and removed again.
+/// A file or directory that is created on each node, and removed afterwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Thing {
     /// A directory.
@@ -107,19 +107,19 @@ pub(crate) struct FileCopy {
     pub(crate) before: Before,
 }
 
-/// What a node may have in the place of a thing before that is made.
+/// State of a destination that is permitted before the copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Before {
-    /// Nothing, in a directory of the launch's own.
+    /// Absent, in a directory of this launch.
     Ours,
-    /// Nothing; else it is an error.
+    /// Absent; anything else is an error.
     Nothing,
-    /// The same, which is used and stays; something else is an error.
+    /// An equal file or directory, which is used and kept; anything else is an error.
     Same,
 }
 
 impl Copies {
-    /// What the flags want copied. Programs become their copies; `exported` are the variables that all of them have.
+    /// Copies that the flags request. Copies replace the programs. `exported` are the variables of all programs.
     pub(super) fn of(
         args: &CopyArgs,
         programs: &mut [ProgramRequest],
@@ -135,7 +135,7 @@ impl Copies {
         Ok(copies)
     }
 
-    /// The files among the things.
+    /// The files, without the directories.
     pub(crate) fn files(&self) -> impl Iterator<Item = &FileCopy> {
         self.things.iter().filter_map(|thing| match thing {
             Thing::File(file) => Some(file),
@@ -189,8 +189,8 @@ impl Copies {
         Ok(())
     }
 
-    /// Places of the copies of these programs. `target` is a directory if it ends with a slash, and may be empty for a directory of the
-    /// launch's own.
+    /// Destinations of the copies of these programs. `target` is a directory if it ends with a slash. If it is empty, the launch creates its own
+    /// directory.
     fn places(&mut self, target: &Path, sources: &[PathBuf]) -> Result<Vec<PathBuf>, CopyError> {
         let directory = if target.as_os_str().is_empty() {
             let directory =
@@ -216,7 +216,7 @@ impl Copies {
         Ok(places)
     }
 
-    /// Adds the libraries of a program, in this directory; false if there are none.
+    /// Adds the libraries of a program to the directory. Returns false if there are none.
     fn add_libraries(
         &mut self,
         program: &Path,
@@ -269,7 +269,7 @@ impl Copies {
     }
 }
 
-/// Words to type instead of a file that cannot be copied.
+/// Remedy for a file that cannot be copied.
 fn instead(path: &Path) -> String {
     match path.is_dir() {
         true => format!("its files, as in --preload-files={0}/ONE,{0}/OTHER", path.display()),
@@ -277,18 +277,18 @@ fn instead(path: &Path) -> String {
     }
 }
 
-/// Where a program's loader looks first.
+/// Directories that the loader of a program searches first.
 fn library_path(app: &AppSpec, exported: &Environment) -> Option<OsString> {
     variable_of(app, LIBRARY_PATH, exported)
 }
 
-/// A variable as the ranks of a program have it, if it is set for them or passed on.
+/// Value of a variable in the ranks of a program, if it is set for them or passed on.
 fn variable_of(app: &AppSpec, name: &str, exported: &Environment) -> Option<OsString> {
     let set = app.set.iter().rev().find(|(set, _)| set == name).map(|(_, value)| value.clone());
     set.or_else(|| environment::value(exported, name).filter(|_| !app.removes(name)).map(OsStr::to_owned))
 }
 
-/// A list of directories that begins with this one.
+/// List of directories with `directory` in front.
 fn begun_with(directory: &Path, others: Option<&OsStr>) -> OsString {
     let mut list = directory.as_os_str().to_owned();
     for others in others.into_iter().filter(|others| !others.is_empty()) {
@@ -309,7 +309,7 @@ mod tests {
     use super::*;
     use crate::prepared::tests::commanded;
 
-    /// Targets of what is copied, and the programs that run, for a line of flags.
+    /// Destinations of the copies, and the programs that run, for a line of flags.
     fn copied(line: &str) -> (Vec<PathBuf>, Vec<PathBuf>) {
         let command = commanded(line).unwrap();
         let targets = command.copies.files().map(|file| file.target.clone()).collect();

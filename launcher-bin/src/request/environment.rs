@@ -1,4 +1,4 @@
-//! Variables of the ranks: those of ours that are passed on, and those that are set for a program.
+//! Variables of the ranks: variables of this process that are passed on, and variables that are set for a program.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -12,21 +12,21 @@ use crate::bounded_file;
 use crate::client_libraries::{self, ClientLibraryError};
 use crate::machine::Machine;
 
-/// Variables that a program cannot well do without; with `--export`, srun keeps none of them but those of Slurm.
+/// Variables that most programs need. With `--export`, srun keeps only the variables of Slurm.
 const KEPT: [&str; 5] = ["HOME", "USER", "LOGNAME", "SHELL", "PATH"];
 /// Number of threads of an OpenMP program (OpenMP 5.2, 21.1.2).
 const THREADS: &str = "OMP_NUM_THREADS";
-/// Switches of MPI libraries that bind their process themselves in MPI_Init, whatever the launcher has bound it to: those of MVAPICH2, and of
-/// MVAPICH from version 3 on (their user guides, "CPU binding"). The libraries of MPICH, Intel MPI and Open MPI keep what they find.
+/// Switches of MPI libraries that bind their process in MPI_Init, regardless of the binding by the launcher. They are MVAPICH2, and MVAPICH from
+/// version 3 on (their user guides, "CPU binding"). The libraries of MPICH, Intel MPI and Open MPI keep an existing binding.
 const OWN_BINDINGS: [&str; 2] = ["MV2_ENABLE_AFFINITY", "MVP_ENABLE_AFFINITY"];
-/// Most bytes of a file of variables.
+/// Maximum size of a file of variables, in bytes.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// Refusal of variables.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvironmentError {
-    /// A flag names a variable that we do not have.
+    /// A flag names a variable that is not set.
     #[error("{flag} {name}: there is no such variable to pass on\ntry: {name}=VALUE, which sets one")]
     NoSuchVariable {
         /// The flag.
@@ -66,7 +66,7 @@ pub enum EnvironmentError {
     },
 }
 
-/// Variables that ranks start from: those of ours that are passed on, and the number of CPUs of each rank where it was chosen.
+/// Initial variables of ranks: variables that are passed on, and the number of CPUs of each rank if it was requested.
 pub(super) fn exported(args: &LaunchArgs, machine: &Machine) -> Result<Vec<(OsString, OsString)>, EnvironmentError> {
     let export = &args.environment.export;
     let mut variables = machine.environment.clone();
@@ -96,7 +96,7 @@ pub(super) fn exported(args: &LaunchArgs, machine: &Machine) -> Result<Vec<(OsSt
     Ok(variables)
 }
 
-/// Keeps libraries from binding ranks that the launch binds, unless the user has set their switch.
+/// Disables the binding by libraries for ranks that the launch binds, unless the user has set the switch of the library.
 pub(super) fn leave_binding_to_us(variables: &mut Vec<(OsString, OsString)>) {
     for switch in OWN_BINDINGS {
         if variables.iter().all(|(name, _)| name != switch) {
@@ -110,7 +110,7 @@ fn put(variables: &mut Vec<(OsString, OsString)>, name: OsString, value: OsStrin
     variables.push((name, value));
 }
 
-/// Variables that are set for the ranks of a program; of two with one name the later one counts.
+/// Variables that are set for the ranks of a program. If a name occurs twice, the later value applies.
 pub(super) fn set(program: &ProgramArgs, machine: &Machine) -> Result<Vec<(OsString, OsString)>, EnvironmentError> {
     let mut set = presets::variables(&program.preset, machine)?;
     if program.pmi_library {
@@ -140,8 +140,8 @@ fn variable(
     Ok((setting.name.clone(), value.to_owned()))
 }
 
-/// The variables of a file with one `NAME=VALUE` on each line; empty lines and those that begin with `#` are passed over. A value is
-/// everything up to the end of its line.
+/// Reads variables from a file with one `NAME=VALUE` on each line. Ignores empty lines and lines that begin with `#`. A value extends to the end
+/// of its line.
 fn read(flag: &'static str, path: &Path) -> Result<Vec<(OsString, OsString)>, EnvironmentError> {
     let failed = |source| EnvironmentError::Read { flag, path: path.to_owned(), source };
     let bytes = bounded_file::bytes(path, BYTES_MAX).map_err(failed)?;
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(error, "--export GONE: there is no such variable to pass on\ntry: GONE=VALUE, which sets one");
     }
 
-    /// Recorded from srun of Slurm 22.05.8, but for the name of the user, his numbers and the machine.
+    /// Recorded from srun of Slurm 22.05.8, except for the user's name and ids, and the machine.
     #[test]
     fn variables_of_slurm_follow_from_the_line() {
         let check = |line: &str, expected: &[&str]| {

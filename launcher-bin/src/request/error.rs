@@ -1,4 +1,4 @@
-//! Reasons for which a launch is refused before anything is started.
+//! Reasons to refuse a launch before any process starts.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -23,14 +23,14 @@ use crate::formatting::duration;
 use crate::hostfile::{HostfileError, HostsError};
 use crate::limits::TooManyRanks;
 
-/// Flag that mpirun has for variables: `-x NAME`.
+/// Flag with the short form `-x`, which sets variables in mpirun: `-x NAME`.
 pub(crate) const EXCLUDE: &str = "--exclude";
 
-/// Refusal of a launch before anything is started.
+/// Refusal of a launch before any process starts.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// A flag that needs PMI stands beside `--pmi=none`.
+    /// A flag that needs PMI is combined with `--pmi=none`.
     #[error(
         "{flag} and --pmi=none exclude each other: without PMI there is nothing that it could change\ntry: the line without one of both"
     )]
@@ -38,18 +38,18 @@ pub enum RequestError {
         /// The flag.
         flag: &'static str,
     },
-    /// Group barriers were asked for without PMI-1.
+    /// Group barriers are requested without PMI-1.
     #[error(
         "--pmi-group-barriers and --pmi=pmi2 exclude each other: group barriers are a part of PMI 1.2\ntry: the line without one of both"
     )]
     NoPmi1,
-    /// A flag about files of output without one.
+    /// A flag for output files is given without an output file.
     #[error("{flag} needs --output or --error: it is about the files that they name\ntry: --output FILE beside it")]
     NoFiles {
         /// The flag.
         flag: &'static str,
     },
-    /// A flag that chooses among nodes, where there is one only.
+    /// A flag that selects nodes is given for a launch without an allocation.
     #[error(
         "{flag} needs the nodes of an allocation; this launch has none, and stays on this machine\n\
          try: --alloc ID or LATTICE_ALLOC_ID, to name one (lattice alloc list shows them); --via ssh, for hosts that ssh reaches; \
@@ -60,7 +60,7 @@ pub enum RequestError {
         /// The flag.
         flag: &'static str,
     },
-    /// A command on nodes, where there are none.
+    /// A command for nodes is given without an allocation.
     #[error(
         "lattice exec needs the nodes of an allocation, and none is named\n\
          try: --alloc ID or LATTICE_ALLOC_ID, to name one (lattice alloc list shows them); \
@@ -70,7 +70,7 @@ pub enum RequestError {
         /// The nodes, as they were typed.
         nodes: String,
     },
-    /// Slots are to be filled by several programs.
+    /// `--fill` is given for several programs.
     #[error("--fill is for one program, and the line has several\ntry: -n N for each of them")]
     FillsForSeveral,
     /// A list of nodes cannot be used.
@@ -84,7 +84,7 @@ pub enum RequestError {
         #[source]
         source: HostlistError,
     },
-    /// A variable stands where nodes are left out.
+    /// A variable is given instead of a list of nodes.
     #[error(
         "-x {list}: -x leaves nodes out, and {list} is a variable\n\
          try: --env {list}, which sets it in the ranks; all variables of this shell are passed on anyway"
@@ -115,9 +115,9 @@ pub enum RequestError {
     /// A file of programs cannot be used.
     #[error(transparent)]
     MultiProg(#[from] MultiProgError),
-    /// Threads of cores are counted for ranks that are not bound to cores.
+    /// `--threads-per-core` is given for ranks that are not bound to parts of cores.
     #[error(
-        "--threads-per-core says nothing about ranks with --cpu-bind={bind}: leave one of the two away, or bind them to threads, cores, \
+        "--threads-per-core has no meaning for ranks with --cpu-bind={bind}: leave one of the two out, or bind them to threads, cores, \
          l3caches, numa, sockets, gpus or nics"
     )]
     NoPartOfCores {
@@ -137,7 +137,7 @@ pub enum RequestError {
         /// Name of this machine.
         here: String,
     },
-    /// The hostfile has fewer slots than ranks are asked for.
+    /// The hostfile has fewer slots than the requested number of ranks.
     #[error(
         "{ranks} ranks do not fit: {flag} gives this machine {}\n\
          try: -n {slots}, or fewer; --overcommit (mpirun's --oversubscribe), which lets them share",
@@ -146,66 +146,66 @@ pub enum RequestError {
     TooFewSlots {
         /// The flag.
         flag: &'static str,
-        /// Number of ranks that were asked for.
+        /// Requested number of ranks.
         ranks: u64,
         /// Number of slots.
         slots: u64,
     },
-    /// The hosts of the environment cannot be read.
+    /// The hosts of the environment cannot be parsed.
     #[error("LATTICE_HOSTS: {0}\ntry: LATTICE_HOSTS=HOST:SLOTS,HOST:SLOTS, or unset LATTICE_HOSTS")]
     UsualHosts(#[source] HostsError),
     /// The rankfile cannot be used.
     #[error(transparent)]
     Rankfile(#[from] RankfileError),
-    /// Programs cannot have the nodes that they shall have for themselves.
+    /// The separate nodes of programs cannot be assigned.
     #[error(transparent)]
     NodeGroup(#[from] NodeGroupError),
-    /// There are more ranks than CPUs, which they shall not share.
+    /// There are more ranks than CPUs, and ranks must not share CPUs.
     #[error(transparent)]
     Overcommit(#[from] Overcommit),
-    /// There are more ranks than objects of this machine take.
+    /// The objects of this machine take fewer ranks than requested.
     #[error(
         "{ranks} ranks do not fit: this machine has room for {room} with {} on each {object}\n\
          try: -n {room}, or fewer; --overcommit (mpirun's --oversubscribe), which lets them share",
         counted(*per_object, "rank")
     )]
     TooFewObjects {
-        /// Number of ranks that were asked for.
+        /// Requested number of ranks.
         ranks: u64,
-        /// Number of ranks of an object.
+        /// Number of ranks for each object.
         per_object: u32,
         /// Kind of the objects.
         object: &'static str,
-        /// Number of ranks for which there is room.
+        /// Number of ranks that fit.
         room: u32,
     },
     /// The hostfile cannot be used.
     #[error("{error}{instead}", error = .0, instead = without_file(.0))]
     Hostfile(#[from] HostfileError),
-    /// The job does not fit on the one node.
+    /// The job does not fit on the single node.
     #[error(
         "{ranks} ranks do not fit on 1 node with --tasks-per-node={per_node}\n\
          try: -n {per_node}, or fewer; --tasks-per-node={ranks}"
     )]
     NodeTooSmall {
-        /// Number of ranks that were asked for.
+        /// Requested number of ranks.
         ranks: u64,
         /// Number of ranks that a node may hold.
         per_node: u32,
     },
-    /// The programs make no launch.
+    /// The programs do not form a valid launch.
     #[error(transparent)]
     Programs(#[from] ProgramsError),
     /// The job is larger than this machine can hold.
     #[error(transparent)]
     TooManyRanks(#[from] TooManyRanks),
-    /// There is no program to start.
+    /// No program is given.
     #[error("there is no program to start\ntry: lattice launch ./a.out")]
     NoProgram,
     /// A program cannot be started.
     #[error("{error}{instead}", error = .0, instead = tip(.0))]
     Program(#[from] ProgramError),
-    /// A task prolog or epilog is no program of this machine.
+    /// A task prolog or epilog is not a program of this machine.
     #[error("{flag}: {error}\ntry: {flag} with the path of a program, such as ./NAME; or leave it out")]
     TaskScript {
         /// The flag.
@@ -213,7 +213,7 @@ pub enum RequestError {
         /// Fault of the program.
         error: ProgramError,
     },
-    /// Ranks cannot start in that directory.
+    /// Ranks cannot start in the directory.
     #[error("cannot start ranks in {}: {source}\ntry: --chdir with a directory that you may enter{}", path.display(), or_make(path, source))]
     Directory {
         /// The directory.
@@ -229,9 +229,9 @@ pub enum RequestError {
         u64::from(*rank) + 1
     )]
     NoSuchRank {
-        /// The rank asked for.
+        /// Requested rank.
         rank: u32,
-        /// The last rank there is.
+        /// Last rank of the job.
         last: u32,
     },
     /// A file for standard input cannot be read.
@@ -242,16 +242,16 @@ pub enum RequestError {
         /// Error of the system.
         source: io::Error,
     },
-    /// A time must be more than nothing.
+    /// A time is 0.
     #[error("{flag}: the time must be more than 0\ntry: {flag} 30s, or another time; or leave it out")]
     NoTime {
         /// The flag.
         flag: &'static str,
     },
-    /// A signal before the time limit would be sent when the launch begins.
+    /// A signal before the time limit would be sent at the start of the launch.
     #[error(
         "--signal: the signal comes {} before the time limit, which is {}\n\
-         try: a time behind its @ that is shorter than the limit",
+         try: a time after its @ that is shorter than the limit",
         duration(*.ahead),
         duration(*.limit)
     )]
@@ -261,34 +261,34 @@ pub enum RequestError {
         /// The limit.
         limit: Duration,
     },
-    /// There is no limit before which a signal could be sent.
+    /// A signal before the time limit is requested without a time limit.
     #[error(
         "--signal: the launch has no time limit before which the signal could be sent; a time of 0 is none\n\
          try: --time LIMIT beside it, such as --time 10:00; without a limit, lattice signal ID SIGNAL sends one at any time"
     )]
     SignalWithoutLimit,
-    /// A hint is a binding of its own (srun(1), `--hint`).
+    /// `--hint` and another binding are given: a hint is itself a binding (srun(1), `--hint`).
     #[error("--hint and --cpu-bind={bind} exclude each other: both bind ranks\ntry: the line without one of both")]
     HintedAndBound {
         /// The binding.
         bind: CpuBind,
     },
-    /// Ranks cannot be bound as asked.
+    /// Ranks cannot be bound as requested.
     #[error("--cpu-bind: {0}")]
     Bind(#[from] BindHereError),
-    /// Memory of ranks cannot be bound as asked.
+    /// Memory of ranks cannot be bound as requested.
     #[error("--mem-bind: {0}")]
     Memory(#[from] MemBindError),
-    /// Ranks cannot be given the GPUs that they are to have.
+    /// Ranks cannot get the requested GPUs.
     #[error("--gpu-bind: {0}\ntry: lattice nodes --topology, which shows the GPUs")]
     Gpus(#[from] GpuError),
-    /// There is no randomness to make a launch id of.
+    /// No random bytes are available for a launch id.
     #[error("cannot read /dev/urandom: {0}")]
     Random(#[source] io::Error),
-    /// The launch id makes no job id.
+    /// The launch id cannot be converted to a job id.
     #[error(transparent)]
     JobId(JobIdError),
-    /// The ranks cannot be given places.
+    /// The ranks cannot be placed.
     #[error(transparent)]
     Place(PlaceError),
 }
@@ -314,7 +314,7 @@ impl RequestError {
     }
 }
 
-/// Line to type instead of one whose program is not there: a line in quotes is one word, and a command stands before `launch`, not behind.
+/// Remedy for a program that is not found. A line in quotes is one word, and a command of `lattice` must precede `launch`.
 fn tip(error: &ProgramError) -> String {
     let name = match error {
         ProgramError::NotFound { name, .. } => name,
@@ -342,7 +342,7 @@ fn tip(error: &ProgramError) -> String {
     }
 }
 
-/// True for `NAME=VALUE`, which a shell takes for a variable where a program could stand.
+/// True for `NAME=VALUE`, which a shell treats as a variable in the position of a program.
 fn is_assignment(word: &str) -> bool {
     let name = word.split_once('=').map_or("", |(name, _)| name);
     let is_of_name =
@@ -350,7 +350,7 @@ fn is_assignment(word: &str) -> bool {
     !name.is_empty() && name.bytes().enumerate().all(is_of_name)
 }
 
-/// A file that the system cannot execute, behind the program that may read it, as its name tells.
+/// Command line for a file that the system cannot execute: its interpreter by the file name extension, then the file.
 fn with_interpreter(path: &Path) -> String {
     let interpreter = match path.extension().and_then(OsStr::to_str) {
         Some("py") => "python3",
@@ -362,7 +362,7 @@ fn with_interpreter(path: &Path) -> String {
     format!("{interpreter} {}; or #!/usr/bin/env {interpreter} as its first line", path.display())
 }
 
-/// Line to type instead of a hostfile that cannot be read.
+/// Remedy for a hostfile that cannot be read.
 fn without_file(error: &HostfileError) -> &'static str {
     match error {
         HostfileError::Read { .. } => {
@@ -375,7 +375,7 @@ fn without_file(error: &HostfileError) -> &'static str {
     }
 }
 
-/// Further line to type where a directory is missing.
+/// Additional remedy for a missing directory.
 fn or_make(path: &Path, error: &io::Error) -> String {
     let is_missing = error.kind() == io::ErrorKind::NotFound;
     if is_missing { format!(", or mkdir -p {}", path.display()) } else { String::new() }

@@ -1,7 +1,7 @@
-//! `--multi-prog`: a file that says which ranks run which program, as with srun(1), "multiple program configuration".
+//! `--multi-prog`: a file with the program of each rank, as in srun(1), "multiple program configuration".
 //!
 //! ```text
-//! # RANKS  PROGRAM  ARGUMENTS; %t is the rank, %o its number among those of its line
+//! # RANKS  PROGRAM  ARGUMENTS; %t is the rank, %o its index among the ranks of its line
 //! 0        ./coordinator
 //! 1-3,7    ./worker --shard=%o
 //! *        ./spare "rank %t"
@@ -22,7 +22,7 @@ use lattice_session::limits::RANKS_MAX;
 use crate::bounded_file;
 use crate::config_lines::config_lines;
 
-/// Most bytes of such a file.
+/// Maximum size of the file, in bytes.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// Refusal of a file of programs.
@@ -48,7 +48,7 @@ pub enum MultiProgError {
         #[source]
         fault: LineFault,
     },
-    /// No line is for a rank.
+    /// No line contains the rank.
     #[error("--multi-prog: {} has no program for rank {rank}\ntry: a last line * ./a.out, for the rest of the ranks", path.display())]
     NoProgram {
         /// The file.
@@ -56,7 +56,7 @@ pub enum MultiProgError {
         /// The rank.
         rank: u32,
     },
-    /// The number of ranks is open.
+    /// Neither the file nor a flag gives the number of ranks.
     #[error("--multi-prog: {} names no last rank\ntry: -n with the number of ranks", path.display())]
     NoSize {
         /// The file.
@@ -70,7 +70,7 @@ pub enum MultiProgError {
         /// Number of ranks.
         ranks: u32,
     },
-    /// Ranks have more programs than a launch may have.
+    /// The ranks have more programs than a launch may have.
     #[error("--multi-prog: {} makes {programs} programs of the ranks, with a different one beside each\ntry: at most {}; ranks with the same program beside each other are one", path.display(), Programs::MAX)]
     TooManyPrograms {
         /// The file.
@@ -87,8 +87,8 @@ pub enum LineFault {
     /// A quote is not closed.
     #[error("a quote is not closed")]
     Quote,
-    /// There is no program behind the ranks.
-    #[error("there is no program behind the ranks")]
+    /// No program follows the ranks.
+    #[error("there is no program after the ranks")]
     NoProgram,
     /// The ranks cannot be read.
     #[error("the ranks are {text:?}: {source}")]
@@ -98,13 +98,13 @@ pub enum LineFault {
         /// The fault.
         source: RankRangesError,
     },
-    /// A rank has a program already.
+    /// Another line already contains the rank.
     #[error("rank {rank} has a program already")]
     Twice {
         /// The rank.
         rank: u32,
     },
-    /// Ranks of the line are beyond the launch's.
+    /// A rank of the line is beyond the size of the launch.
     #[error("there is no rank {rank}; -n {size} makes ranks 0 to {last}", last = size - 1)]
     NoSuchRank {
         /// The rank.
@@ -117,13 +117,13 @@ pub enum LineFault {
 /// One line of the file.
 struct Line {
     number: usize,
-    /// `None` for the rest.
+    /// `None` for all remaining ranks.
     ranks: Option<RankRanges>,
     words: Vec<String>,
 }
 
-/// The programs of the file that `request` names as its program: one for each line, numbered from that of the request on, in runs of
-/// consecutive ranks. Directory and variables are those of the request.
+/// Reads the file that `request` names as its program. Each result is a run of consecutive ranks with the same command. Its number is the number
+/// of its line, counted from the number of `request`. Directory and variables are those of `request`.
 pub(super) fn read(request: ProgramRequest) -> Result<Vec<ProgramRequest>, MultiProgError> {
     let ProgramRequest { app, ranks, number } = request;
     let path = app.directory.join(&app.program);
@@ -149,7 +149,7 @@ pub(super) fn read(request: ProgramRequest) -> Result<Vec<ProgramRequest>, Multi
     Ok(programs.into_iter().map(program).collect())
 }
 
-/// The lines with programs.
+/// Parses the lines with programs.
 fn parse(text: &str, path: &Path) -> Result<Vec<Line>, MultiProgError> {
     let parsed = |(number, line): (usize, String)| {
         let fault = |fault| MultiProgError::Line { path: path.to_owned(), line: number, fault };
@@ -171,7 +171,7 @@ fn parse_line(number: usize, line: &str) -> Result<Line, LineFault> {
     Ok(Line { number, ranks, words })
 }
 
-/// Number of ranks that the lines name; `None` if one of them stands for the rest.
+/// Number of ranks in the lines; `None` if a line is for all remaining ranks.
 fn size_of(lines: &[Line]) -> Option<u32> {
     let last = |line: &Line| line.ranks.as_ref().map(|ranks| ranks.greatest().0);
     lines.iter().map(last).collect::<Option<Vec<_>>>()?.into_iter().max()?.checked_add(1)
@@ -180,12 +180,12 @@ fn size_of(lines: &[Line]) -> Option<u32> {
 /// Program and arguments of a rank.
 #[derive(Clone, PartialEq, Eq)]
 struct Command {
-    /// Number of the line among those with programs, counted from 0.
+    /// Number of the line among lines with programs, counted from 0.
     line: u32,
     words: Vec<String>,
 }
 
-/// What each rank runs, in order.
+/// Command of each rank, in order.
 fn commands(lines: &[Line], size: u32, path: &Path) -> Result<BTreeMap<u32, Command>, MultiProgError> {
     let mut commands = BTreeMap::new();
     for (index, line) in (0..).zip(lines) {
@@ -218,7 +218,7 @@ fn filled(word: &str, rank: u32, offset: u32) -> String {
     }
 }
 
-/// Programs with their arguments, each with the number of ranks in a row that run it.
+/// Programs with their arguments, each with its number of consecutive ranks.
 fn in_a_row(commands: BTreeMap<u32, Command>) -> Vec<(Command, u32)> {
     let mut programs: Vec<(Command, u32)> = Vec::new();
     for command in commands.into_values() {
@@ -297,7 +297,7 @@ mod tests {
             ("0-4 a\n", Some(2), "FILE, line 1: there is no rank 4; -n 2 makes ranks 0 to 1"),
             ("0-1048576 a\n", None, "FILE is for 1048577 ranks\ntry: -n 1048576, or fewer"),
             ("0 'a\n", None, "FILE, line 1: a quote is not closed"),
-            ("0\n", None, "FILE, line 1: there is no program behind the ranks"),
+            ("0\n", None, "FILE, line 1: there is no program after the ranks"),
             (
                 "0-4095 a %t\n4096 b\n",
                 None,

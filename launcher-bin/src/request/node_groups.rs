@@ -1,5 +1,5 @@
-//! Nodes of their own for the programs of a launch: how many ranks each program has follows from the flags alone, and the nodes of a group
-//! once those of the launch are known.
+//! Separate nodes for the programs of a launch. The number of ranks of each program follows from the flags alone. The nodes of a group follow
+//! from the nodes of the launch.
 //!
 //! ```text
 //! -N 1 ./master : -N 2 -n 5 ./worker     on node[0-3]:  node0 1 slot, node1 3 slots, node2 2 slots
@@ -25,11 +25,11 @@ pub struct NodeGroup {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Nodes {
-    /// So many that no other program has.
+    /// Number of nodes that no other program has.
     Next(NonZeroU32),
-    /// These, which share the ranks.
+    /// Nodes that share the ranks.
     Named(Vec<String>),
-    /// These, which are filled one after the other.
+    /// Nodes that are filled one after another.
     Slots(Hosts),
 }
 
@@ -37,15 +37,15 @@ enum Nodes {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeGroupError {
-    /// A flag places the ranks of all programs, and some of them have nodes of their own.
+    /// A flag places the ranks of all programs, but some programs have separate nodes.
     #[error(
-        "{flag} places the ranks of all programs, and a program behind `:` has nodes of its own; leave one of the two away"
+        "{flag} places the ranks of all programs, and a program after `:` has nodes of its own; leave one of the two out"
     )]
     WholeLaunch {
         /// The flag.
         flag: &'static str,
     },
-    /// Its list of nodes cannot be used.
+    /// The node list of the program cannot be used.
     #[error("--nodelist of program {program}: {source}\ntry: a list such as node[0-3,7]")]
     NodeList {
         /// Number of the program, counted from 1.
@@ -53,17 +53,17 @@ pub enum NodeGroupError {
         /// Fault of the list.
         source: HostlistError,
     },
-    /// There are fewer nodes in its list than it shall have.
-    #[error("program {program} shall have {}, and {listed} are named for it\ntry: -N {listed} for it, or further nodes", counted(u64::from(*nodes), "node"))]
+    /// The node list of the program has fewer nodes than requested.
+    #[error("program {program} is to have {}, and {listed} are named for it\ntry: -N {listed} for it, or further nodes", counted(u64::from(*nodes), "node"))]
     ShortList {
         /// Number of the program, counted from 1.
         program: usize,
-        /// Number of nodes that were asked for.
+        /// Requested number of nodes.
         nodes: u32,
         /// Number of nodes that are named.
         listed: usize,
     },
-    /// Its nodes do not take its ranks.
+    /// The nodes of the program have too few slots for its ranks.
     #[error(
         "the {ranks} ranks of program {program} do not fit: its nodes take {room}\ntry: fewer ranks, or more nodes"
     )]
@@ -77,7 +77,7 @@ pub enum NodeGroupError {
     },
     /// The launch has too few nodes.
     #[error(
-        "program {program} shall have {} of its own, and of {available} {} left for it\n\
+        "program {program} is to have {} of its own, and of {available} {} left for it\n\
          try: -N {} for program {program}, fewer nodes for another one, or an allocation of more: lattice alloc create -N NODES",
         counted(u64::from(*nodes), "node"),
         count_is(*left),
@@ -86,17 +86,16 @@ pub enum NodeGroupError {
     TooFewNodes {
         /// Number of the program, counted from 1.
         program: usize,
-        /// Number of nodes that were asked for.
+        /// Requested number of nodes.
         nodes: u32,
-        /// The nodes that may be used.
+        /// Nodes that may be used.
         available: String,
-        /// Number of those that no other program has.
+        /// Number of these nodes that no other program has.
         left: usize,
     },
 }
 
-/// The nodes of each program, if any program behind a `:` has nodes of its own; else none. `ranks` has the numbers of ranks that were asked
-/// for.
+/// Nodes of each program, if any program after a `:` has separate nodes; otherwise none. `ranks` has the requested numbers of ranks.
 pub(super) fn node_groups(args: &LaunchArgs, ranks: &[Option<NonZeroU32>]) -> Result<Vec<NodeGroup>, NodeGroupError> {
     if !args.more.iter().any(|next| next.nodes.is_given()) {
         return Ok(Vec::new());
@@ -109,7 +108,7 @@ pub(super) fn node_groups(args: &LaunchArgs, ranks: &[Option<NonZeroU32>]) -> Re
     (1..).zip(all.zip(ranks)).map(|(program, (nodes, ranks))| group(nodes, *ranks, program)).collect()
 }
 
-/// A flag of the launch that says where the ranks of all programs are.
+/// A flag of the launch that places the ranks of all programs.
 fn flag_of_all(args: &PlacementArgs) -> Option<&'static str> {
     let flags = [
         ("--hostfile", args.hostfile.is_some()),
@@ -123,7 +122,7 @@ fn flag_of_all(args: &PlacementArgs) -> Option<&'static str> {
 
 fn group(args: &NodeGroupArgs, ranks: Option<NonZeroU32>, program: usize) -> Result<NodeGroup, NodeGroupError> {
     if let Some(hosts) = &args.host {
-        // Without a number of ranks a name without one has one.
+        // Without a number of ranks, a name without a number has one slot.
         let named = hostfile::slots_of(&hosts.one_by_name());
         let ranks = ranks.or_else(|| NonZeroU32::new(u32::try_from(named).ok()?)).unwrap_or(NonZeroU32::MAX);
         let room = if hosts.is_counted() { named } else { u64::MAX };
@@ -160,12 +159,12 @@ fn checked(nodes: Nodes, ranks: NonZeroU32, room: u64, program: usize) -> Result
 }
 
 impl NodeGroup {
-    /// Number of ranks of its program.
+    /// Number of ranks of the program.
     pub(super) fn ranks(&self) -> NonZeroU32 {
         self.ranks
     }
 
-    /// Names of its nodes, as far as they are given.
+    /// Names of the nodes, if the flags contain them.
     fn named(&self) -> Vec<&String> {
         match &self.nodes {
             Nodes::Next(_) => Vec::new(),
@@ -174,7 +173,7 @@ impl NodeGroup {
         }
     }
 
-    /// The same, to be called by other names.
+    /// Names of the nodes, for renaming.
     pub(super) fn named_mut(&mut self) -> Vec<&mut String> {
         match &mut self.nodes {
             Nodes::Next(_) => Vec::new(),
@@ -183,12 +182,12 @@ impl NodeGroup {
         }
     }
 
-    /// True if slots of its nodes are known where the ranks get their places.
+    /// True if slots of the nodes are known only when the ranks get their places.
     pub(crate) fn is_open(&self) -> bool {
         matches!(&self.nodes, Nodes::Slots(hosts) if !hosts.is_counted())
     }
 
-    /// Slots for its ranks; `room` is the number of ranks that a node takes.
+    /// Slots for the ranks. `room` returns the number of ranks that a node takes.
     fn slots<E: From<NodeGroupError>>(
         &self,
         program: usize,
@@ -214,7 +213,7 @@ impl NodeGroup {
 /// Nodes that no program names, in order.
 struct Free<'a> {
     nodes: Vec<&'a String>,
-    /// Number of those that programs have been given.
+    /// Number of these nodes that are already assigned to programs.
     given: usize,
 }
 
@@ -250,10 +249,10 @@ fn slots(node: &str, ranks: u32) -> Option<HostSlots> {
     Some(HostSlots { node: node.to_owned(), slots: NonZeroU32::new(ranks)? })
 }
 
-/// Gives the ranks of each program slots on its nodes; `room` is the number of ranks that a node takes.
+/// Assigns to each program slots on its nodes. `room` returns the number of ranks that a node takes.
 ///
 /// # Errors
-/// Fails if there are too few nodes for programs that name none, or too few slots on those that are named, and as `room`.
+/// Fails if there are too few nodes for programs that name none, if the named nodes have too few slots, or if `room` fails.
 pub(crate) fn placed_in_groups<E: From<NodeGroupError>>(
     request: &mut PlacementRequest,
     groups: &[NodeGroup],
@@ -266,7 +265,7 @@ pub(crate) fn placed_in_groups<E: From<NodeGroupError>>(
     let slots = (1..).zip(groups).map(|(program, group)| group.slots(program, &mut free, &room));
     let slots: Vec<HostSlots> = slots.collect::<Result<Vec<_>, _>>()?.concat();
     request.candidates = Candidates::Hostfile(slots);
-    // These have chosen the nodes of the first program.
+    // These fields have already selected the nodes of the first program.
     (request.nodes, request.tasks_per_node, request.relative) = (None, None, 0);
     Ok(())
 }
@@ -321,10 +320,10 @@ mod tests {
         for (line, expected) in [
             (
                 "-N 3 ./a : -N 2 ./b",
-                "program 2 shall have 2 nodes of its own, and of node[0-3] 1 is left for it\n\
+                "program 2 is to have 2 nodes of its own, and of node[0-3] 1 is left for it\n\
                 try: -N 1 for program 2, fewer nodes for another one, or an allocation of more: lattice alloc create -N NODES",
             ),
-            ("./a : -w node1 -N 2 ./b", "program 2 shall have 2 nodes, and 1 are named for it"),
+            ("./a : -w node1 -N 2 ./b", "program 2 is to have 2 nodes, and 1 are named for it"),
             ("./a : --tasks-per-node 2 -N 1 -n 3 ./b", "the 3 ranks of program 2 do not fit: its nodes take 2"),
             ("./a : -H node1 -n 3 ./b", "the 3 ranks of program 2 do not fit: its nodes take 2"),
             ("./a : -H node1:1 -n 2 ./b", "the 2 ranks of program 2 do not fit: its nodes take 1"),

@@ -1,5 +1,5 @@
-//! Nodes of a launch as far as their number depends on how many its allocation has: `-N MIN-MAX`, `-N all`, and `--include`, whose nodes others are
-//! added to. Where there is no allocation, the request stays one for the least number.
+//! Nodes of a launch with a number that depends on the size of its allocation: `-N MIN-MAX`, `-N all`, and `--include`, which adds further
+//! nodes. Without an allocation, the request remains one for the least number.
 
 use std::collections::HashSet;
 use std::num::NonZeroU32;
@@ -8,27 +8,27 @@ use lattice_session::request::{Candidates, PlacementRequest};
 
 use crate::args::{NodeCount, PlacementArgs};
 
-/// Nodes that are wished for.
+/// Request for nodes that depends on the allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeWish {
-    /// So many, if there are as many and ranks for them.
+    /// Maximum number of nodes. It is limited by the allocation and by the number of ranks.
     most: u32,
-    /// Others are added to those that are listed.
+    /// True if further nodes are added to the listed nodes.
     adds: bool,
-    /// Nodes without a rank take part.
+    /// True if nodes without a rank take part.
     without_ranks: bool,
 }
 
 impl NodeWish {
-    /// What the flags leave to the allocation; `None` if nothing.
+    /// Part of the flags that depends on the allocation; `None` if there is none.
     pub(super) fn of(args: &PlacementArgs, placement: &PlacementRequest) -> Option<Self> {
         let NodeCount { least, most, without_ranks } = args.nodes?;
         let adds = args.include.is_some() && matches!(placement.candidates, Candidates::Listed(_));
         (adds || most > least).then_some(Self { most, adds, without_ranks })
     }
 
-    /// Puts a number, and nodes that are added, into a request for `size` ranks, if that is known, on nodes of `allocated`. A request that cannot
-    /// be met stays one that is refused.
+    /// Adds the number of nodes, and further nodes, to a request for `size` ranks (if known) on nodes of `allocated`. A request that cannot be
+    /// met remains a request that is refused.
     pub(crate) fn settle(self, request: &mut PlacementRequest, size: Option<u32>, allocated: &[String]) {
         let usable = |nodes: &[String]| {
             let kept = nodes.iter().filter(|node| !request.except.contains(node)).collect::<HashSet<_>>().len();
@@ -55,7 +55,7 @@ impl NodeWish {
                 is_named || is_other
             };
             let chosen: Vec<String> = allocated.iter().filter(is_chosen).cloned().collect();
-            // Those that were named all take part.
+            // All named nodes take part.
             request.nodes = request.nodes.max(NonZeroU32::new(named.len() as u32));
             request.candidates = Candidates::Listed(chosen);
         }
@@ -66,7 +66,7 @@ impl NodeWish {
 mod tests {
     use crate::prepared::tests::commanded;
 
-    /// Number and names of the nodes that a line asks for in an allocation of node0 to node3.
+    /// Checks number and names of the nodes for a line, in an allocation of node0 to node3.
     #[track_caller]
     fn check(line: &str, expected: (u32, &[&str])) {
         let allocated: Vec<String> = (0..4).map(|number| format!("node{number}")).collect();

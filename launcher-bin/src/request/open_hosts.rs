@@ -1,5 +1,5 @@
-//! Hosts of a launch until their slots are known: a name without a number has a slot for each core of its node, or for each object that ranks
-//! are placed by. Which nodes there are, and their cores, is left to the place where the ranks get theirs.
+//! Hosts of a launch until their slots are known. A name without a number has a slot for each core of its node, or for each object in a
+//! placement by objects. The nodes and their cores are known only when the ranks get their places.
 
 use std::num::NonZeroU32;
 
@@ -7,11 +7,11 @@ use lattice_session::request::{Candidates, PlacementRequest};
 
 use crate::hostfile::{self, Hosts};
 
-/// Hosts that a launch is for.
+/// Hosts of a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenHosts {
     hosts: Hosts,
-    /// Number of ranks that share the slots, where they may.
+    /// Number of ranks that share the slots, if sharing is allowed.
     shared_by: Option<u32>,
 }
 
@@ -20,12 +20,12 @@ impl OpenHosts {
         Self { hosts, shared_by }
     }
 
-    /// True if no node need be known.
+    /// True if the slots are known without the nodes.
     pub(super) fn is_counted(&self) -> bool {
         self.hosts.is_counted()
     }
 
-    /// The names, to be called by other ones.
+    /// Names of the hosts, for renaming.
     pub(super) fn names_mut(&mut self) -> impl Iterator<Item = &mut String> {
         self.hosts.0.iter_mut().map(|host| &mut host.name)
     }
@@ -39,10 +39,10 @@ impl OpenHosts {
         self
     }
 
-    /// Makes the hosts with their slots those of the request; `room` is the number of ranks that a node takes.
+    /// Stores the hosts with their slots in the request. `room` returns the number of ranks that a node takes.
     ///
     /// # Errors
-    /// As `room`.
+    /// Fails if `room` fails.
     pub(crate) fn settle<E>(
         self,
         request: &mut PlacementRequest,

@@ -1,4 +1,4 @@
-//! Open MPI's files of parameters, as far as they choose transports: that of the user, and that of the Open MPI in `PATH`.
+//! Parameter files of Open MPI, as far as they select transports: the file of the user, and the file of the Open MPI in `PATH`.
 //!
 //! A line is `name = value`, or an option of mpirun such as `--mca name value` (Open MPI, `opal/util/keyval_parse.c`).
 
@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use crate::bounded_file;
 use crate::environment::{self, Environment};
 
-/// The most of a file that is read, in bytes; nobody knows what is in a longer one.
+/// Maximum size of a file, in bytes. The contents of a longer file are unknown.
 const FILE_MAX: u64 = 256 * 1024;
 
-/// Name of the file below the directory `etc` of an Open MPI.
+/// Path of the file below the prefix of an Open MPI installation.
 const OF_INSTALLATION: &str = "etc/openmpi-mca-params.conf";
 
-/// True if a file of the user or of the Open MPI in `PATH` chooses transports, or cannot be read.
+/// True if a file of the user or of the Open MPI in `PATH` selects transports, or cannot be read.
 pub(super) fn choose_transports(environment: &Environment) -> bool {
     let home = environment::non_empty(environment, "HOME").map(|home| Path::new(home).join(".openmpi/mca-params.conf"));
     let installed = installation(environment).map(|prefix| prefix.join(OF_INSTALLATION));
@@ -24,7 +24,7 @@ pub(super) fn choose_transports(environment: &Environment) -> bool {
     })
 }
 
-/// Directory of the Open MPI that the variables name.
+/// Prefix of the Open MPI installation that the variables name.
 fn installation(environment: &Environment) -> Option<PathBuf> {
     if let Some(prefix) = environment::non_empty(environment, "OPAL_PREFIX") {
         return Some(prefix.into());
@@ -37,10 +37,10 @@ fn installation(environment: &Environment) -> Option<PathBuf> {
     Some(program.parent()?.parent()?.to_owned())
 }
 
-/// Parameters by which transports are chosen: layers of bytes, of messages, and what is above both.
+/// Parameters that select transports: for bytes, for messages, and for the layer above both.
 const CHOICES: [&str; 3] = ["btl", "mtl", "pml"];
 
-/// True for a line of a file that says which transports there shall be.
+/// True if a line selects transports.
 fn is_choice(line: &str) -> bool {
     let line = line.split('#').next().unwrap_or_default();
     let mut words = line.split(|c: char| c.is_ascii_whitespace() || c == '=').filter(|word| !word.is_empty());

@@ -1,5 +1,6 @@
-//! `--preset`: variables that programs of a kind ask of their launcher, as data. Ours are in `presets.toml` beside this file; a user's
-//! own in `~/.config/lattice/presets.toml` have the same form, and go before ours of the same name.
+//! `--preset`: variables that a kind of programs needs from its launcher, as data. The presets of Lattice are in `presets.toml` in this
+//! directory. The presets of a user are in `~/.config/lattice/presets.toml`. They have the same form, and override presets of Lattice with the
+//! same name.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -12,41 +13,41 @@ use super::user_tables::{UserTables, UserTablesError};
 use crate::formatting::nearest;
 use crate::machine::Machine;
 
-/// Our presets.
+/// Presets of Lattice.
 const OURS: &str = include_str!("presets.toml");
 
 /// Refusal of a preset.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PresetError {
-    /// There is none of this name.
+    /// No preset has this name.
     #[error("--preset {name}: there is none of this name{}; there are\n{known}\ntry: --preset {nearest}{}", file.as_ref().map(|file| format!(" here or in {}", file.display())).unwrap_or_default(), own_preset(name, file.as_deref()))]
     Unknown {
         /// The name.
         name: String,
         /// The user's file, which need not exist.
         file: Option<PathBuf>,
-        /// All there are, one on each line.
+        /// All presets, one on each line.
         known: String,
-        /// The name among them that is most like it.
+        /// Most similar name of a preset.
         nearest: String,
     },
-    /// The user's file cannot be used.
+    /// The file of the user cannot be used.
     #[error("--preset: {0}")]
     File(#[from] UserTablesError),
-    /// A value has a name in braces that means nothing.
+    /// A value contains an unknown name in braces.
     #[error("--preset {preset}: {variable} has {{{name}}} in its value, which means nothing; there are {}", names())]
     Name {
         /// The preset.
         preset: String,
         /// The variable.
         variable: String,
-        /// What stands in braces.
+        /// Text in the braces.
         name: String,
     },
 }
 
-/// The way to a preset of the user's own.
+/// Hint how to define a preset.
 fn own_preset(name: &str, file: Option<&Path>) -> String {
     file.map(|file| format!("; or write a table [{name}] with `about` and `env` to {}", file.display()))
         .unwrap_or_default()
@@ -60,14 +61,14 @@ fn names() -> String {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Preset {
-    /// What it is for.
+    /// Purpose of the preset.
     about: String,
     env: BTreeMap<String, String>,
 }
 
 type Presets = BTreeMap<String, Preset>;
 
-/// Variables of some presets, in the order in which they are named.
+/// Variables of presets, in the order of `names`.
 pub(super) fn variables(names: &[String], machine: &Machine) -> Result<Vec<(OsString, OsString)>, PresetError> {
     if names.is_empty() {
         return Ok(Vec::new());
@@ -90,7 +91,7 @@ fn unknown(name: &str, presets: &Presets, file: Option<PathBuf>) -> PresetError 
     PresetError::Unknown { name: name.to_owned(), file, known: known.join("\n"), nearest }
 }
 
-/// Refuses words in braces that look like a name and are none: they would reach the program as they are.
+/// Refuses unknown names in braces, because they would reach the program unchanged.
 fn check(preset: &str, variable: &str, value: &str) -> Result<(), PresetError> {
     for word in value.split('{').skip(1).filter_map(|rest| rest.split_once('}')).map(|(word, _)| word) {
         let is_word = !word.is_empty() && word.chars().all(|char| char.is_ascii_lowercase() || char == '_');
@@ -108,7 +109,7 @@ mod tests {
 
     use super::*;
 
-    /// A machine whose user has this file of presets.
+    /// A machine with this presets file of the user.
     fn machine(directory: &Path, text: Option<&str>) -> Machine {
         if let Some(text) = text {
             fs::create_dir_all(directory.join("lattice")).unwrap();

@@ -1,10 +1,10 @@
 //! `--rankfile`: host and cores of each rank, in the form of Open MPI's mpirun.
 //!
 //! ```text
-//! rank 0=node0 slot=0          # core 0 of those that may be used
+//! rank 0=node0 slot=0          # core 0 of the usable cores
 //! rank 1=node0 slot=1:0-2      # the first three cores of socket 1
 //! rank 2=node1 slot=0,4-5      # or `0:*` for all cores of socket 0; sockets are separated by `;`
-//! rank 3=node1                 # not bound to less than all cores
+//! rank 3=node1                 # all usable cores
 //! ```
 
 use std::io;
@@ -16,7 +16,7 @@ use rank_spawner::{CoreSet, CpuBind};
 
 use crate::bounded_file;
 
-/// The most bytes of a rankfile: room for some 200,000 ranks.
+/// Maximum size of a rankfile in bytes: room for about 200,000 ranks.
 const BYTES_MAX: u64 = 8 << 20;
 
 /// Refusal of a rankfile.
@@ -31,7 +31,7 @@ pub enum RankfileError {
         /// Error of the system.
         source: io::Error,
     },
-    /// A line is none of the forms.
+    /// A line has no valid form.
     #[error("{}, line {line}: {text:?} is not `rank N=HOST slot=CORES`, with CORES such as 0, 0-2,5 or SOCKET:CORES\ntry: a line such as: rank 0=node0 slot=0-1", path.display())]
     Line {
         /// The file.
@@ -41,7 +41,7 @@ pub enum RankfileError {
         /// Text of the line, without its comment.
         text: String,
     },
-    /// A host is named by its place in the allocation.
+    /// A host is given by its index in the allocation.
     #[error("{}, line {line}: {host} is no name of a host\ntry: the host's name; lattice alloc list shows the nodes", path.display())]
     Relative {
         /// The file.
@@ -51,7 +51,7 @@ pub enum RankfileError {
         /// Text in place of the host.
         host: String,
     },
-    /// A rank has several lines, or none though there are ranks behind it.
+    /// A rank has several lines, or a rank before the last one has no line.
     #[error("{}: rank {rank} has {lines} lines\ntry: one line for each rank from 0 to the last one", path.display())]
     Ranks {
         /// The file.
@@ -63,7 +63,7 @@ pub enum RankfileError {
     },
 }
 
-/// Places of the ranks, in their order.
+/// Places of the ranks, in rank order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rankfile {
     hosts: Vec<String>,
@@ -103,7 +103,7 @@ impl Rankfile {
         Ok(Self { hosts, cores })
     }
 
-    /// The hosts, with a slot for each rank.
+    /// Hosts, with one slot for each rank.
     pub(super) fn candidates(&self) -> Candidates {
         let slot = |node: &String| HostSlots { node: node.clone(), slots: NonZeroU32::MIN };
         Candidates::Hostfile(self.hosts.iter().map(slot).collect())
@@ -131,7 +131,7 @@ fn place(line: &str) -> Option<(usize, String, CoreSet)> {
     (!host.is_empty()).then(|| (rank, host.to_owned(), cores))
 }
 
-/// Cores in the words of a rankfile: `SOCKET:CORES` behind one another with `;`, or cores of the whole node.
+/// Parses cores in the form of a rankfile: `SOCKET:CORES` separated by `;`, or cores of the whole node.
 fn cores(text: &str) -> Option<CoreSet> {
     let mut parts = Vec::new();
     for item in text.split(';') {

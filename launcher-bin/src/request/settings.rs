@@ -1,4 +1,4 @@
-//! Settings of a launch by flags of which each says one of them by itself.
+//! Settings of a launch that depend on one flag each.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -20,12 +20,12 @@ use crate::args::{
 use crate::environment;
 use crate::machine::Machine;
 
-/// Settings that several flags decide on together.
+/// Settings that depend on several flags.
 pub(super) struct Settled {
     pub(super) environment: Vec<(OsString, OsString)>,
     pub(super) pmi: PmiSpec,
     pub(super) cpu_bind: CpuBind,
-    /// Number of ranks, if it is known already.
+    /// Number of ranks, if known.
     pub(super) size: Option<u32>,
 }
 
@@ -70,7 +70,8 @@ pub(super) fn settings(
     })
 }
 
-/// Place of temporary files by the value of `--tmpdir`. Where none was given with it, `LATTICE_TMPDIR` says, which the flag alone hides.
+/// Place of temporary files by the value of `--tmpdir`. Without a value, the directory is in `LATTICE_TMPDIR`, which the flag hides from the
+/// parser.
 fn temporary_files(directory: Option<&Path>, machine: &Machine) -> TemporaryFiles {
     let Some(given) = directory else { return TemporaryFiles::AsUsual };
     let set = environment::value(&machine.environment, "LATTICE_TMPDIR").map_or(Path::new(""), Path::new);
@@ -78,7 +79,7 @@ fn temporary_files(directory: Option<&Path>, machine: &Machine) -> TemporaryFile
     TemporaryFiles::OfLaunch { below: below.map(|below| machine.directory.join(below)) }
 }
 
-/// Source of standard input; a detached launch has nobody to give it any, so its ranks do not wait for it.
+/// Source of standard input. A detached launch has no client that sends input, so its ranks do not wait for it.
 fn stdin(args: &LaunchArgs, machine: &Machine, ownership: Ownership) -> StdinTarget {
     if args.streams.pty {
         return StdinTarget::Terminal(machine.terminal.unwrap_or_default());
@@ -102,7 +103,7 @@ pub(super) fn pmi_spec(args: &PmiArgs) -> PmiSpec {
         },
         entrance: if args.pmi_port || args.restartable.is_some() { Entrance::Port } else { Entrance::Socket },
         group_barriers: args.pmi_group_barriers,
-        // Memory shows what was put before, and programs that come again may have lost it.
+        // Job memory contains values from earlier puts, and restarted programs may have lost it.
         job_memory: if args.no_job_memory || args.restartable.is_some() { JobMemory::Off } else { JobMemory::Shared },
         exchange: match args.exchange {
             args::Exchange::Auto => DataExchange::Auto,
@@ -117,8 +118,8 @@ pub(super) fn pmi_spec(args: &PmiArgs) -> PmiSpec {
     }
 }
 
-/// Time after its first byte at which the beginning of a line is passed on: none with `--unbuffered`, and a short one on a terminal and for
-/// a lone rank, whose lines no other tears. `None` where lines stay whole.
+/// Time after its first byte at which an incomplete line is passed on. It is 0 with `--unbuffered`. It is short on a terminal, and for a single
+/// rank, because no other rank can tear its lines. `None` if only whole lines are passed on.
 fn open_lines(args: &StreamArgs, machine: &Machine, size: Option<u32>) -> Option<Duration> {
     let of_whole_lines = args.json || args.pty || args.collapse;
     match (of_whole_lines, args.unbuffered.is_some()) {
@@ -128,10 +129,10 @@ fn open_lines(args: &StreamArgs, machine: &Machine, size: Option<u32>) -> Option
     }
 }
 
-/// Longest time that the beginning of a line is held back.
+/// Maximum time for which an incomplete line is held back.
 pub(super) const PROMPT: Duration = Duration::from_millis(50);
 
-/// Time limits of a launch whose prompts nobody waits for.
+/// Time limits of a launch without an interactive user that waits for prompts.
 fn timeouts(args: &TimeArgs) -> Result<Timeouts, RequestError> {
     let positive = |flag, time: Option<Duration>| match time {
         Some(Duration::ZERO) => Err(RequestError::NoTime { flag }),
@@ -139,7 +140,7 @@ fn timeouts(args: &TimeArgs) -> Result<Timeouts, RequestError> {
     };
     let default = Timeouts::default();
     let limit_signal = args.signal.map(|asked| LimitSignal { signal: asked.signal as i32, ahead: asked.ahead });
-    // They exclude each other. As with srun, a time of 0 is none.
+    // The flags exclude each other. As with srun, a time of 0 is no limit.
     let time_limit = positive("--timeout", args.timeout)?.or(args.time.filter(|time| !time.is_zero()));
     if let (Some(limit), Some(LimitSignal { ahead, .. })) = (time_limit, limit_signal)
         && ahead >= limit

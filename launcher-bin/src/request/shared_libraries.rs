@@ -1,5 +1,5 @@
-//! Shared libraries that a program needs, as its own loader finds them on this machine: `ld.so --list PROGRAM` (ld.so(8)), which is what
-//! ldd(1) shows.
+//! Shared libraries of a program, as its own loader finds them on this machine: `ld.so --list PROGRAM` (ld.so(8)), with the same result as
+//! ldd(1).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, ReadCache};
 
-/// The libraries of a program cannot be told.
+/// The shared libraries of a program cannot be determined.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SharedLibrariesError {
@@ -25,8 +25,8 @@ pub enum SharedLibrariesError {
         /// Error of the system.
         source: io::Error,
     },
-    /// The loader does not say.
-    #[error("--send-libs: {} does not tell the libraries of {}: {said}", loader.display(), program.display())]
+    /// The loader does not list the libraries.
+    #[error("--send-libs: {} does not list the libraries of {}: {said}", loader.display(), program.display())]
     Refused {
         /// The loader.
         loader: PathBuf,
@@ -40,14 +40,14 @@ pub enum SharedLibrariesError {
 /// A library that a program needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SharedLibrary {
-    /// Name by which the loader looks for it.
+    /// Name in the search of the loader.
     pub(super) name: String,
-    /// The file; `None` if there is none here.
+    /// Path of the file; `None` if the loader does not find it.
     pub(super) path: Option<PathBuf>,
 }
 
-/// The libraries that `program` needs, and that those need; `library_path` is where its loader looks first. A program without a loader,
-/// such as a script, needs none.
+/// Libraries that `program` needs, also indirectly. The loader searches `library_path` first. A program without a loader, such as a script,
+/// needs none.
 pub(super) fn needed_by(
     program: &Path,
     library_path: Option<&OsStr>,
@@ -68,7 +68,7 @@ pub(super) fn needed_by(
     Ok(lines.lines().filter_map(library).collect())
 }
 
-/// Path of the loader that a program names.
+/// Path of the loader in the header of a program.
 fn loader_of(program: &Path) -> Option<PathBuf> {
     let file = ReadCache::new(File::open(program).ok()?);
     let header = object::elf::FileHeader64::<Endianness>::parse(&file).ok()?;
@@ -78,8 +78,8 @@ fn loader_of(program: &Path) -> Option<PathBuf> {
     Some(OsString::from_vec(path.to_vec()).into())
 }
 
-/// A line such as `libm.so.6 => /lib/libm.so.6 (0x00007f0000000000)`. One without an arrow is the loader, the kernel's, or a library that a
-/// program names by its path, which no directory replaces.
+/// Parses a line such as `libm.so.6 => /lib/libm.so.6 (0x00007f0000000000)`. A line without an arrow is the loader, the library of the kernel,
+/// or a library that the program names by its path. Files in a directory cannot replace these.
 fn library(line: &str) -> Option<SharedLibrary> {
     let (name, found) = line.trim().split_once(" => ").filter(|(name, _)| !name.contains('/'))?;
     let path = found.rsplit_once(" (0x").map(|(path, _)| path.into());

@@ -1,12 +1,12 @@
-//! Words of a program that name descriptors of the shell, as bash writes them for `<(command)`.
+//! Detects words of a program that name descriptors of the shell, as bash writes them for `<(command)`.
 //!
-//! Ranks inherit no descriptor of the launcher but the standard streams, and ranks of other nodes cannot.
+//! Ranks inherit only the standard streams of the launcher. Ranks on other nodes cannot inherit any other descriptor.
 
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
-/// Flag of a descriptor that `exec` closes (open(2)), as the kernel prints it in `fdinfo`: the launcher's own descriptors have it.
+/// Flag of a descriptor that `exec` closes (open(2)), as the kernel prints it in `fdinfo`. The launcher's own descriptors have it.
 const CLOSE_ON_EXEC: u32 = 0o2_000_000;
 
 /// Returns true if `word` names an open descriptor above the standard streams that this process has inherited.

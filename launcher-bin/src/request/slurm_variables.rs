@@ -1,5 +1,5 @@
-//! Variables of Slurm that follow from the line of a launch and from who started it, as srun of Slurm 22.05 sets them; those of nodes and ranks
-//! are set on the nodes.
+//! Slurm variables that follow from the line of a launch and from its user, as srun of Slurm 22.05 sets them. The nodes set the variables about
+//! nodes and ranks.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::args::{Distribution, LaunchArgs, Order};
 use crate::formatting;
 use crate::machine::Machine;
 
-/// Names and values.
+/// Names and values of the variables.
 pub(super) fn of_launch(args: &LaunchArgs, machine: &Machine) -> Vec<(&'static str, OsString)> {
     let program = args.first.command.first().map(Path::new).and_then(Path::file_name);
     let name = args.streams.job_name.as_deref().or(program).unwrap_or_default();
@@ -31,7 +31,7 @@ pub(super) fn of_launch(args: &LaunchArgs, machine: &Machine) -> Vec<(&'static s
     variables
 }
 
-/// The order of ranks, if one among nodes was chosen.
+/// Variables for the order of ranks; none if no order among nodes was requested.
 fn distribution(distribution: Distribution) -> Vec<(&'static str, OsString)> {
     let (nodes, plane) = match distribution.nodes {
         None => return Vec::new(),
@@ -45,7 +45,7 @@ fn distribution(distribution: Distribution) -> Vec<(&'static str, OsString)> {
         Some(Order::Cyclic) => ":cyclic",
         Some(Order::FullyCyclic) => ":fcyclic",
     };
-    // Slurm's word for planes has no second one.
+    // The value of Slurm for planes has no second part.
     let within = if plane.is_none() { within } else { "" };
     let mut variables = vec![("SLURM_DISTRIBUTION", format!("{nodes}{within}").into())];
     variables.extend(plane.map(|size| ("SLURM_DIST_PLANESIZE", size.to_string().into())));

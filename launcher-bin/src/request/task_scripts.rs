@@ -1,8 +1,8 @@
-//! Task prolog and epilog: programs that run around each rank, on its node and as its user. A shell runs them, which becomes the rank's
-//! program where there is no epilog.
+//! Task prolog and epilog: programs that run around each rank, on its node and as its user. A shell runs them. Without an epilog, the shell
+//! becomes the program of the rank by `exec`.
 //!
-//! Lines that a prolog prints change the rank (task prolog, srun(1)): `export NAME=VALUE` sets a variable for it, `unset NAME` takes one out,
-//! and `print TEXT` is written to its standard output. All others mean nothing.
+//! Lines from a prolog change the rank (task prolog, srun(1)): `export NAME=VALUE` sets a variable, `unset NAME` removes one, and `print TEXT`
+//! is written to standard output of the rank. All other lines are ignored.
 
 use std::ffi::{OsStr, OsString};
 use std::mem;
@@ -13,9 +13,9 @@ use rank_spawner::{Program, ProgramError};
 
 const SHELL: &str = "/bin/sh";
 
-/// Gets prolog and epilog, either of which may be empty, and the program with its arguments. The names of its variables are such as no
-/// environment has. It outlives signals that end the program, for the epilog's sake, and ends as the program did: a shell tells the signal that ended
-/// a program by a status, with which a program may also exit, and not every signal ends a process.
+/// Arguments: prolog and epilog, each of which may be empty, and the program with its arguments. No environment contains the names of the shell
+/// variables. The script survives signals that end the program, so that the epilog runs. It ends in the same way as the program. A shell reports
+/// a signal as a status, but a program can also exit with that status, and some signals do not end a process.
 const SCRIPT: &str = r#"lattice_prolog=$1 lattice_epilog=$2
 shift 2
 lattice_who() {
@@ -69,7 +69,7 @@ case $lattice_signal in
 esac
 exit $lattice_code"#;
 
-/// Programs around each rank.
+/// Task prolog and epilog of each rank.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TaskScripts {
     prolog: PathBuf,
@@ -77,7 +77,7 @@ pub(super) struct TaskScripts {
 }
 
 impl TaskScripts {
-    /// Those that are given, by absolute names; a name without a slash is looked up in `PATH` where the rank runs.
+    /// Creates the scripts with absolute names. A name without a slash is looked up in `PATH` on the node of the rank.
     pub(super) fn new(prolog: Option<&Path>, epilog: Option<&Path>, directory: &Path) -> Self {
         let name = |path: Option<&Path>| match path {
             Some(path) if path.components().count() > 1 || path.is_absolute() => directory.join(path),
@@ -86,15 +86,15 @@ impl TaskScripts {
         Self { prolog: name(prolog), epilog: name(epilog) }
     }
 
-    /// Fails if this machine lacks one of them, with `path` as the `PATH` of the ranks.
+    /// Fails if this machine lacks a script. `path` is the `PATH` of the ranks.
     ///
     /// # Errors
-    /// Returns the flag of the one that is missing, and why.
+    /// Returns the flag of the missing script, and the reason.
     pub(super) fn check(&self, path: Option<&OsStr>) -> Result<(), (&'static str, ProgramError)> {
         for (flag, name) in [("--task-prolog", &self.prolog), ("--task-epilog", &self.epilog)] {
             match Program::resolve(name.as_os_str(), path, Path::new("/")) {
                 _ if name.as_os_str().is_empty() => {}
-                // A shell runs it, which reads a script without #! by itself.
+                // A shell runs the script, and also reads a script without #!.
                 Ok(_) | Err(ProgramError::UnknownFormat { .. }) => {}
                 Err(error) => return Err((flag, error)),
             }
@@ -102,7 +102,7 @@ impl TaskScripts {
         Ok(())
     }
 
-    /// Puts a program between them.
+    /// Wraps a program in the scripts.
     pub(super) fn wrap(&self, app: &mut AppSpec) {
         if self.prolog.as_os_str().is_empty() && self.epilog.as_os_str().is_empty() {
             return;
@@ -134,7 +134,7 @@ mod tests {
         [app.program].into_iter().chain(app.args).collect()
     }
 
-    /// End of a program that is a line of shell, between nothing and `epilog`, and the text on standard error.
+    /// Runs `program`, a line of shell, with `epilog` and without a prolog. Returns exit code, signal and standard error.
     fn end(program: &str, epilog: &str) -> (Option<i32>, Option<i32>, String) {
         let [shell, words @ ..] = &wrapped(None, Some(epilog))[..] else { panic!("a shell") };
         let mut command = Command::new(shell);
@@ -152,7 +152,7 @@ mod tests {
             ("kill -SEGV $$", None, Some(11)),
             ("kill -KILL $$", None, Some(9)),
             ("kill -USR1 $$", None, Some(10)),
-            // The numbers of signals that stop a process, or do nothing.
+            // Numbers of signals that stop a process, or have no effect.
             ("exit 145", Some(145), None),
             ("exit 146", Some(146), None),
             ("exit 147", Some(147), None),

@@ -35,7 +35,7 @@ fn ranks_are_counted_as_far_as_they_can_be() {
     refused("-n 2147483647 true : -n 2147483647 true", "4294967294 ranks together");
 }
 
-/// The flag without a value dropped what the variable says.
+/// Regression: the flag without a value ignored the variable.
 #[test]
 fn temporary_files_are_where_the_flag_says_else_the_variable() {
     let mut machine = machine();
@@ -192,7 +192,7 @@ fn time_limits_have_defaults_and_no_limit_is_nothing() {
     }
 }
 
-/// What a rank asks on a terminal is shown at once; a program that reads JSON gets whole lines.
+/// A prompt of a rank is shown at once on a terminal. A program that reads JSON gets whole lines.
 #[test]
 fn a_prompt_is_shown_to_those_who_watch() {
     let machine = |watched| Machine { watched, ..machine() };
@@ -232,7 +232,8 @@ fn output_is_asked_for_as_its_flags_say() {
     assert_eq!(shown.pmi_trace, Some("t".into()));
 }
 
-/// A line without a number of ranks was one rank in an allocation of ours, and one in each slot in those of other managers.
+/// Regression: without a number of ranks, a line started one rank in an allocation of Lattice, and one rank in each slot in allocations of other
+/// managers.
 #[test]
 fn a_line_without_a_number_of_ranks_is_one_rank_wherever_its_nodes_come_from() {
     let ours = machine();

@@ -1,4 +1,4 @@
-//! Data that a user adds to: tables of ours, and those of a file of his own, which go before ours of the same name.
+//! Data that a user can extend: tables of Lattice, and tables in a file of the user, which override tables of Lattice with the same name.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -9,16 +9,16 @@ use serde::de::DeserializeOwned;
 use crate::bounded_file;
 use crate::machine::{Machine, user_file};
 
-/// Most bytes of a user's file.
+/// Maximum size of a file of the user, in bytes.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// A user's file that cannot be used.
+/// A file of the user cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {reason}\ntry: another form of that entry, or the file without it", file.display())]
 pub struct UserTablesError {
     /// The file.
     file: PathBuf,
-    /// Observation, in words.
+    /// Reason, as text.
     reason: String,
 }
 
@@ -26,17 +26,17 @@ pub struct UserTablesError {
 #[derive(Debug)]
 pub(super) struct UserTables<T> {
     pub(super) tables: BTreeMap<String, T>,
-    /// Those of the user that cannot be read, with the reason.
+    /// Tables of the user that cannot be parsed, with the reason.
     unusable: BTreeMap<String, String>,
-    /// Where the user's are looked for; the file need not exist.
+    /// Path of the file of the user; the file need not exist.
     pub(super) file: Option<PathBuf>,
 }
 
 impl<T: DeserializeOwned> UserTables<T> {
-    /// Reads ours from `ours`, and the user's from the file of this name among his settings.
+    /// Reads the tables of Lattice from `ours`, and the tables of the user from the settings file `name`.
     ///
     /// # Errors
-    /// Fails for a file that is there and is no TOML. A table in it that cannot be read is refused when it is [asked for](Self::get).
+    /// Fails if the file exists but is not TOML. A table that cannot be parsed is refused on [access](Self::get).
     pub(super) fn read(ours: &str, name: &str, machine: &Machine) -> Result<Self, UserTablesError> {
         let mut tables = toml::from_str::<BTreeMap<String, T>>(ours).unwrap_or_default();
         let mut unusable = BTreeMap::new();
@@ -63,7 +63,7 @@ impl<T: DeserializeOwned> UserTables<T> {
     /// The table of this name, if there is one.
     ///
     /// # Errors
-    /// Fails if the user has one of this name that cannot be read.
+    /// Fails if the user's table with this name cannot be parsed.
     pub(super) fn get(&self, name: &str) -> Result<Option<(&String, &T)>, UserTablesError> {
         match self.unusable.get_key_value(name) {
             Some(unusable) => Err(self.refuse(unusable)),
@@ -74,7 +74,7 @@ impl<T: DeserializeOwned> UserTables<T> {
     /// All tables.
     ///
     /// # Errors
-    /// Fails if the user has one that cannot be read.
+    /// Fails if a table of the user cannot be parsed.
     pub(super) fn all(&self) -> Result<&BTreeMap<String, T>, UserTablesError> {
         self.unusable.first_key_value().map_or(Ok(&self.tables), |unusable| Err(self.refuse(unusable)))
     }

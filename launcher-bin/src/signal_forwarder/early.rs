@@ -1,4 +1,4 @@
-//! Signals of this process while its launch starts: they are kept for the launch, whose ranks may run before this process is attached to it.
+//! Signals of this process while its launch starts. They are kept for the launch, because its ranks may run before this process is attached.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,10 +13,10 @@ use super::ON_TERMINAL;
 use crate::job_control;
 use crate::signals::{ENDING, Received, Sender, Signals, TELLING};
 
-/// Time that a step of the start has after a signal that ends the launch: its ranks may have written output.
+/// Time limit for a step of the start after a signal that ends the launch. The ranks may have written output.
 const STEP: Duration = Duration::from_secs(5);
 
-/// The signals that this process receives, in order.
+/// Signals that this process receives, in order.
 #[derive(Debug)]
 pub(crate) struct EarlySignals {
     received: mpsc::UnboundedReceiver<Signal>,
@@ -24,7 +24,7 @@ pub(crate) struct EarlySignals {
 }
 
 impl EarlySignals {
-    /// Takes over this process's signals. Needs a tokio runtime.
+    /// Takes over the signals of this process. Needs a tokio runtime.
     ///
     /// # Errors
     /// Fails if the system refuses a handler.
@@ -36,10 +36,10 @@ impl EarlySignals {
         Self { received, kept: VecDeque::new() }
     }
 
-    /// Runs a step of the start. After a signal that ends the launch the step has 5 s, after a second one no time.
+    /// Runs a step of the start. After a signal that ends the launch, the step has 5 s. A second signal ends it at once.
     ///
     /// # Errors
-    /// The first such signal, if the step has not ended by then.
+    /// Returns the first such signal, if the step has not ended in time.
     pub(crate) async fn during<T>(&mut self, step: impl Future<Output = T>) -> Result<T, Signal> {
         tokio::select! {
             biased;
@@ -54,7 +54,7 @@ impl EarlySignals {
         first
     }
 
-    /// Waits for the ending signal of this index. Keeps all signals. Cancel-safe.
+    /// Waits for the ending signal with this index. Keeps all signals. Cancel-safe.
     async fn ending(&mut self, index: usize) -> Signal {
         loop {
             let mut ending = self.kept.iter().filter(|signal| ENDING.contains(signal));
@@ -62,7 +62,7 @@ impl EarlySignals {
                 return signal;
             }
             let signal = receive(&mut self.received).await;
-            // Others count once, as pending signals of a process do.
+            // Other signals count once, like pending signals of a process.
             if ENDING.contains(&signal) || !self.kept.contains(&signal) {
                 self.kept.push_back(signal);
             }
@@ -101,7 +101,7 @@ fn listen() -> io::Result<mpsc::UnboundedReceiver<Signal>> {
     Ok(signals)
 }
 
-/// False for a Ctrl-Z after which nobody could continue this process. A process that sends SIGTSTP can send SIGCONT as well.
+/// False for Ctrl-Z if no shell can continue this process. A process that sends SIGTSTP can also send SIGCONT.
 fn is_for_us(received: Received, has_shell: impl FnOnce() -> bool) -> bool {
     received != Received { signal: Signal::SIGTSTP, sender: Sender::Terminal } || has_shell()
 }
@@ -123,7 +123,7 @@ mod tests {
         assert!(heard(Signal::SIGINT, Sender::Terminal, false));
     }
 
-    /// Time after which a step that does not end is given up when it is sent `signals`, and the signals that are left for the launch.
+    /// Time after which a step that does not end is given up after `signals`, and the signals that remain for the launch.
     async fn given_up(signals: &[Signal]) -> (Option<Duration>, Vec<Signal>) {
         let (sender, receiver) = mpsc::unbounded_channel();
         let mut early = EarlySignals::fed_by(receiver);

@@ -1,19 +1,19 @@
-//! Commands that the launch has not taken yet. Pure.
+//! Commands that the launch has not received yet. Pure.
 //!
-//! The kernel keeps a pending signal once however often it was sent; so does this queue. That bounds it by the number of signals
-//! there are, and no command is ever dropped for want of room.
+//! The kernel keeps a pending signal once, however often it was sent. This queue does the same. So the number of signals limits its length, and
+//! no command is dropped for lack of space.
 
 use std::collections::VecDeque;
 
 use lattice_session::session_io::Control;
 use lattice_session::settings::TerminalSize;
 
-/// A command of the user; other numbers are those of signals.
+/// A command of the user. Its numbers are signal numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     /// Sends a signal to the ranks.
     Signal(i32),
-    /// Has the terminal of the rank that has one take this size.
+    /// Sets the terminal of the rank with a terminal to this size.
     ResizeTerminal(TerminalSize),
     /// Ends the launch in order.
     End(i32),
@@ -32,15 +32,15 @@ impl From<Command> for Control {
     }
 }
 
-/// Queue of commands, each once.
+/// Queue of commands, each at most once.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     queue: VecDeque<Command>,
 }
 
 impl Pending {
-    /// Appends a command; an equal one that is pending is replaced by it, so that the last of SIGSTOP and SIGCONT counts. Of sizes of the
-    /// terminal the last counts.
+    /// Appends a command, and removes an equal pending command, so that the last of SIGSTOP and SIGCONT applies. Only the last size of the
+    /// terminal is kept.
     pub(super) fn push(&mut self, command: Command) {
         let is_size = |command: &Command| matches!(command, Command::ResizeTerminal(_));
         self.queue.retain(|pending| *pending != command && !(is_size(pending) && is_size(&command)));

@@ -1,5 +1,5 @@
-//! The API server of a cluster on other people's nodes: a child of this process, at a port that the kernel chooses or the first free one of a range, with a certificate
-//! for all addresses of this machine; and the authority that certifies the nodes.
+//! API server of a `--via` cluster: a child of this process. Its port is chosen by the kernel, or is the first free port of a range. Its
+//! certificate has all addresses of this machine. Also the authority that certifies the nodes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,26 +21,26 @@ use super::ViaError;
 use super::means::Means;
 use crate::private_cluster::{API, ApiSettings, Daemons, Directory, Ground, PrivateClusterError, Role};
 
-/// Longer than any allocation.
+/// Validity of certificates in days, which is longer than any allocation.
 const DAYS: u32 = 365;
-/// Seconds after which an agent that does not hear this API server leaves.
+/// Seconds without an answer of this API server after which an agent ends.
 const LEASE: u32 = 15;
-/// Time for the API server to listen.
+/// Time limit for the API server to listen.
 const READY_WITHIN: Duration = Duration::from_secs(30);
-/// The most bytes of what it says to its service manager.
+/// Maximum size of a notification of the API server in bytes.
 const NOTICE_MAX: usize = 4096;
-/// Beginning of the line that says where it listens.
+/// Prefix of the notification line with its address.
 const LISTENS: &str = "X_LATTICE_LISTEN=";
 
-/// An API server that does not serve.
+/// The API server does not serve.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeadError {
-    /// It does not say that it listens.
+    /// It does not report in time that it listens.
     #[error("the API server has not begun to listen within {} s", READY_WITHIN.as_secs())]
     Late,
-    /// Its socket cannot be used.
-    #[error("cannot hear the API server: {0}")]
+    /// The notification socket cannot be used.
+    #[error("cannot receive from the API server: {0}")]
     Socket(#[from] io::Error),
 }
 
@@ -53,20 +53,20 @@ struct ApiFile {
     port_range: Option<PortRange>,
 }
 
-/// An API server that was started, and soon says where it listens. Agents can be started meanwhile, for they are told when that is known.
+/// A started API server that soon reports its address. Agents can be started meanwhile: they receive the address when it is known.
 pub(super) struct Head {
     hosts: Vec<IpAddr>,
     port_range: Option<PortRange>,
     authority: Authority,
     ca: String,
-    /// Where it says so.
+    /// Socket for its notifications.
     notices: UnixDatagram,
     port: watch::Sender<Option<u16>>,
     deadline: Instant,
 }
 
 impl Head {
-    /// Starts it; whatever listens in the cluster does so within `port_range`. Must be called within a tokio runtime.
+    /// Starts the API server. All ports on which the cluster listens are within `port_range`. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// Fails if it cannot be started, or its files cannot be written.
@@ -90,10 +90,10 @@ impl Head {
         Ok(Self { hosts, port_range, authority, ca, notices, port, deadline })
     }
 
-    /// Hears what it has said by now; returns its port once it listens.
+    /// Reads a pending notification; returns the port after the API server listens.
     ///
     /// # Errors
-    /// Fails if it is late.
+    /// Fails after the time limit, and if the socket fails.
     pub(super) fn port(&self) -> Result<Option<u16>, HeadError> {
         if let Some(port) = *self.port.borrow() {
             return Ok(Some(port));
@@ -108,7 +108,7 @@ impl Head {
         if port.is_none() && Instant::now() > self.deadline { Err(HeadError::Late) } else { Ok(port) }
     }
 
-    /// An invitation of these nodes.
+    /// Invitation for these nodes.
     ///
     /// # Errors
     /// Fails if a node cannot be certified.
@@ -128,7 +128,7 @@ impl Head {
         Ok(Invitation { hosts: self.hosts.clone(), membership })
     }
 
-    /// The line of the invitation, once the API server listens; nothing if it never does, for then the cluster ends.
+    /// The line of the invitation, once the API server listens. Empty if it never listens: the cluster ends then.
     pub(super) fn when_it_listens(&self, invitation: Invitation) -> impl Future<Output = String> + Send + use<> {
         let mut port = self.port.subscribe();
         async move {
@@ -138,21 +138,21 @@ impl Head {
     }
 }
 
-/// All that nodes need to join, but for the port of the API server.
+/// All data that nodes need to join, without the port of the API server.
 pub(super) struct Invitation {
     hosts: Vec<IpAddr>,
     membership: Membership,
 }
 
 impl Invitation {
-    /// The membership as a line, with an API server at this port.
+    /// The membership as a line, for an API server at this port.
     pub(super) fn at(self, port: u16) -> String {
         let api = self.hosts.into_iter().map(|host| SocketAddr::new(host, port)).collect();
         Membership { api, ..self.membership }.to_line()
     }
 }
 
-/// The addresses by which nodes may reach this machine.
+/// Addresses at which nodes may reach this machine.
 fn hosts() -> Vec<IpAddr> {
     match network_addresses() {
         none if none.is_empty() => vec![Ipv4Addr::LOCALHOST.into()],
@@ -167,10 +167,10 @@ fn certify(authority: &Authority, directory: &Directory, hosts: &[IpAddr]) -> Re
 }
 
 fn api_file(directory: &Directory, hosts: &[IpAddr], port_range: Option<PortRange>) -> ApiFile {
-    // A socket for IPv6 takes IPv4 as well, where that is not turned off; one for IPv4 is always there.
+    // An IPv6 socket also accepts IPv4, unless that is disabled. An IPv4 socket is always available.
     let any = if hosts.iter().any(IpAddr::is_ipv4) { "0.0.0.0:0" } else { "[::]:0" };
     ApiFile {
-        // Nobody else can reach its socket, or has a certificate.
+        // No other user can reach its socket, or has a certificate.
         settings: ApiSettings::new(directory, any.to_owned(), 1),
         lease: LEASE,
         port_range,
@@ -197,7 +197,7 @@ mod tests {
         }
     }
 
-    /// A file that its reader refuses would be seen as an API server that does not start.
+    /// If the server rejected the file, the only symptom would be an API server that does not start.
     #[test]
     fn the_api_server_takes_the_settings_that_are_written_for_it() {
         let directory = Directory::create(Access::Owner).unwrap();

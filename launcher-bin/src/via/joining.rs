@@ -1,4 +1,4 @@
-//! Nodes on their way into the cluster: their agents are started, at most so many at a time, and watched until all have joined.
+//! Nodes that join the cluster. Their agents are started, with a limit on concurrent starts, and monitored until all nodes have joined.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, Write};
@@ -18,34 +18,34 @@ use super::nodes::Nodes;
 use crate::console::report;
 use crate::private_cluster::{DaemonError, Daemons, Ground, PrivateClusterError, Role, said};
 
-/// Programs that start one agent each, on their way at a time.
+/// Maximum number of concurrent programs that start one agent each.
 const AT_ONCE: usize = 32;
-/// Time after which nodes that are still missing are told.
+/// Time after which missing nodes are reported.
 const TELL_AFTER: Duration = Duration::from_secs(10);
-/// Programs whose words are shown when nodes are missing.
+/// Maximum number of programs for which output is shown if nodes are missing.
 const SHOWN: usize = 4;
-/// Name of the file that tells all nodes.
+/// Name of the file with the membership of all nodes.
 const MEMBERSHIP: &str = "membership";
-/// Time for others to fail as well, once a program has ended or is late.
+/// Time to collect further failures, after a program has ended or is late.
 const GATHER: Duration = Duration::from_secs(1);
 
-/// Nodes that do not join.
+/// Nodes did not join.
 #[derive(Debug, thiserror::Error)]
 #[error("{} of {all} nodes did not join: {}\n{}{}", missing.len(), hostlist::fold(missing), said.join("\n"), instead(*.job_variable, starter, missing))]
 pub struct JoiningError {
-    /// Their names.
+    /// Names of the missing nodes.
     missing: Vec<String>,
     /// Number of all nodes.
     all: usize,
-    /// What the programs said that should have started agents there.
+    /// Output of the programs that should have started agents on the missing nodes.
     said: Vec<String>,
-    /// Variable by which those programs find the manager's job; `None` where there is no manager.
+    /// Variable by which these programs find the manager's job; `None` without a manager.
     job_variable: Option<&'static str>,
-    /// Name of those programs.
+    /// Name of these programs.
     starter: String,
 }
 
-/// Line to type if the job is over, and only its variables are left; or if a node cannot be reached.
+/// Suggested command if the job is over and only its variables are left, or if a node is unreachable.
 fn instead(job_variable: Option<&str>, starter: &str, missing: &[String]) -> String {
     match (job_variable, missing) {
         (Some(name), _) => {
@@ -60,27 +60,27 @@ fn instead(job_variable: Option<&str>, starter: &str, missing: &[String]) -> Str
     }
 }
 
-/// The agents of a cluster on their way.
+/// Agents of a cluster that are starting.
 pub(super) struct Joining<'a> {
     means: &'a Means,
     all: &'a [String],
     agent: &'a Path,
     head: &'a Head,
     ground: &'a Ground,
-    /// Groups of nodes that one program each is yet to be started for.
+    /// Groups of nodes for which no program is started yet. Each group takes one program.
     waiting: VecDeque<Vec<String>>,
-    /// Deadlines of programs, by the nodes that they are to start agents on, and the programs' names.
+    /// Deadline and name of the program that starts an agent on a node, by node.
     started: HashMap<String, (Instant, String)>,
-    /// Since when a program is known to have ended too early, or to be late.
+    /// Time at which a program was found to have ended too early, or to be late.
     failing: Option<Instant>,
-    /// Directory of the file that tells the nodes, where none has an input.
+    /// Directory of the membership file, if the agents have no input.
     file: Option<OwnDirectory>,
-    /// When nodes that are still missing are told; `None` once they have been.
+    /// Time at which missing nodes are reported; `None` after the report.
     tell_at: Option<Instant>,
 }
 
 impl<'a> Joining<'a> {
-    /// No agent yet.
+    /// No agent is started yet.
     pub(super) fn new(means: &'a Means, nodes: &'a Nodes, agent: &'a Path, head: &'a Head, ground: &'a Ground) -> Self {
         let all = &nodes.names[..];
         let waiting = match means.reach {
@@ -101,10 +101,10 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// Starts further agents, now that those are up; gives up if some cannot be any more.
+    /// Starts further agents. `up` has the names of the nodes that are up. Gives up if a node can no longer join.
     ///
     /// # Errors
-    /// Fails with the names of missing nodes when a program has ended before its node joined, and when a node is late.
+    /// Fails with the names of missing nodes if a program has ended before its node joined, or if a node is late.
     pub(super) fn look(&mut self, up: &[String], daemons: &mut Daemons<'_>) -> Result<(), ViaError> {
         let up: HashSet<&String> = up.iter().collect();
         self.started.retain(|node, _| !up.contains(node));
@@ -138,7 +138,7 @@ impl<'a> Joining<'a> {
 
     /// Starts the program that starts the agents of these nodes.
     fn start(&mut self, nodes: &[String], daemons: &mut Daemons<'_>) -> Result<(), ViaError> {
-        // The keeper kills what bears our mark. An agent that it killed could not end its ranks, and needs no killing.
+        // The keeper kills processes with the tag of the cluster. A killed agent could not end its ranks, and agents end without it.
         let mut agent = ["env", "-u", LaunchTag::VARIABLE].map(str::to_owned).to_vec();
         agent.extend([self.agent.to_string_lossy().into_owned(), "join".to_owned()]);
         let name = match (self.means.reach, nodes) {
@@ -180,7 +180,7 @@ impl<'a> Joining<'a> {
         Ok(())
     }
 
-    /// Writes a file for all nodes, in a directory of its own below the home directory.
+    /// Writes the file for all nodes, in its own directory below the home directory.
     fn write_for_all(&self, port: u16) -> Result<OwnDirectory, ViaError> {
         let line = self.head.invitation(self.all, self.means)?.at(port);
         let failed = |error| PrivateClusterError::Files { directory: home(), error };
@@ -190,14 +190,14 @@ impl<'a> Joining<'a> {
         match guarded.and_then(|()| directory.create_file(MEMBERSHIP)?.write_all(line.as_bytes())) {
             Ok(()) => Ok(directory),
             Err(error) => {
-                // It is empty, or holds a part of that file.
+                // The directory is empty, or has a part of that file.
                 let _ = directory.remove();
                 Err(failed(error).into())
             }
         }
     }
 
-    /// Names the nodes whose programs have ended or are late; others are on their way.
+    /// Error with the nodes for which the program has ended or is late. The remaining nodes are still starting.
     fn failure(&self, daemons: &mut Daemons<'_>) -> JoiningError {
         let now = Instant::now();
         let mut fails = |node: &&String| {
@@ -211,7 +211,7 @@ impl<'a> Joining<'a> {
         JoiningError { said, missing, all: self.all.len(), job_variable: self.means.job_variable, starter }
     }
 
-    /// Last words of the programs that start agents on these nodes; of some, where there are many.
+    /// Last output of the programs that start agents on these nodes; of at most [`SHOWN`] programs.
     fn said(&self, missing: &[String], daemons: &mut Daemons<'_>) -> Vec<String> {
         let mut told = HashSet::new();
         let programs = missing.iter().filter_map(|node| Some((node, &self.started.get(node)?.1)));
@@ -234,13 +234,13 @@ impl<'a> Joining<'a> {
 impl Drop for Joining<'_> {
     fn drop(&mut self) {
         if let Some(directory) = self.file.take() {
-            // No other user can read it.
+            // If this fails, no other user can read the file.
             let _ = directory.remove();
         }
     }
 }
 
-/// The user's home directory, which all nodes see.
+/// The user's home directory, which all nodes share.
 fn home() -> PathBuf {
     std::env::home_dir().unwrap_or_else(|| "/".into())
 }

@@ -1,6 +1,7 @@
-//! The key exchange of `ssh`. Of those that OpenSSH offers by itself, sntrup761 costs the client many times what the rest of a connection
-//! costs, and a launch has one connection for each node. It is for traffic that somebody records today to read it in decades. Here that is
-//! a key whose authority is gone when the command ends. So `ssh` leaves it out, unless somebody has set which key exchanges it offers.
+//! Key exchange of `ssh`. Of the methods that OpenSSH offers by default, sntrup761 costs the client many times as much as the rest of a
+//! connection. A launch has one connection for each node. The method protects against an attacker that records traffic today to decrypt it
+//! in decades. The secret here is a key, and its authority no longer exists after the command. So `ssh` omits the method, unless the user
+//! has configured key exchanges.
 
 use std::process::{Output, Stdio};
 use std::time::Duration;
@@ -8,13 +9,13 @@ use std::time::Duration;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// Time for an answer; a program that takes longer is not OpenSSH.
+/// Time limit for an answer. A program that takes longer is not OpenSSH.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
-/// Words for `ssh` that leave it out.
+/// Arguments of `ssh` that omit it.
 const WITHOUT: &[&str] = &["-o", "KexAlgorithms=-sntrup761*"];
 
-/// Asks `ssh` what it does for this host, and what it would do without settings. The answer is words for its command line.
+/// Queries the settings of `ssh` for this host, and its default settings. Returns arguments for its command line.
 ///
 /// Must be called within a tokio runtime.
 pub(super) fn ask(host: &str) -> impl Future<Output = &'static [&'static str]> + use<> {
@@ -27,7 +28,7 @@ pub(super) fn ask(host: &str) -> impl Future<Output = &'static [&'static str]> +
     }
 }
 
-/// What `ssh` prints when it is called so; nothing if it does not answer.
+/// Output of `ssh` with these arguments; `None` if `ssh` fails or does not answer in time.
 fn settings(words: &[&str]) -> impl Future<Output = Option<String>> + use<> {
     let mut ssh = Command::new("ssh");
     ssh.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
@@ -40,7 +41,7 @@ fn settings(words: &[&str]) -> impl Future<Output = Option<String>> + use<> {
     }
 }
 
-/// Words for `ssh`, of its settings for a host and of those that it has by itself.
+/// Arguments for `ssh`, derived from its settings for a host and from its default settings.
 fn words(set: &str, unset: &str) -> &'static [&'static str] {
     match (key_exchanges(set), key_exchanges(unset)) {
         (Some(set), Some(unset)) if set == unset && set.starts_with("sntrup761") && set.contains(',') => WITHOUT,
@@ -48,7 +49,7 @@ fn words(set: &str, unset: &str) -> &'static [&'static str] {
     }
 }
 
-/// The list, the first one of which that the server knows is used.
+/// List of key exchanges. `ssh` uses the first one that the server supports.
 fn key_exchanges(settings: &str) -> Option<&str> {
     settings.lines().find_map(|line| line.strip_prefix("kexalgorithms "))
 }
@@ -73,7 +74,7 @@ mod tests {
 
     #[tokio::test]
     async fn openssh_is_asked_and_understands_the_words() {
-        // A host that it does not look up.
+        // `ssh` does not resolve this host name.
         let words = ask("n1.invalid").await;
         let settings = settings(&[words, &["-F", "none", "-G", "--", "n1.invalid"]].concat()).await.unwrap();
         let first = key_exchanges(&settings).unwrap();

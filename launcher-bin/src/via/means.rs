@@ -1,4 +1,4 @@
-//! Means of starting an agent on each node: a table of the programs that other resource managers have for it.
+//! Means to start an agent on each node: a table of the programs of other resource managers.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,48 +6,48 @@ use std::time::Duration;
 
 use crate::args::Via;
 
-/// Time for a node to join.
+/// Time limit for a node to join.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// The same for pods, whose images may have to be fetched.
+/// Time limit for pods: their images may have to be pulled.
 const PATIENCE_WITH_PODS: Duration = Duration::from_secs(600);
 
-/// How the agents of a cluster are started.
+/// Method to start the agents of a cluster.
 #[derive(Clone, Debug)]
 pub(super) struct Means {
     words: Vec<String>,
     pub(super) reach: Reach,
     pub(super) telling: Telling,
-    /// Variables of the job that would change what the program does.
+    /// Variables of the job that would change the behaviour of the program. They are removed.
     unset: &'static [&'static str],
-    /// Variables of ours that the program is told.
+    /// Variables of Lattice that are passed to the program.
     keep: &'static [&'static str],
-    /// Variables by which a task knows the name of its node.
+    /// Variables from which a task reads the name of its node.
     pub(super) name_variables: &'static [&'static str],
-    /// Time for a node to join, from the start of its program.
+    /// Time limit for a node to join, from the start of its program.
     pub(super) patience: Duration,
-    /// Variable that names the manager's job, by which the program finds it.
+    /// Variable that identifies the manager's job. The program finds the job by it.
     pub(super) job_variable: Option<&'static str>,
 }
 
 /// Nodes that one call of the program reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// One.
+    /// One node.
     Each,
-    /// All of the job.
+    /// All nodes of the job.
     All,
 }
 
-/// Way of the membership to an agent.
+/// Transport of the membership to an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Telling {
-    /// Over the standard input of the program, which passes it on.
+    /// Standard input of the program, which passes it on.
     Input,
-    /// In a file of the home directory, which all nodes see, until all have joined.
+    /// A file in the home directory, which all nodes share. It exists until all nodes have joined.
     File,
 }
 
-/// One step of one task on each node, beside whatever else runs in the job.
+/// One step with one task on each node, concurrent with all other steps of the job.
 const SRUN: &[&str] = &[
     "srun",
     "--nodes={count}",
@@ -65,10 +65,10 @@ const SRUN: &[&str] = &[
     "{command}",
 ];
 
-/// The last word is for the login shell there.
+/// The last word is for the login shell on the node.
 const SSH: &[&str] = &["ssh", "-x", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=30", "{host}", "exec {command}"];
 
-/// Variables of a job that `srun` takes for options.
+/// Variables of a job that `srun` reads as options.
 const OPTIONS_OF_SRUN: &[&str] = &[
     "SLURM_CPUS_PER_TASK",
     "SRUN_CPUS_PER_TASK",
@@ -98,8 +98,9 @@ const OPTIONS_OF_SRUN: &[&str] = &[
 ];
 
 impl Means {
-    /// The means of that way. `{host}` stands for the node, `{hosts}` for all of them, `{count}` for their number, and `{command}` for the
-    /// agent and its arguments: as words of their own, or quoted for a shell within one. `{agent}` is the agent's program on this machine.
+    /// Means of this way. `{host}` stands for the node, `{hosts}` for all nodes, `{count}` for their number, and `{command}` for the agent
+    /// and its arguments. As a word of its own, `{command}` becomes several words; within a word, it is quoted for a shell. `{agent}` is
+    /// the program of the agent on this machine.
     pub(super) fn of(via: &Via) -> Self {
         let (line, reach, telling): (&[&str], _, _) = match via {
             Via::Slurm => (SRUN, Reach::All, Telling::Input),
@@ -108,7 +109,7 @@ impl Means {
             Via::Sge => (&["qrsh", "-inherit", "-V", "{host}", "{command}"], Reach::Each, Telling::Input),
             Via::Flux => (&["flux", "exec", "--rank=all", "{command}"], Reach::All, Telling::Input),
             Via::Kubernetes => (&["{agent}", "invite", "--within={patience}", "{host}"], Reach::Each, Telling::Input),
-            // Nobody is started by none.
+            // `none` starts no agent.
             Via::None | Via::Ssh => (SSH, Reach::Each, Telling::Input),
             Via::Command(words) => return Self::of_line(words.clone(), Reach::Each, Telling::Input),
         };
@@ -129,7 +130,7 @@ impl Means {
         }
     }
 
-    /// The means for an allocation of this machine alone: the agent is a child of this process, as daemons of Hydra and PRRTE are.
+    /// Means for an allocation of this machine alone. The agent is a child of this process, as daemons of Hydra and PRRTE are.
     pub(super) fn here() -> Self {
         Self::of_line(vec!["{command}".to_owned()], Reach::Each, Telling::Input)
     }
@@ -147,14 +148,15 @@ impl Means {
         }
     }
 
-    /// The same with further words behind the name of the program.
+    /// The same means with further words after the name of the program.
     pub(super) fn with_words(mut self, words: &[&str]) -> Self {
         let behind = self.words.len().min(1);
         self.words.splice(behind..behind, words.iter().map(|&word| word.to_owned()));
         self
     }
 
-    /// The call of the program for these nodes. `agent` is the agent's program here, `command` that and its arguments on a node.
+    /// Command line of the program for these nodes. `agent` is the program of the agent here. `command` is the agent and its arguments on a
+    /// node.
     pub(super) fn command(&self, hosts: &[String], agent: &Path, command: &[String]) -> Command {
         let list = hostlist::fold(hosts);
         let (program, patience) = (agent.to_string_lossy(), self.patience.as_secs().to_string());
@@ -179,7 +181,7 @@ impl Means {
         command
     }
 
-    /// The name of the program.
+    /// Name of the program.
     pub(super) fn program(&self) -> &str {
         match self.words.first().map_or("", String::as_str) {
             "{agent}" | "{command}" => "lattice-agent",
@@ -188,9 +190,9 @@ impl Means {
     }
 }
 
-/// The word as a shell reads it back.
+/// The word, quoted for a shell.
 fn quoted(word: &str) -> String {
-    // Nothing here has a zero byte.
+    // No word has a zero byte.
     shlex::try_quote(word).map_or_else(|_| word.to_owned(), Into::into)
 }
 

@@ -1,5 +1,5 @@
-//! The nodes of an allocation of another resource manager, and how many ranks each takes: from the variables and files that it gives to
-//! the job, or from hosts that the user names.
+//! Nodes of an allocation of another resource manager, and the number of ranks for each. The sources are variables and files that the
+//! manager gives to the job, or hosts that the user names.
 
 mod managers;
 
@@ -20,20 +20,20 @@ use crate::environment::{self, Environment};
 use crate::hostfile::{self, Hosts};
 use crate::mpirun_setup::Slots;
 
-/// Variable that names the pods of a launch, in the form of `--host`.
+/// Variable with the pods of a launch, in the form of `--host`.
 const PODS: &str = "LATTICE_K8S_PODS";
 
-/// Nodes that are not known.
+/// The nodes cannot be determined.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodesError {
-    /// The user names none.
+    /// The user names no hosts.
     #[error("--via {via} needs hosts\ntry: --host node1:4,node2:4, --hostfile FILE or --nodelist node[1-2]")]
     NoHosts {
-        /// The way.
+        /// Value of `--via`.
         via: String,
     },
-    /// This is no job of the manager.
+    /// This process is not in a job of the manager.
     #[error(
         "this is no job of {via}: {variable} is not set\ntry: the same line in a job of {via}; --via none, for this machine alone"
     )]
@@ -51,7 +51,7 @@ pub enum NodesError {
         /// Fault of the list.
         source: HostlistError,
     },
-    /// Numbers of slots cannot be read, or are not as many as nodes.
+    /// Numbers of slots cannot be read, or their count differs from the number of nodes.
     #[error(
         "{variable} is {value:?}, which has no number of slots for each of its nodes ({nodes})\ntry: --host node1:4,node2:4, or --via none for this machine alone"
     )]
@@ -70,20 +70,20 @@ pub enum NodesError {
         path: PathBuf,
         /// Variable that names it.
         variable: &'static str,
-        /// Error of the system.
+        /// System error.
         error: io::Error,
     },
-    /// The manager's command does not name the nodes.
+    /// The manager's command does not list the nodes.
     #[error(
         "FLUX_URI and FLUX_ENCLOSING_ID name an instance of flux, and `{command}` names no nodes of it: {said}\ntry: unset FLUX_URI if its job is over; --via none for this machine alone"
     )]
     Command {
         /// The command.
         command: &'static str,
-        /// Words of the command, or of the system.
+        /// Error output of the command, or the system error.
         said: String,
     },
-    /// An instance of Flux on one machine, as for tests of Flux: each of its brokers would start an agent of the same name.
+    /// A Flux instance with several brokers on one machine, as for tests of Flux. Each broker would start an agent of the same name.
     #[error(
         "several brokers of this instance of flux run on {host}, which can be one node of a cluster only\ntry: --via none, which launches on this machine"
     )]
@@ -91,7 +91,7 @@ pub enum NodesError {
         /// The host.
         host: String,
     },
-    /// A name that no node can have.
+    /// A name is not valid for a node.
     #[error(
         "{name:?}, of {place}, is no name of a host, which has letters, digits, `-`, `_` and `.`, and no IPv4 address"
     )]
@@ -101,7 +101,7 @@ pub enum NodesError {
         /// Variable or flag.
         place: String,
     },
-    /// There is nobody.
+    /// There are no nodes.
     #[error("{place} names no node")]
     Empty {
         /// Variable or flag.
@@ -109,18 +109,18 @@ pub enum NodesError {
     },
 }
 
-/// Nodes, each once, in their order.
+/// Distinct nodes, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Nodes {
     pub(super) names: Vec<String>,
-    /// Number of ranks that each node takes; `None` for as many as it has processors, which are known when it has joined.
+    /// Number of ranks that each node takes. `None` stands for its number of processors, which is known after it has joined.
     slots: Vec<Option<NonZeroU32>>,
-    /// True if launches without a word about places fill the slots.
+    /// True if launches without placement fill the slots.
     are_filled: bool,
 }
 
 impl Nodes {
-    /// The manager in whose job this process is, the innermost of several; `None` outside, and in one task of many.
+    /// The manager of the job in which this process runs; of several, the innermost. `None` outside of jobs, and in one of several tasks.
     pub(super) fn allocated(environment: &Environment) -> Option<Via> {
         let is_set = |names: &[&str]| names.iter().all(|name| variable(name, environment).is_some());
         let managers = [
@@ -128,7 +128,7 @@ impl Nodes {
             (Via::Slurm, &["SLURM_JOB_ID", "SLURM_JOB_NODELIST"]),
             (Via::Pbs, &["PBS_JOBID", "PBS_NODEFILE"]),
             (Via::Lsf, &["LSB_JOBID", "LSB_MCPU_HOSTS"]),
-            // LSF leaves the hosts of a large job out of variables.
+            // LSF does not list the hosts of a large job in variables.
             (Via::Lsf, &["LSB_JOBID", "LSB_DJOB_HOSTFILE"]),
             (Via::Sge, &["JOB_ID", "PE_HOSTFILE"]),
             (Via::Kubernetes, &[PODS]),
@@ -137,10 +137,10 @@ impl Nodes {
         (via != Via::Slurm || !is_task_of_many(environment)).then_some(via)
     }
 
-    /// The nodes of the manager's job.
+    /// Nodes of the manager's job.
     ///
     /// # Errors
-    /// Fails if this is no job of the manager, and if what it says cannot be read.
+    /// Fails outside of a job of the manager, and if the data of the manager cannot be read.
     pub(super) fn of_manager(via: &Via, environment: &Environment) -> Result<Self, NodesError> {
         let needed = |name: &'static str| {
             variable(name, environment).ok_or_else(|| NodesError::NoJob { via: via.to_string(), variable: name })
@@ -162,7 +162,7 @@ impl Nodes {
         }
     }
 
-    /// The hosts that the user names.
+    /// Hosts that the user names.
     ///
     /// # Errors
     /// Fails if there are none, or some cannot be read.
@@ -178,25 +178,25 @@ impl Nodes {
         })
     }
 
-    /// Nodes whose slots are their processors.
+    /// Nodes with one slot per processor.
     fn without_counts(names: Vec<String>, are_filled: bool) -> Self {
         Self { slots: vec![None; names.len()], names, are_filled }
     }
 
-    /// The same nodes, now that their processors are known.
+    /// The same nodes, with known numbers of processors.
     pub(super) fn with_cores(&self, cores: &HashMap<String, NonZeroU32>) -> Self {
         let of = |name: &String| cores.get(name).copied().unwrap_or(NonZeroU32::MIN);
         let slots = self.names.iter().zip(&self.slots).map(|(name, slots)| Some(slots.unwrap_or_else(|| of(name))));
         Self { names: self.names.clone(), slots: slots.collect(), are_filled: self.are_filled }
     }
 
-    /// Returns true if this machine is the only node. Waits for the resolver if the name is not the machine's own.
+    /// Returns true if this machine is the only node. Waits for the resolver unless the name is the machine's own.
     pub(super) fn are_this_machine(&self) -> bool {
         let own = gethostname().unwrap_or_default();
         matches!(&self.names[..], [name] if is_name_of(name, &own.to_string_lossy()) || has_address(name))
     }
 
-    /// Nodes with their slots, of which each has at least one.
+    /// Nodes with their slots, at least one each.
     pub(super) fn slots(&self) -> Vec<Slots> {
         let slots = |(node, slots): (&String, &Option<NonZeroU32>)| Slots {
             node: node.clone(),
@@ -205,7 +205,7 @@ impl Nodes {
         self.names.iter().zip(&self.slots).map(slots).collect()
     }
 
-    /// Nodes with their slots in the form of `--host`; `None` where launches fill no slots without being told.
+    /// Nodes with their slots in the form of `--host`; `None` if launches do not fill slots by default.
     pub(super) fn slots_in_words(&self) -> Option<String> {
         if !self.are_filled {
             return None;
@@ -228,7 +228,8 @@ fn is_name_of(name: &str, own: &str) -> bool {
     !own.is_empty() && (name == own || name == "localhost" || is_short_for(name, own) || is_short_for(own, name))
 }
 
-/// Returns true if the name has an address of this machine, which sockets can be bound to. A loopback address belongs to every machine.
+/// Returns true if the name has an address of this machine: one to which sockets can be bound. Loopback addresses do not count, as every
+/// machine has them.
 fn has_address(name: &str) -> bool {
     let addresses = (name, 0).to_socket_addrs().into_iter().flatten();
     let mut of_machines = addresses.filter(|address| !address.ip().is_loopback() && !address.ip().is_unspecified());
@@ -239,7 +240,7 @@ fn expanded(place: &str, list: &str) -> Result<Vec<String>, NodesError> {
     hostlist::expand(list).map_err(|source| NodesError::List { place: place.to_owned(), source })
 }
 
-/// The names in the order of their first mention.
+/// Distinct names, in the order of their first mention.
 fn each_once(mut names: Vec<String>) -> Vec<String> {
     let mut seen = HashSet::new();
     names.retain(|name| seen.insert(name.clone()));
@@ -250,7 +251,7 @@ fn variable<'a>(name: &str, environment: &'a Environment) -> Option<&'a str> {
     environment::non_empty(environment, name)?.to_str()
 }
 
-/// Each node once, with all its slots, in the order of their first mention. Names alone have the slots of their processors.
+/// Each node once, with all its slots, in the order of first mention. Names without slots have one slot per processor.
 fn gathered(place: &str, hosts: Hosts) -> Result<Nodes, NodesError> {
     if let Some(names) = hosts.bare_names() {
         return checked(place, Nodes::without_counts(names, false));
@@ -294,7 +295,7 @@ mod tests {
         variables.iter().map(|&(name, value)| (name.into(), value.into())).collect()
     }
 
-    /// Nodes and slots of a job with these variables, in which `{}` stands for a file with `text`.
+    /// Nodes and slots of a job with these variables. `{}` in a value stands for a file with `text`.
     fn job(via: &Via, variables: &[(&str, &str)], text: &str) -> Result<String, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
@@ -316,7 +317,7 @@ mod tests {
         check("n1.other", "n1.site", false);
         check("n1", "n10", false);
         check("n1", "", false);
-        // The first is reserved for documentation (RFC 5737); loopback addresses are no machine's.
+        // The first address is reserved for documentation (RFC 5737). Loopback addresses identify no machine.
         assert!(["192.0.2.1", "127.0.0.1", "0.0.0.0"].into_iter().all(|address| !has_address(address)));
     }
 

@@ -1,4 +1,4 @@
-//! Choice of the way to the nodes: by a flag, by a variable, or by the allocation that this process finds itself in.
+//! Selects the way to the nodes: by a flag, by a variable, or by the allocation in which this process runs.
 
 use std::env;
 
@@ -8,17 +8,17 @@ use crate::args::{HostArgs, JoinArgs, LaunchArgs, StartArgs, Via, ViaParseError,
 use crate::cluster;
 use crate::environment::{self, Environment};
 
-/// A way to nodes, and the hosts for it that were named.
+/// A way to nodes, and the hosts that are named for it.
 #[derive(Clone, Debug)]
 pub struct Way {
     via: Via,
     hosts: HostArgs,
     chosen: Chosen,
-    /// Time for each node to join, and ports to listen at, if somebody has set them.
+    /// Time limit for each node to join, and ports to listen on, if set.
     pub(super) join: JoinArgs,
 }
 
-/// Who has chosen the way.
+/// Source of the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Chosen {
     ByUser,
@@ -26,10 +26,10 @@ enum Chosen {
 }
 
 impl Way {
-    /// The way that a launch needs; `None` for one that has a cluster, or runs on this machine.
+    /// Way for a launch; `None` for a launch that has a cluster, or runs on this machine.
     ///
     /// # Errors
-    /// Fails for a launch that would outlive its cluster, and if `LATTICE_VIA` is no way.
+    /// Fails for a launch that would outlive its cluster, and if the value of `LATTICE_VIA` is not a way.
     pub fn of_launch(args: &LaunchArgs) -> Result<Option<Self>, ViaError> {
         let environment: Vec<_> = env::vars_os().collect();
         match Self::chosen(args, &environment)?.filter(|way| way.via != Via::None) {
@@ -39,7 +39,7 @@ impl Way {
     }
 
     fn chosen(args: &LaunchArgs, environment: &Environment) -> Result<Option<Self>, ViaParseError> {
-        // A rank of a launch without an allocation has `local`.
+        // The value in a rank of a launch without an allocation is `local`.
         let allocation = environment::value(environment, cluster::ALLOCATION);
         let is_local = allocation.is_some_and(|id| id == "local");
         if args.cluster.alloc.is_some() || args.cluster.api.api.is_some() || allocation.is_some() && !is_local {
@@ -56,7 +56,7 @@ impl Way {
         Ok(chosen.map(|(via, chosen)| Self { via, hosts, chosen, join: args.cluster.join }))
     }
 
-    /// The way that `lattice start` goes.
+    /// Way for `lattice start`.
     ///
     /// # Errors
     /// Fails if there is none.
@@ -74,10 +74,10 @@ impl Way {
         &self.via
     }
 
-    /// The nodes at its end.
+    /// Nodes that the way reaches.
     ///
     /// # Errors
-    /// Fails if nobody names them, or as they cannot be named.
+    /// Fails if no nodes are named, or their names are invalid.
     pub(super) fn nodes(&self) -> Result<Nodes, ViaError> {
         let environment: Vec<_> = env::vars_os().collect();
         match &self.via {
@@ -87,7 +87,7 @@ impl Way {
         }
     }
 
-    /// The way in words, for -v.
+    /// Description of the way, for -v.
     pub(super) fn in_words(&self, nodes: &Nodes) -> String {
         let list = hostlist::fold(&nodes.names);
         match self.chosen {
@@ -100,12 +100,12 @@ impl Way {
     }
 }
 
-/// The way of a flag or of the variable.
+/// Way that a flag or the variable names.
 fn by_user(flags: &WayArgs, environment: &Environment) -> Result<Option<Via>, ViaParseError> {
     flags.chosen(environment::value(environment, WayArgs::VARIABLE))
 }
 
-/// True if hosts are named, in whatever form.
+/// True if hosts are named, in any form.
 fn are_named(HostArgs { nodelist, hostfile, host }: &HostArgs) -> bool {
     nodelist.is_some() || hostfile.is_some() || host.is_some()
 }

@@ -1,34 +1,34 @@
-//! Output of an `mpiexec` of Hydra, and the lines in it by which it asks for proxies.
+//! Output of an `mpiexec` of Hydra, and the lines in it that request proxies.
 
-/// Beginning of a line that asks for a proxy, and the line behind the last of them.
+/// Start of a line that requests a proxy, and the line after the last request.
 const ASKS: &[u8] = b"HYDRA_LAUNCH: ";
 const END: &[u8] = b"HYDRA_LAUNCH_END";
-/// What such a line starts, which nothing else does that a rank may print.
+/// Program in a request. It distinguishes a request from an equal start of a line of a rank.
 const PROXY: &str = "hydra_pmi_proxy";
 const NUMBER: &str = "--proxy-id";
-/// The longest line that is held back, in bytes.
+/// Maximum length of a line that is held back, in bytes.
 const LINE_MAX: usize = 64 << 10;
 
-/// A proxy that is asked for.
+/// A requested proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Asked {
     /// Index of its host.
     pub(super) proxy: usize,
-    /// Command for a shell there.
+    /// Command for a shell on the host.
     pub(super) command: String,
 }
 
-/// Output as it comes: what is passed on, and a beginning of a line that may be one of ours.
+/// Output in pieces: bytes to forward, and the start of a line that may be a request.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     held: Vec<u8>,
-    /// True within a line that is none of ours.
+    /// True within a line that is not a request.
     within: bool,
     passed: Vec<u8>,
 }
 
 impl Lines {
-    /// Takes what comes next; returns the proxies that it asks for.
+    /// Processes the next bytes. Returns the requested proxies.
     pub(super) fn take(&mut self, bytes: &[u8]) -> Vec<Asked> {
         let mut asked = Vec::new();
         for line in bytes.split_inclusive(|&byte| byte == b'\n') {
@@ -48,17 +48,17 @@ impl Lines {
         asked
     }
 
-    /// What is to be passed on by now.
+    /// Removes the bytes that are to be forwarded now.
     pub(super) fn passed(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.passed)
     }
 
-    /// What is left when the output has ended.
+    /// Removes the remaining bytes after the end of the output.
     pub(super) fn rest(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.held)
     }
 
-    /// The proxy that the line which is held asks for; a line that only looks like one is passed on.
+    /// Proxy that the held line requests. Forwards a line that only starts like a request.
     fn whole_line(&mut self) -> Option<Asked> {
         let line = std::mem::take(&mut self.held);
         if line.trim_ascii() == END {
@@ -72,7 +72,7 @@ impl Lines {
     }
 }
 
-/// True for a line of ours, or the beginning of one.
+/// True for the start of a request or of the end line.
 fn may_be_ours(line: &[u8]) -> bool {
     [ASKS, END].iter().any(|ours| line.starts_with(ours) || ours.starts_with(line))
 }
@@ -93,7 +93,7 @@ mod tests {
         HYDRA_LAUNCH: /p/hydra_pmi_proxy --control-port h:1 --proxy-id 1 \nHYDRA_LAUNCH_END\nHY\nhello\n\
         HYDRA_LAUNCH: rm -rf / --proxy-id 0\nHYDRA_LAUNCH_ENDS\nno end";
 
-    /// Wherever the output is cut, the same is asked for and passed on.
+    /// The result does not depend on the boundaries of pieces.
     #[test]
     fn lines_of_ours_are_taken_out_wherever_they_are_cut() {
         for size in [1, 2, 7, 13, 40, 1000] {

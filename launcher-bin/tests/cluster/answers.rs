@@ -1,4 +1,4 @@
-//! Questions to the API server: what is asked of it, and recorded answers as people and programs get them.
+//! Requests to the API server: their contents, and recorded answers as shown to users and programs.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use tonic::Status;
 use crate::child::run;
 use crate::fake::{Answers, Asked, Fake, LAUNCH};
 
-/// A user whom no machine knows by name.
+/// Number of a user without a name on any machine.
 const NOBODY_KNOWN: u32 = 3_999_999_999;
 
-/// A time that no clock of a test has passed.
+/// A time that is in the future for every clock of a test.
 const TO_COME: u64 = 4_000_000_000;
 
 async fn shown(fake: &Fake, line: &str) -> String {
@@ -98,7 +98,7 @@ async fn an_allocation_is_asked_for_as_its_flags_say() {
     assert_eq!((stdout.as_str(), stderr.as_str()), ("7f3k\n", "lattice: allocation 7f3k of  is running\n"));
 }
 
-/// An allocation in the queue, or what became of it.
+/// An allocation in the queue, or in a later state.
 fn queued(state: AllocationState, reason: &str) -> Allocation {
     Allocation { id: "7f3k".to_owned(), state: state.into(), reason: reason.to_owned(), ..Allocation::default() }
 }
@@ -270,7 +270,7 @@ fn summary() -> LaunchSummary {
     }
 }
 
-/// A launch of four ranks, each of which is somewhere else in its life, on a node that answers and one that does not.
+/// A launch of four ranks in different phases, on a node that responds and a node that does not.
 fn launches() -> Answers {
     let rank = |rank, pid, phase: RankPhase| RankProgress { rank, pid, phase: phase.into(), ..Default::default() };
     let killed = RankExitStatus { rank: 2, signaled: true, signal: 11, ..Default::default() };

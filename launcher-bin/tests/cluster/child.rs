@@ -10,29 +10,29 @@ use tokio::process::Child;
 
 use crate::fake::{Fake, soon};
 
-/// Exit code, standard output and standard error of a command that ends.
+/// Waits for the end of a command. Returns exit code, standard output and standard error.
 pub(crate) async fn ended(child: Child) -> (Option<i32>, String, String) {
     let Output { status, stdout, stderr } = soon(child.wait_with_output()).await.unwrap();
     (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
 }
 
-/// The same of the command with these words.
+/// Runs a command with these words to its end; see [`ended`].
 pub(crate) async fn run(fake: &Fake, line: &str) -> (Option<i32>, String, String) {
     ended(fake.lattice(line).spawn().unwrap()).await
 }
 
-/// Sends a signal to a command that runs.
+/// Sends a signal to a running command.
 pub(crate) fn signal(child: &Child, signal: Signal) {
     kill(Pid::from_raw(child.id().expect("it runs").cast_signed()), signal).unwrap();
 }
 
-/// Sends a signal that was sent before once more, late enough to be meant: two of a process that come at once are one.
+/// Repeats a signal after a delay, because two equal signals of a process in quick succession count as one.
 pub(crate) async fn insist(child: &Child, again: Signal) {
     tokio::time::sleep(Duration::from_millis(300)).await;
     signal(child, again);
 }
 
-/// Reads `wanted` from the child's standard error.
+/// Reads the child's standard error until it contains `wanted`.
 pub(crate) async fn says(child: &mut Child, wanted: &str) {
     let stderr = child.stderr.as_mut().expect("a pipe");
     let mut seen = Vec::new();

@@ -1,4 +1,4 @@
-//! An API server that does what a test tells it, at a Unix socket with the real protocol; and the real `lattice` to ask it.
+//! An API server that a test controls, at a Unix socket with the real protocol; and the real `lattice` as its client.
 
 use std::collections::VecDeque;
 use std::process::Stdio;
@@ -19,22 +19,22 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
-/// Against hangs.
+/// Time limit against hangs.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 pub(crate) const LAUNCH: &str = "k3jq09zmf2";
 
-/// Waits for something that must happen.
+/// Waits for an event that must occur.
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
     timeout(PATIENCE, future).await.expect("it should have happened by now")
 }
 
-/// The server, and what it was asked for.
+/// The server, and the requests that it received.
 pub(crate) struct Fake {
     directory: TempDir,
     asked: mpsc::UnboundedReceiver<Asked>,
 }
 
-/// A question that the server was asked.
+/// A request that the server received.
 #[derive(Debug)]
 pub(crate) enum Asked {
     Launch(Box<LaunchTasksRequest>),
@@ -45,7 +45,7 @@ pub(crate) enum Asked {
     Release(ReleaseAllocationRequest),
     Drain(DrainNodesRequest),
     Resume(ResumeNodesRequest),
-    /// A list was asked for, of all there ever were or not.
+    /// A list was requested, with or without past entries.
     List {
         all: bool,
     },
@@ -56,17 +56,17 @@ pub(crate) enum Asked {
 pub(crate) struct Answers {
     pub(crate) allocations: Vec<Allocation>,
     pub(crate) launches: Vec<LaunchStatus>,
-    /// The nodes; a server without them is of an older version, and does not know the question.
+    /// The nodes; `None` for a server of an older version, which does not support the request.
     pub(crate) nodes: Option<ListNodesResponse>,
-    /// Hostlist of the nodes that are drained and unknown.
+    /// Hostlist of nodes that are drained and unknown.
     pub(crate) unknown: String,
-    /// Refusals of the first allocations that are asked for, and of the first launches that are to end.
+    /// Refusals of the first requests for allocations, and of the first requests to end a launch.
     pub(crate) refusals: VecDeque<Status>,
-    /// The allocation that is asked for, as it is each time that somebody looks at it, before it runs.
+    /// The requested allocation in each successive query, before it runs.
     pub(crate) queued: VecDeque<Allocation>,
 }
 
-/// A client that follows a launch: what it says, and where to answer.
+/// A client that follows a launch: its messages, and a channel for answers.
 #[derive(Debug)]
 pub(crate) struct Conversation {
     pub(crate) to: AttachTo,
@@ -75,7 +75,7 @@ pub(crate) struct Conversation {
 }
 
 impl Conversation {
-    /// Tells the client something, as the event with this number.
+    /// Sends an answer to the client, as the event with this number.
     pub(crate) async fn tell(&self, sequence: u64, node: u32, what: attach_response::What) {
         let response = AttachResponse { sequence, node, what: Some(what) };
         self.tell.send(Ok(response)).await.expect("the client listens");
@@ -101,12 +101,12 @@ impl Conversation {
         self.tell.send(Err(status)).await.expect("the client listens");
     }
 
-    /// The client's next message; `None` when it has hung up.
+    /// Next message of the client; `None` if the client has closed the stream.
     pub(crate) async fn hear(&mut self) -> Option<attach_request::What> {
         soon(self.said.message()).await.expect("the connection lasts").and_then(|request| request.what)
     }
 
-    /// The client's next message that is no acknowledgement.
+    /// Next message of the client that is not an acknowledgement.
     pub(crate) async fn hear_wish(&mut self) -> Option<attach_request::What> {
         loop {
             match self.hear().await {
@@ -116,19 +116,19 @@ impl Conversation {
         }
     }
 
-    /// Listens until the client has acknowledged this event.
+    /// Waits until the client has acknowledged this event.
     pub(crate) async fn hear_acknowledged(&mut self, sequence: u64) {
         while self.hear().await.expect("an acknowledgement") != attach_request::What::Acknowledge(sequence) {}
     }
 }
 
 impl Fake {
-    /// Starts a server that has nothing to show.
+    /// Starts a server without any data.
     pub(crate) async fn start() -> Self {
         Self::answering(Answers::default()).await
     }
 
-    /// Starts a server that gives these answers.
+    /// Starts a server with these answers.
     pub(crate) async fn answering(answers: Answers) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let address = Address::Unix(directory.path().join("api.sock"));
@@ -146,7 +146,7 @@ impl Fake {
 
     /// The real `lattice` with these words, in an environment that names this server and an allocation.
     pub(crate) fn lattice(&self, line: &str) -> Command {
-        // Who runs the tests in the background of a script may have had interrupts ignored for all that it starts.
+        // A script that runs the tests in the background may have set interrupts to be ignored.
         let mut command = Command::new("env");
         command
             .args(["--default-signal", env!("CARGO_BIN_EXE_lattice")])
@@ -154,23 +154,23 @@ impl Fake {
             .env("HOME", self.directory.path());
         command.env("LATTICE_API_URL", format!("unix:{}/api.sock", self.directory.path().display()));
         command.env("LATTICE_ALLOC_ID", "7f3k").env_remove("XDG_CONFIG_HOME").env("TZ", "UTC");
-        // Launches of this machine are of no interest here.
+        // Hides launches of this machine.
         command.env("XDG_RUNTIME_DIR", self.directory.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         command
     }
 
-    /// A directory of the test's own.
+    /// A directory of the test.
     pub(crate) fn directory(&self) -> &std::path::Path {
         self.directory.path()
     }
 
-    /// The next question.
+    /// Next request.
     pub(crate) async fn asked(&mut self) -> Asked {
         soon(self.asked.recv()).await.expect("the server lives")
     }
 
-    /// The next client that follows the launch; it is told `spec` first.
+    /// Next client that follows the launch. It receives `spec` first.
     pub(crate) async fn attached(&mut self, spec: LaunchSpec) -> Conversation {
         match self.asked().await {
             Asked::Attach(conversation) => {
@@ -181,7 +181,7 @@ impl Fake {
         }
     }
 
-    /// Starts `lattice launch` with these words, and takes its launch and its attach.
+    /// Starts `lattice launch` with these words, and takes its launch request and its attach request.
     pub(crate) async fn launched(&mut self, line: &str) -> (Child, LaunchTasksRequest, Conversation) {
         let child = self.lattice(&format!("launch {line}")).stdin(Stdio::piped()).spawn().unwrap();
         let request = match self.asked().await {
@@ -193,7 +193,7 @@ impl Fake {
     }
 }
 
-/// Two ranks on two nodes, the first of which reads standard input, four bytes of which may be sent at once.
+/// Two ranks on two nodes. The first rank reads standard input, and the client may send four bytes at once.
 pub(crate) fn spec() -> LaunchSpec {
     LaunchSpec {
         launch_id: LAUNCH.to_owned(),

@@ -13,7 +13,7 @@ use tonic::Status;
 use crate::child::{ended, insist, run, says, signal};
 use crate::fake::{Asked, Fake, LAUNCH, soon, spec};
 
-/// Returns when a process is stopped; nothing tells us.
+/// Polls until a process is stopped, because no event reports it.
 async fn stopped(child: &Child) {
     let file = format!("/proc/{}/status", child.id().expect("it runs"));
     while !std::fs::read_to_string(&file).unwrap().contains("State:\tT") {
@@ -51,7 +51,7 @@ async fn a_launch_is_shown_and_its_end_is_acknowledged() {
     assert_eq!(stderr, format!("{MAP}lattice: rank 1 on node1 exited with status 3\n"));
 }
 
-/// The map of what the API server answers.
+/// Map of the launch in the answer of the API server.
 const MAP: &str =
     "RANK  NODE   LOCAL  CPUS  PROGRAM\n   0  node0      0  any   ./app\n   1  node1      0  any   ./app\n";
 
@@ -70,7 +70,7 @@ async fn a_plan_is_shown_and_not_followed() {
     assert_eq!((&plan["ranks"][1], plan["ranks"].as_array().map(Vec::len)), (&rank, Some(2)));
 }
 
-/// Users who put more ranks than cores on a node do so each time.
+/// A user that places more ranks than cores on a node does so each time.
 #[tokio::test]
 async fn notes_on_a_placement_are_for_those_who_watch_or_ask() {
     let fake = Fake::start().await;
@@ -84,7 +84,7 @@ async fn notes_on_a_placement_are_for_those_who_watch_or_ask() {
         drop(command);
         assert_eq!(ended(child).await.0, Some(0));
         let mut shown = Vec::new();
-        // Ends with an error when nobody has the other side any more.
+        // Ends with an error when no process has the other side open.
         let _ = std::fs::File::from(master).read_to_end(&mut shown);
         assert_eq!(String::from_utf8_lossy(&shown).trim_end(), expected, "{line}");
     }
@@ -128,7 +128,7 @@ async fn the_start_is_shown_on_a_terminal_until_something_else_is() {
     conversation.complete(2, None).await;
     assert_eq!(ended(child).await.0, Some(0));
     let mut shown = Vec::new();
-    // Ends with an error when nobody has the other side any more.
+    // Ends with an error when no process has the other side open.
     let _ = std::fs::File::from(master).read_to_end(&mut shown);
     let expected = "lattice: starting: 0 of 2 nodes, 0 of 2 ranks\r\x1b[Klattice: starting: 1 of 2 nodes, 1 of 2 ranks\r\x1b[Khi\r\n";
     assert_eq!(String::from_utf8_lossy(&shown), expected);
@@ -319,7 +319,7 @@ async fn refusals_are_told_in_words() {
     )
     .await;
     check("nodes", "the API server at unix:").await;
-    // An allocation that cannot be reached is never a silent launch on this machine.
+    // For an allocation that cannot be reached, no launch starts on this machine instead.
     let (code, stdout, stderr) = run(&fake, "launch --api unix:/nonexistent/api.sock echo hello").await;
     assert_eq!((code, stdout.as_str()), (Some(125), ""));
     assert!(stderr.contains("cannot reach the API server") && stderr.contains("try: --api"), "{stderr}");

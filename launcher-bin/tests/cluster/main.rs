@@ -1,4 +1,4 @@
-//! `lattice` and an API server that a test speaks for.
+//! `lattice` with an API server that a test controls.
 
 mod answers;
 mod child;

@@ -1,4 +1,4 @@
-//! Connections that break, at every place where one can: no event is lost, none is shown twice, nobody waits in vain.
+//! Broken connections, in every possible place: no event is lost, no event is shown twice, and no process waits in vain.
 
 use nix::sys::signal::Signal;
 use pmi_transport::proto::v1::attach_request::What as Wish;
@@ -11,7 +11,7 @@ use crate::fake::{Conversation, Fake, spec};
 
 const EVENTS: u64 = 6;
 
-/// Sends the events from the one behind `conversation.to.after` up to `last`.
+/// Sends the events after `conversation.to.after` up to `last`.
 async fn send_up_to(conversation: &Conversation, last: u64) {
     for sequence in conversation.to.after + 1..=last {
         conversation.output(sequence, 0, 0, &format!("line {sequence}\n")).await;
@@ -40,7 +40,7 @@ async fn wherever_a_connection_breaks_every_line_is_shown_once() {
     }
 }
 
-/// An API server may send again what was received and not acknowledged.
+/// An API server may send received events again if they were not acknowledged.
 #[tokio::test]
 async fn events_that_come_twice_are_shown_once() {
     let mut fake = Fake::start().await;
@@ -80,7 +80,7 @@ async fn an_end_in_order_that_was_asked_for_without_a_connection_is_told_to_the_
     let mut fake = Fake::start().await;
     let (mut child, _, conversation) = fake.launched("--stdin none -v -n 2 ./app").await;
     conversation.fail(restarted()).await;
-    // The fake answers an attach only when the test takes it: until then there is no connection.
+    // The fake server answers an attach request only when the test takes it. Until then there is no connection.
     says(&mut child, "attaching again").await;
     signal(&child, Signal::SIGUSR1);
     signal(&child, Signal::SIGTERM);

@@ -1,7 +1,7 @@
-//! The functions of `include/lattice_overlay.h`, which is their documentation: [`lattice_overlay::participant`] for programs in C.
+//! The functions of `include/lattice_overlay.h`, which documents them: [`lattice_overlay::participant`] for programs in C.
 //!
-//! Callers promise what the header says: a pointer is NULL or leads to what its type names for as long as the call lasts, and a length
-//! counts what is there. Every `unsafe` block rests on that.
+//! Callers must satisfy the conditions of the header: a pointer is NULL or valid for its type during the whole call, and a length is
+//! the number of valid bytes. Every `unsafe` block depends on that.
 #![expect(unsafe_code, reason = "arguments of callers in C, and exported names")]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -25,7 +25,7 @@ const HANDLER: c_int = -8;
 const SESSION: c_int = -9;
 const LOST: c_int = -10;
 
-/// `lattice_overlay`: a process that takes part.
+/// `lattice_overlay`: a participant.
 pub struct Overlay(Participant);
 
 /// `lattice_reply`: the answer of a handler.
@@ -52,11 +52,11 @@ fn bytes<'c>(first: *const u8, length: usize) -> Option<&'c [u8]> {
     if length == 0 {
         return Some(&[]);
     }
-    // SAFETY: it is not NULL, and the caller says how many bytes are there.
+    // SAFETY: it is not NULL, and the caller guarantees this many valid bytes.
     (!first.is_null()).then(|| unsafe { std::slice::from_raw_parts(first, length) })
 }
 
-/// A negative number of milliseconds is no limit.
+/// Converts milliseconds; a negative number means no limit.
 fn limit(ms: c_int) -> Option<Duration> {
     u64::try_from(ms).ok().map(Duration::from_millis)
 }
@@ -132,7 +132,7 @@ pub extern "C" fn lattice_call(
     else {
         return INVALID;
     };
-    // As long as any call may wait.
+    // The maximum time of a call.
     let timeout = limit(ms).unwrap_or(Duration::from_millis(u32::MAX.into()));
     match overlay.0.call(Uid::from_bits(to), Method(method), body, timeout) {
         Ok(answer) => {
@@ -158,7 +158,7 @@ pub extern "C" fn lattice_serve(
     if !Method(method).is_of_programs() {
         return INVALID;
     }
-    // It stays where it is until it is closed, and handlers run no longer.
+    // The object does not move until it is closed, and handlers do not run after that.
     let itself = std::ptr::from_ref(overlay);
     overlay.0.serve(Method(method), move |_, from, body| {
         let mut reply = Reply::default();
@@ -184,7 +184,7 @@ pub extern "C" fn lattice_reply_set(reply: Option<&mut Reply>, body: *const u8, 
 #[unsafe(no_mangle)]
 pub extern "C" fn lattice_free(memory: *mut u8, length: usize) {
     if !memory.is_null() {
-        // SAFETY: `lattice_call` gave it out with this length, and the caller has no use for it any more.
+        // SAFETY: `lattice_call` returned it with this length, and the caller no longer uses it.
         drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(memory, length)) });
     }
 }
@@ -192,7 +192,7 @@ pub extern "C" fn lattice_free(memory: *mut u8, length: usize) {
 /// See the header.
 ///
 /// # Safety
-/// The pointer keeps the header's promise.
+/// The pointer must satisfy the header's conditions.
 // SAFETY: no other library has a function of this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lattice_uid_parse(text: *const c_char, out: Option<&mut u64>) -> c_int {
@@ -207,14 +207,14 @@ pub unsafe extern "C" fn lattice_uid_parse(text: *const c_char, out: Option<&mut
 /// See the header.
 ///
 /// # Safety
-/// The pointer keeps the header's promise.
+/// The pointer must satisfy the header's conditions.
 // SAFETY: no other library has a function of this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lattice_uid_format(uid: u64, out: *mut u8, length: usize) {
     if out.is_null() || length == 0 {
         return;
     }
-    // SAFETY: it is not NULL, and the caller says how many bytes have room there.
+    // SAFETY: it is not NULL, and the caller guarantees space for this many bytes.
     let out = unsafe { std::slice::from_raw_parts_mut(out, length) };
     let text = Uid::from_bits(uid).to_string();
     let kept = text.len().min(length - 1);

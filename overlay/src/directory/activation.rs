@@ -1,6 +1,6 @@
-//! Activation of sets on demand: a launch that nobody has needed to be a set takes connections at a socket in the abstract namespace of Unix
-//! sockets, whose name follows from the launch, and is founded when the first one comes. Nothing is said: the end of the connection tells
-//! that the set is in its directory, or cannot be.
+//! Activation of sets on demand. A launch without a set listens at a socket in the abstract namespace of Unix sockets, with a name derived
+//! from the launch. The first connection activates the set. No data is sent: the connection ends once the set is in its directory, or cannot
+//! be made.
 
 use std::fs;
 use std::io::{self, Read};
@@ -11,25 +11,25 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, getsockopt, sockopt};
 use nix::unistd::geteuid;
 
-/// Beginning of the names of the sockets.
+/// Prefix of the names of the sockets.
 const PREFIX: &str = "lattice-launch-";
-/// Time that a launch is waited for, or all of them.
+/// Time limit for one launch, or for all of them.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// Flag of a socket in `/proc/net/unix` that takes connections (`__SO_ACCEPTCON`).
+/// Flag of a listening socket in `/proc/net/unix` (`__SO_ACCEPTCON`).
 const LISTENS: &str = "00010000";
 
-/// Name in the abstract namespace of Unix sockets at which a launch waits for somebody who needs its set.
+/// Name in the abstract namespace of Unix sockets at which a launch waits for the first use of its set.
 pub fn socket_name(launch: &str) -> String {
     format!("{PREFIX}{launch}")
 }
 
-/// Has a launch on this machine founded as a set, and waits for that, 3 s at most. Returns false if no launch of this user waits there: it is
-/// founded already, too young, or not there.
+/// Activates the set of a launch on this machine, and waits for it up to 3 s. Returns false if no launch of this user listens: the set is
+/// active already, or the launch is too young or does not exist.
 pub fn activate(launch: &str) -> bool {
     ask(&socket_name(launch), Instant::now() + TIMEOUT)
 }
 
-/// Has all launches of this user on this machine founded as sets, and waits for that, 3 s at most.
+/// Activates the sets of all launches of this user on this machine, and waits for them up to 3 s.
 pub fn activate_all() {
     let until = Instant::now() + TIMEOUT;
     let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
@@ -52,9 +52,9 @@ fn ask(name: &str, until: Instant) -> bool {
     let Ok(mut socket) = connect(name) else { return false };
     if getsockopt(&socket, sockopt::PeerCredentials).is_ok_and(|peer| peer.uid() == geteuid().as_raw()) {
         let left = until.saturating_duration_since(Instant::now());
-        // A time of nothing is none that a socket takes: then nobody is waited for any more.
+        // A socket refuses a time-out of zero. Then the time limit has passed.
         if socket.set_read_timeout(Some(left)).is_ok() {
-            // It ends when the set is founded.
+            // The connection ends once the set is active.
             let _ = socket.read(&mut [0]);
         }
         return true;
@@ -62,7 +62,7 @@ fn ask(name: &str, until: Instant) -> bool {
     false
 }
 
-/// Connects to a socket that anybody may have made: one that takes no connection is not waited for.
+/// Connects to a socket that any user may have made. Does not wait for a socket that accepts no connection.
 fn connect(name: &str) -> io::Result<UnixStream> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -80,7 +80,7 @@ mod tests {
 
     use super::*;
 
-    /// The queue of such a socket may be full for ever.
+    /// The queue of such a socket may stay full indefinitely.
     #[test]
     fn whoever_takes_no_connection_is_not_waited_for() {
         let name = format!("lattice-test-{}", process::id());

@@ -1,4 +1,4 @@
-//! Files in one directory of a user's, reached by its descriptor: nothing that happens to its path leads elsewhere.
+//! Files in one directory of a user, accessed through its descriptor, so that changes of the path have no effect.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,12 +15,12 @@ use super::{DirectoryError, random};
 
 /// Longest file that is read, in bytes.
 const FILE_MAX: u64 = 2 << 20;
-/// Time between two tries to get the lock.
+/// Interval between attempts to get the lock.
 const LOCK_STEP: Duration = Duration::from_millis(2);
-/// Beginning of the name of a file that is being written.
+/// Prefix of the name of a file that is being written.
 const DRAFT: &str = ".new-";
 const LOCK: &str = "lock";
-/// Flags by which directories are opened.
+/// Flags for opening directories.
 const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_RDONLY).union(OFlag::O_CLOEXEC);
 
 /// A directory.
@@ -30,12 +30,12 @@ pub(super) struct Files {
     directory: OwnedFd,
 }
 
-/// The lock of a directory; it is free when this is dropped, or when the process ends.
+/// The lock of a directory. It is released on drop, or at the end of the process.
 #[derive(Debug)]
 pub(super) struct Lock(#[expect(dead_code, reason = "held")] Flock<OwnedFd>);
 
 impl Files {
-    /// Opens a directory, which is made if it is not there.
+    /// Opens a directory; creates it if it does not exist.
     pub(super) fn open(path: &Path) -> Result<Self, DirectoryError> {
         let opened = match open(path, DIRECTORY, Mode::empty()) {
             Err(Errno::ENOENT) => {
@@ -47,12 +47,12 @@ impl Files {
         Self::opened(path.to_owned(), opened)
     }
 
-    /// The directory of this name below.
+    /// Opens the subdirectory of this name; creates it if it does not exist.
     pub(super) fn below(&self, name: &str) -> Result<Self, DirectoryError> {
         Self::open(&self.path(name))
     }
 
-    /// The directory of this name below; `None` if there is none.
+    /// Opens the subdirectory of this name; `None` if it does not exist.
     pub(super) fn existing_below(&self, name: &str) -> Result<Option<Self>, DirectoryError> {
         let path = self.path(name);
         match open(&path, DIRECTORY, Mode::empty()) {
@@ -61,7 +61,7 @@ impl Files {
         }
     }
 
-    /// Checks a directory that was opened.
+    /// Checks an opened directory.
     fn opened(path: PathBuf, opened: Result<OwnedFd, Errno>) -> Result<Self, DirectoryError> {
         let directory = opened.map_err(|source| match source {
             Errno::ENOTDIR | Errno::ELOOP => DirectoryError::NoDirectory(path.clone()),
@@ -122,7 +122,7 @@ impl Files {
         }
     }
 
-    /// Content of a file; `None` if there is none, or what is there is no file of this user's.
+    /// Content of a file; `None` if it does not exist, or is not a file of this user.
     pub(super) fn read(&self, name: &str) -> Result<Option<Vec<u8>>, DirectoryError> {
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let file = match openat(&self.directory, name, flags, Mode::empty()) {
@@ -136,19 +136,19 @@ impl Files {
         Ok((is_ours && read.is_ok()).then_some(content))
     }
 
-    /// Makes a file, which appears whole; never in the place of another one.
+    /// Creates a complete file; never replaces another one.
     pub(super) fn create(&self, name: &str, content: &[u8]) -> Result<(), DirectoryError> {
         let fd = self.directory.as_fd();
         self.write(name, content, |draft| linkat(fd, draft, fd, name, AtFlags::empty()))
     }
 
-    /// Makes a file, which appears whole, in the place of an earlier one if there is one.
+    /// Creates a complete file; replaces an earlier one.
     pub(super) fn replace(&self, name: &str, content: &[u8]) -> Result<(), DirectoryError> {
         let fd = self.directory.as_fd();
         self.write(name, content, |draft| renameat(fd, draft, fd, name))
     }
 
-    /// Writes a file under another name, and gives it its own by `rename`.
+    /// Writes a file under another name, and gives it its own name with `rename`.
     fn write(
         &self,
         name: &str,
@@ -162,12 +162,12 @@ impl Files {
         let written =
             file.write_all(content).map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or_default()));
         let renamed = written.and_then(|()| rename(&draft));
-        // It has its name, or is worth nothing.
+        // The draft has its final name, or is useless.
         let _ = unlinkat(&self.directory, draft.as_str(), UnlinkatFlags::NoRemoveDir);
         renamed.map_err(self.failed("write", name))
     }
 
-    /// Removes a file, if it is there.
+    /// Removes a file if it exists.
     pub(super) fn remove(&self, name: &str) -> Result<(), DirectoryError> {
         match unlinkat(&self.directory, name, UnlinkatFlags::NoRemoveDir) {
             Ok(()) | Err(Errno::ENOENT) => Ok(()),
@@ -175,7 +175,7 @@ impl Files {
         }
     }
 
-    /// Removes a directory below if it is empty.
+    /// Removes a subdirectory if it is empty.
     pub(super) fn remove_directory(&self, name: &str) -> Result<(), DirectoryError> {
         match unlinkat(&self.directory, name, UnlinkatFlags::RemoveDir) {
             Ok(()) | Err(Errno::ENOENT | Errno::ENOTEMPTY | Errno::EEXIST) => Ok(()),
@@ -183,7 +183,7 @@ impl Files {
         }
     }
 
-    /// Names of all files that are whole.
+    /// Names of all complete files.
     pub(super) fn names(&self) -> Result<Vec<String>, DirectoryError> {
         let failed = || self.failed("list", "");
         let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
@@ -197,7 +197,7 @@ impl Files {
     }
 }
 
-/// Makes a directory, and those above it that are missing, for this user alone.
+/// Creates a directory and its missing parents, for this user only.
 fn make(path: &Path) -> Result<(), DirectoryError> {
     let made = match mkdirat(AT_FDCWD, path, Mode::S_IRWXU) {
         Err(Errno::ENOENT) => {

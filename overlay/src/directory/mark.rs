@@ -1,4 +1,4 @@
-//! Mark of a process, by which others tell later whether it is still there.
+//! Identification of a process, for later checks that it is still alive.
 
 use std::fs;
 use std::path::Path;
@@ -7,32 +7,32 @@ use nix::unistd::gethostname;
 use ring::digest;
 use serde::{Deserialize, Serialize};
 
-/// Mark of a process.
+/// Identification of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     /// Name of its machine.
     pub host: String,
-    /// Id of the installation of its machine (machine-id(5)); empty where there is none.
+    /// Installation id of its machine (machine-id(5)); empty if there is none.
     #[serde(default)]
     pub machine: String,
-    /// Number of the kernel's boot.
+    /// Boot id of the kernel.
     pub boot: String,
-    /// Namespace in which its number means it.
+    /// Namespace of its pid.
     pub pid_namespace: String,
-    /// Its number.
+    /// Its pid.
     pub pid: u32,
-    /// Time of its start in ticks since the boot.
+    /// Start time in ticks since the boot.
     pub started: u64,
 }
 
-/// Presence of a process.
+/// State of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// The process is there.
+    /// The process is alive.
     Lives,
-    /// The process is not there any more.
+    /// The process has ended.
     Gone,
-    /// The process is on another machine, or in a container, and cannot be looked for from here.
+    /// The process is on another machine, or in another container, and cannot be checked from here.
     Elsewhere,
 }
 
@@ -52,27 +52,27 @@ impl Mark {
         }
     }
 
-    /// Tells whether its process is there, as the process with the mark `ours` sees it.
+    /// Returns the state of this process from the view of the process with the mark `ours`.
     pub fn life(&self, ours: &Self) -> Life {
         if self.boot != ours.boot {
-            // Its machine was started anew, or is another one: machines that share a home may have one name, and those that share an image
-            // one id.
+            // Its machine was rebooted, or is another one. Machines with a shared home may have the same name, and machines with a shared
+            // image the same id.
             let is_ours = !ours.machine.is_empty() && (&self.machine, &self.host) == (&ours.machine, &ours.host);
             return if is_ours { Life::Gone } else { Life::Elsewhere };
         }
         if self.pid_namespace != ours.pid_namespace {
             return Life::Elsewhere;
         }
-        // A number is given out again; a number with its start is not.
+        // The kernel reuses a pid, but not together with its start time.
         if start_of(self.pid) == Some(self.started) { Life::Lives } else { Life::Gone }
     }
 }
 
-/// Most processes above this one that are compared.
+/// Maximum ancestors that are compared.
 const ANCESTORS_MAX: usize = 32;
 
-/// Hashes of the processes that this one descends from, the nearest first, as far as the first process of its container: two processes with a
-/// common ancestor have a hash in common, on whatever machine they look.
+/// Hashes of the ancestors of this process, the nearest first, up to the first process of its container. Two processes with a common ancestor
+/// have a hash in common, also if they run on different machines.
 pub fn ancestors() -> Vec<u64> {
     let mark = Mark::of_this_process();
     let parent = |below: &Process| Some(below.parent).filter(|&parent| parent > 1).and_then(Process::read);
@@ -90,32 +90,32 @@ impl Mark {
     }
 }
 
-/// Process as `proc_pid_stat(5)` shows it.
+/// Process as in `proc_pid_stat(5)`.
 struct Process {
     pid: u32,
     state: String,
     parent: u32,
-    /// Time of its start in ticks since the boot.
+    /// Start time in ticks since the boot.
     started: u64,
 }
 
 impl Process {
     fn read(pid: u32) -> Option<Self> {
         let text = fs::read(Path::new("/proc").join(pid.to_string()).join("stat")).ok()?;
-        // The name may hold anything, parentheses and bytes that are no UTF-8 among it. Behind it is field 3.
+        // The name may contain any bytes, also parentheses and invalid UTF-8. Field 3 follows it.
         let text = String::from_utf8_lossy(&text);
         let mut fields = text.rsplit_once(')')?.1.split_whitespace();
         let (state, parent) = (fields.next()?.to_owned(), fields.next()?.parse().ok()?);
         Some(Self { pid, state, parent, started: fields.nth(22 - 5)?.parse().ok()? })
     }
 
-    /// False for a process that has only to be reaped.
+    /// Returns false for a process that is only waiting to be reaped.
     fn runs(&self) -> bool {
         self.state != "Z" && self.state != "X"
     }
 }
 
-/// Time of a process's start in ticks since the boot; `None` if there is no such process, or it has only to be reaped.
+/// Start time of a process in ticks since the boot; `None` if there is no such process, or it is only waiting to be reaped.
 fn start_of(pid: u32) -> Option<u64> {
     Process::read(pid).filter(Process::runs).map(|process| process.started)
 }
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_child_that_has_ended_is_gone() {
-        // Its name has bytes that are no UTF-8.
+        // Its name is not valid UTF-8.
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join(OsStr::from_bytes(b"sl\xffeep"));
         symlink("/bin/sleep", &program).unwrap();

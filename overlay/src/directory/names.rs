@@ -1,10 +1,10 @@
-//! Names that ranks publish, as launches on this machine offer them to each other: a directory for each name, with a file for each launch that
+//! Names that ranks publish, for connections between launches on this machine: a directory for each name, with a file for each launch that
 //! offers it.
 //!
 //! ```text
 //! names/4f1c.../1723     offers of the name by the set in the file 1723
 //! ```
-//! The content of an offer is the publisher's matter. Offers go with their set: the ports behind them are gone by then.
+//! The publisher defines the content of an offer. Offers are removed with their set, because its ports no longer exist.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
@@ -15,19 +15,19 @@ use super::files::Files;
 use super::mark::Life;
 use super::{Directory, DirectoryError, LOCK_TIMEOUT, Nonce, SetRecord};
 
-/// Directory of the names below that of the sets.
+/// Subdirectory of the names.
 const BELOW: &str = "names";
 
 /// An offer of a name by a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// True if the offer is gone with the first reader that takes it.
+    /// True if the first reader that takes the offer removes it.
     pub once: bool,
-    /// Content, which only the launches read.
+    /// Content, which only the launches interpret.
     pub content: Vec<u8>,
 }
 
-/// Offers of a launch that lives.
+/// Offers of a live launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offered {
     /// The set of the launch.
@@ -64,8 +64,8 @@ impl EncodedOffer {
 }
 
 impl Directory {
-    /// Offers `service` for as long as `set` lives. `change` makes the offers of the ones that are there: others may have taken some of the earlier
-    /// ones. Without offers, the name is withdrawn.
+    /// Offers `service` while `set` lives. `change` converts the current offers to the new ones: other processes may have taken some of the
+    /// earlier offers. Without offers, the name is withdrawn.
     ///
     /// # Errors
     /// Fails if the directory cannot be changed.
@@ -86,7 +86,7 @@ impl Directory {
         self.write(set, service, &entry)
     }
 
-    /// The offers of `service` by all launches that live.
+    /// The offers of `service` by all live launches.
     ///
     /// # Errors
     /// Fails if the directory cannot be read.
@@ -105,7 +105,7 @@ impl Directory {
         Ok(offered)
     }
 
-    /// Takes an offer of `set` that is gone with its first reader. Returns false if it is gone already.
+    /// Takes an offer of `set` that its first reader removes. Returns false if it was removed already.
     ///
     /// # Errors
     /// Fails if the directory cannot be changed.
@@ -126,14 +126,14 @@ impl Directory {
         self.files.path(BELOW)
     }
 
-    /// What a set offers under a name.
+    /// The offers of a set under a name.
     fn entry_of(&self, set: &SetRecord, service: &[u8]) -> Result<Option<Entry>, DirectoryError> {
         let Some(names) = self.files.existing_below(BELOW)? else { return Ok(None) };
         let Some(files) = names.existing_below(&file_name(service))? else { return Ok(None) };
         Ok(entry(&files, &set.id().number().to_string())?.filter(|entry| entry.nonce == set.nonce))
     }
 
-    /// Writes the file of a name and a set, or removes it if it has no offer; under the lock.
+    /// Writes the file of a name and a set, or removes it if it has no offer; requires the lock.
     fn write(&self, set: &SetRecord, service: &[u8], entry: &Entry) -> Result<(), DirectoryError> {
         let names = self.files.below(BELOW)?;
         let (name, number) = (file_name(service), set.id().number().to_string());
@@ -146,7 +146,7 @@ impl Directory {
     }
 }
 
-/// Removes all names of a set; under the lock.
+/// Removes all names of a set; requires the lock.
 pub(super) fn withdraw(files: &Files, set: &SetRecord) -> Result<(), DirectoryError> {
     let Some(names) = files.existing_below(BELOW)? else { return Ok(()) };
     let number = set.id().number().to_string();
@@ -160,12 +160,12 @@ pub(super) fn withdraw(files: &Files, set: &SetRecord) -> Result<(), DirectoryEr
     Ok(())
 }
 
-/// Content of a file; `None` if there is none, or it holds no name.
+/// Content of a file; `None` if it does not exist, or is malformed.
 fn entry(files: &Files, name: &str) -> Result<Option<Entry>, DirectoryError> {
     Ok(files.read(name)?.and_then(|content| serde_json::from_slice(&content).ok()))
 }
 
-/// Name of the directory of a name, which may hold any bytes and be longer than names of files are.
+/// Name of the directory of a name. The name itself may contain any bytes, and exceed the length of file names.
 fn file_name(service: &[u8]) -> String {
     let digest = digest::digest(&digest::SHA256, service);
     digest.as_ref()[..16].iter().map(|byte| format!("{byte:02x}")).collect()

@@ -13,24 +13,24 @@ use super::mark::Mark;
 use super::{DirectoryError, VERSION, random};
 use crate::address::SetId;
 
-/// Most characters of a command that are kept.
+/// Maximum stored characters of a command.
 const COMMAND_MAX: usize = 1024;
 
-/// Seconds from the beginning of 1970.
+/// Seconds since the beginning of 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct UnixSeconds(u64);
 
-/// Facts by which launches find the nearest of several launches that offer the same name.
+/// Facts for the choice of the nearest of several launches that offer the same name.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Kin {
-    /// Hashes of the processes that the launcher descends from, the nearest first.
+    /// Hashes of the launcher's ancestor processes, the nearest first.
     pub ancestors: Vec<u64>,
     /// Hashes of the launch's programs: of the last part of the path, and of path and arguments.
     pub programs: Vec<(u64, u64)>,
 }
 
-/// Facts about a set that its founder tells.
+/// Facts about a set from its founder.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct SetFacts {
     /// The launch; `None` for a tool.
@@ -41,9 +41,9 @@ pub struct SetFacts {
     pub nodes: u32,
     /// Command line, for users.
     pub command: String,
-    /// Time of its beginning, which may be before its id is given.
+    /// Start time, which may be before its id is assigned.
     pub begun: UnixSeconds,
-    /// Its programs and the processes above it.
+    /// Its programs and its launcher's ancestors.
     pub kin: Kin,
 }
 
@@ -53,7 +53,7 @@ pub struct SetRecord {
     version: u32,
     /// Id of the set.
     pub(super) set: u32,
-    /// Random number of the set, by which its file is told from one that another set has made in its place.
+    /// Random number of the set. It distinguishes its file from that of a later set with the same id.
     pub(super) nonce: Nonce,
     /// User of the set.
     pub uid: u32,
@@ -63,11 +63,11 @@ pub struct SetRecord {
     pub ranks: u32,
     /// Number of its nodes.
     pub nodes: u32,
-    /// Time of its beginning.
+    /// Start time.
     pub begun: UnixSeconds,
     /// Command line, for users.
     pub command: String,
-    /// Its programs and the processes above it.
+    /// Its programs and its launcher's ancestors.
     pub kin: Kin,
     /// Process of the root.
     #[serde(flatten)]
@@ -75,34 +75,34 @@ pub struct SetRecord {
     key: SetKey,
 }
 
-/// Where the session of a set takes processes, and the key by which it knows them: text in a variable of ranks' environment.
+/// Socket and key for connections to the session of a set; its text is in an environment variable of ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contact {
     /// The set.
     pub set: SetId,
-    /// Random number that names the socket.
+    /// Random number in the name of the socket.
     pub nonce: Nonce,
     /// The key.
     pub key: SetKey,
 }
 
-/// Random number of a set, which no other set has: not after it, and on no other machine.
+/// Random number of a set, unique over time and over machines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Nonce(u128);
 
-/// Key of a set: whoever knows it may speak to the set.
+/// Key of a set: it grants access to the set.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct SetKey([u8; 32]);
 
 impl UnixSeconds {
-    /// This moment.
+    /// The current time.
     pub fn now() -> Self {
         Self(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs())
     }
 
-    /// Time from then to now; none if the clock says that it is to come.
+    /// Time since then; zero for a time in the future.
     pub fn elapsed(self) -> Duration {
         Duration::from_secs(Self::now().0.saturating_sub(self.0))
     }
@@ -144,7 +144,7 @@ impl SetRecord {
         &self.key
     }
 
-    /// Where its root takes processes.
+    /// Socket and key for connections to its root.
     pub fn contact(&self) -> Contact {
         Contact { set: self.id(), nonce: self.nonce.clone(), key: self.key.clone() }
     }
@@ -153,29 +153,28 @@ impl SetRecord {
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
-    /// Reads a file; `None` if it is none of this version.
+    /// Parses a file; `None` if it is malformed or of another version.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         serde_json::from_slice(text).ok().filter(|record: &Self| record.version == VERSION)
     }
 }
 
 impl Contact {
-    /// Variable that holds it in the environment of ranks on a cluster.
+    /// Variable with the contact in the environment of ranks on a cluster.
     pub const VARIABLE: &str = "LATTICE_SET";
 
-    /// Where the sessions of a set on a cluster take guests on their nodes. This key is known to everybody: the kernel's word for a
-    /// guest's user counts alone.
+    /// Contact for guests on the nodes of a cluster set. This key is public, so only the kernel's uid of the guest counts.
     pub fn of_guests(set: SetId) -> Self {
         Self { set, nonce: Nonce(set.bits().into()), key: SetKey([0; 32]) }
     }
 
-    /// Its text.
+    /// Its text form.
     pub fn to_text(&self) -> String {
         let Self { set, nonce, key } = self;
         format!("{set}:{nonce}:{}", String::from(key.clone()))
     }
 
-    /// Reads the text.
+    /// Parses the text form.
     pub fn parse(text: &str) -> Option<Self> {
         let (set, rest) = text.split_once(':')?;
         let (nonce, key) = rest.split_once(':')?;
@@ -185,16 +184,16 @@ impl Contact {
 }
 
 impl Nonce {
-    /// A new one.
+    /// Makes a new random number.
     ///
     /// # Errors
-    /// Fails if the kernel has no random numbers to give.
+    /// Fails if the kernel returns no random numbers.
     pub fn random() -> Result<Self, DirectoryError> {
         Ok(Self(u128::from_be_bytes(random()?)))
     }
 
-    /// Name in the abstract namespace of Unix sockets at which the set's root takes connections. Nobody can take it first if it is
-    /// random; it goes with the process.
+    /// Name in the abstract namespace of Unix sockets at which the set's root accepts connections. If the number is random, no
+    /// other process can occupy the name first. The name disappears with the process.
     pub fn socket_name(&self) -> String {
         format!("lattice-set-{self}")
     }
@@ -222,19 +221,19 @@ impl From<Nonce> for String {
 }
 
 impl SetKey {
-    /// The key of these bytes.
+    /// The key with these bytes.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// Proof that its holder has seen `challenge`, in this role.
+    /// Proof that its owner has received `challenge`, in this role.
     pub fn prove(&self, role: &[u8], challenge: &[u8]) -> [u8; 32] {
         let mut proof = [0; 32];
         proof.copy_from_slice(hmac::sign(&self.hmac(), &[role, challenge].concat()).as_ref());
         proof
     }
 
-    /// Checks such a proof, in constant time.
+    /// Verifies such a proof, in constant time.
     pub fn verifies(&self, role: &[u8], challenge: &[u8], proof: &[u8]) -> bool {
         hmac::verify(&self.hmac(), &[role, challenge].concat(), proof).is_ok()
     }
@@ -244,7 +243,7 @@ impl SetKey {
     }
 }
 
-/// Nothing of the key, so that it reaches no log.
+/// Omits the key, so that no log contains it.
 impl fmt::Debug for SetKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SetKey")

@@ -5,7 +5,7 @@ use std::path::Path;
 use nix::errno::Errno;
 use nix::sys::statfs::{self, FsType, statfs};
 
-/// File systems of one machine alone: on its own disks and in its memory.
+/// File systems of a single machine: on its own disks and in its memory.
 const LOCAL: [FsType; 7] = [
     statfs::BTRFS_SUPER_MAGIC,
     statfs::EXT4_SUPER_MAGIC,
@@ -15,13 +15,13 @@ const LOCAL: [FsType; 7] = [
     statfs::XFS_SUPER_MAGIC,
     ZFS,
 ];
-/// Number of F2FS (`linux/magic.h`).
+/// Magic number of F2FS (`linux/magic.h`).
 const F2FS: FsType = FsType(0xf2f5_2010);
-/// Number of OpenZFS (its `sys/fs/zfs.h`).
+/// Magic number of OpenZFS (its `sys/fs/zfs.h`).
 const ZFS: FsType = FsType(0x2fc1_2fc1);
 
-/// Tells whether other machines may see the files of a directory: it is, or would be made, on no file system that is known to belong to one machine.
-/// Blocks for as long as the file system does.
+/// Returns true if other machines may access the files of a directory: its present or future file system is not known
+/// to belong to one machine. Blocks while the file system blocks.
 pub fn is_shared(directory: &Path) -> bool {
     let types = directory.ancestors().map(statfs);
     let existing = types.into_iter().find(|found| !matches!(found, Err(Errno::ENOENT)));
@@ -38,7 +38,7 @@ mod tests {
         assert!(!is_shared(Path::new("/dev/shm/not-there/below")));
     }
 
-    /// Nothing says that others do not see it, too.
+    /// These file systems may be visible to other machines.
     #[test]
     fn what_is_not_known_is_shared() {
         assert!(is_shared(Path::new("/proc")));

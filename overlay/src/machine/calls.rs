@@ -12,21 +12,21 @@ use crate::error::CallError;
 use crate::frame::{BODY_MAX, Frame, Kind};
 use crate::method::Method;
 
-/// Most calls that wait.
+/// Maximum waiting calls.
 const CALLS_MAX: usize = 4096;
-/// Most bytes of bodies of calls that wait.
+/// Maximum bytes in the bodies of waiting calls.
 const BYTES_MAX: usize = 16 << 20;
 
-/// Number of a call; a member gives none out twice.
+/// Number of a call, unique within a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub(super) u64);
 
-/// Terms of a call.
+/// Options of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallOptions {
-    /// Time for the answer to come.
+    /// Time limit for the answer.
     pub timeout: Duration,
-    /// Handler that makes the call: while it waits for the answer, its slot serves others.
+    /// Handler that makes the call. Its slot is free for other requests while it waits for the answer.
     pub within: Option<Ticket>,
 }
 
@@ -36,7 +36,7 @@ impl Default for CallOptions {
     }
 }
 
-/// Calls that wait.
+/// Waiting calls.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     waiting: BTreeMap<CallId, Waiting>,
@@ -45,21 +45,21 @@ pub(super) struct Calls {
     last: u64,
 }
 
-/// Call that waits.
+/// A waiting call.
 #[derive(Debug)]
 pub(super) struct Waiting {
     request: Frame,
     until: Instant,
     pub(super) given: Duration,
-    /// Neighbour that it was given to.
+    /// Neighbour that the request was sent to.
     by: Option<Neighbour>,
-    /// True while another way may be tried.
+    /// True while another route may be tried.
     may_turn: bool,
     pub(super) within: Option<Ticket>,
 }
 
 impl Calls {
-    /// Makes the request of a new call, or says why there can be none.
+    /// Makes the request of a new call, or returns the reason why that is impossible.
     #[expect(clippy::too_many_arguments, reason = "the parts of a call, which are nothing together before it")]
     pub(super) fn begin(
         &mut self,
@@ -101,16 +101,16 @@ impl Calls {
         (id, Ok(request))
     }
 
-    /// The request was given to this neighbour.
+    /// Records that the request was sent to this neighbour.
     pub(super) fn went_by(&mut self, id: CallId, neighbour: Neighbour) {
         if let Some(call) = self.waiting.get_mut(&id) {
             call.by = Some(neighbour);
         }
     }
 
-    /// Returns the handler that made the call that `frame` answers; `None` if it answers none. A response comes from whom it was asked of,
-    /// a failure from anybody on the way there.
-    #[expect(clippy::option_option, reason = "the outer one tells whether there is such a call")]
+    /// Returns the handler that made the call that `frame` answers; `None` if it answers no call. A response must come from the called
+    /// process. A failure may come from any member on the route.
+    #[expect(clippy::option_option, reason = "the outer option is Some if there is such a call")]
     pub(super) fn answered(&self, frame: &Frame) -> Option<Option<Ticket>> {
         let call = self.waiting.get(&CallId(frame.id))?;
         let (from, asked) = (frame.source, call.request.destination);
@@ -121,7 +121,7 @@ impl Calls {
         fits.then_some(call.within)
     }
 
-    /// The request once more, and the neighbour that it shall not go to; at most once for a call.
+    /// Returns the request again, and the neighbour to avoid; at most once for a call.
     pub(super) fn other_way(&mut self, id: CallId, now: Instant) -> Option<(Frame, Neighbour)> {
         let call = self.waiting.get_mut(&id)?;
         let first = call.by.filter(|_| std::mem::take(&mut call.may_turn))?;
@@ -129,7 +129,7 @@ impl Calls {
         Some((Frame { remaining_ms, ..call.request.clone() }, first))
     }
 
-    /// Forgets a call.
+    /// Removes a call.
     pub(super) fn end(&mut self, id: CallId) -> Option<Waiting> {
         let call = self.waiting.remove(&id)?;
         self.deadlines.remove(&(call.until, id));
@@ -137,7 +137,7 @@ impl Calls {
         Some(call)
     }
 
-    /// Takes out a call whose time is over.
+    /// Removes a call that has expired.
     pub(super) fn take_overdue(&mut self, now: Instant) -> Option<(CallId, Waiting)> {
         let &(until, id) = self.deadlines.first()?;
         if until > now {

@@ -1,23 +1,23 @@
-//! Direct links: to members that are some hops away and are called again and again.
+//! Direct links: to members that are some hops away and are called repeatedly.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::strides::Topology;
 
-/// Time within which calls to one member count together.
+/// Period in which calls to one member are counted together.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Most calls that have to come within [`WINDOW`] before any link is opened.
+/// Number of calls within [`WINDOW`] that is sufficient for a link at any distance.
 const CALLS_MAX: usize = 3;
-/// Hops from which on nothing depends on their number.
+/// Number of hops beyond which the rules do not change.
 const HOPS_COUNTED: u32 = 3;
-/// Most members that are remembered.
+/// Maximum remembered members.
 const MEMBERS_MAX: usize = 256;
-/// Members of a set that may have a direct link to the same one, about. In larger sets others go on by way of the strides, so that nobody
-/// whom all call has a link to each of them.
+/// Approximate number of members of a set that may have a direct link to the same member. In larger sets the other members use the strides, so
+/// that a member that all others call does not have a link to each of them.
 const CALLERS_MAX: u32 = 512;
 
-/// Members that requests have gone to from here.
+/// Targets of requests from this member.
 #[derive(Debug, Default)]
 pub(super) struct Direct(HashMap<u32, Recent>);
 
@@ -31,14 +31,14 @@ impl Recent {
         self.0[0] = Some(now);
     }
 
-    /// Requests within the time that counts, [`CALLS_MAX`] at most.
+    /// Number of requests within [`WINDOW`], at most [`CALLS_MAX`].
     fn count(&self, now: Instant) -> usize {
         self.0.iter().flatten().filter(|&&at| now < at + WINDOW).count()
     }
 }
 
 impl Direct {
-    /// A request goes to a member. Returns how many have gone there not long ago, this one among them, [`CALLS_MAX`] at most.
+    /// Counts a request to a member. Returns the number of its recent requests including this one, at most [`CALLS_MAX`].
     pub(super) fn count(&mut self, target: u32, now: Instant) -> usize {
         if self.0.len() >= MEMBERS_MAX {
             self.0.retain(|_, recent| recent.count(now) > 0);
@@ -52,8 +52,8 @@ impl Direct {
     }
 }
 
-/// Calls within [`WINDOW`] with which a link of its own pays for a member so many hops away, the call that opens it included; `None` if it
-/// never does. To open one costs as much as a few hops, once, and each later call is spared all hops but one.
+/// Number of calls within [`WINDOW`] from which a direct link to a member at this distance pays off, including the call that opens it; `None`
+/// if it never does. Opening a link costs as much as a few hops, once. Each later call saves all hops but one.
 fn calls_that_pay(hops: u32) -> Option<usize> {
     match hops {
         0 | 1 => None,
@@ -62,15 +62,15 @@ fn calls_that_pay(hops: u32) -> Option<usize> {
     }
 }
 
-/// Returns with how many calls within [`WINDOW`] a link from `node` to `target` pays, where the way begins with `by`; `None` if there is to be
-/// none.
+/// Returns the number of calls within [`WINDOW`] from which a link from `node` to `target` pays off, for a route that begins with `by`; `None`
+/// if there must be no link.
 pub(super) fn enough(topology: Topology, node: u32, by: u32, target: u32, members: u32) -> Option<usize> {
     let nearer = |at: &u32| (*at != target).then(|| topology.towards(*at, target, members).first().copied()).flatten();
     let hops = std::iter::successors(Some(by), nearer).take(HOPS_COUNTED as usize).count() as u32;
     calls_that_pay(hops).filter(|_| is_chosen(node, target, members))
 }
 
-/// Returns true if this pair may have a direct link: as many as there may be for each target, the same ones each time.
+/// Returns true if this pair may have a direct link. The choice is deterministic, and limits the links per target.
 fn is_chosen(node: u32, target: u32, members: u32) -> bool {
     let mixed = (u64::from(node) << 32 | u64::from(target)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ mixed >> 32) % u64::from(members.max(1)) < u64::from(CALLERS_MAX)

@@ -1,10 +1,10 @@
-//! Links of a member: opened when they are first needed, closed when they are idle, dead when the other end says nothing. A neighbour that has
-//! requests which wait for answers is asked for an echo from time to time.
+//! Links of a member: opened at their first use, closed when idle, dead when the other end is silent. A neighbour with unanswered requests
+//! receives an echo request from time to time.
 //!
 //! ```text
-//!            ┌──opened──> open ──idle for 60 s──> (forgotten)
+//!            ┌──opened──> open ──idle for 60 s──> (removed)
 //! opening ───┤              │ lost, or no echo for 3 s (then opened once more, if a call may be there)
-//!            └──refused──> dead ──3 s──> (forgotten)
+//!            └──refused──> dead ──3 s──> (removed)
 //! ```
 
 use std::collections::{BTreeMap, VecDeque};
@@ -16,21 +16,21 @@ use crate::address::Uid;
 use crate::frame::{Frame, Kind};
 use crate::method::LinkInfo;
 
-/// Most links that are open or being opened.
+/// Maximum links that are open or being opened.
 const LINKS_MAX: usize = 256;
-/// Most neighbours of which anything is known, dead ones among them.
+/// Maximum known neighbours, including dead ones.
 const KNOWN_MAX: usize = 4 * LINKS_MAX;
-/// Most requests that wait at a link, written or not.
+/// Maximum requests that are queued at a link or not yet written.
 const REQUESTS_MAX: u32 = 256;
-/// Room that requests leave to answers.
+/// Additional queue space that is reserved for answers.
 const ANSWERS_MAX: u32 = 256;
 /// Time without a frame after which a link is closed.
 const IDLE: Duration = Duration::from_secs(60);
-/// Time without a word from the other end after which it is asked for an echo.
+/// Time without a frame from the other end after which an echo is requested.
 const DOUBT: Duration = Duration::from_secs(1);
-/// Time without a frame after which a neighbour that has requests is asked for an echo.
+/// Time without a frame after which an echo is requested from a neighbour with open requests.
 const WATCH: Duration = Duration::from_secs(5);
-/// Time without a word after which the other end is dead; and for how long it is not tried again.
+/// Time without a frame after which the other end is dead; also the time until it is tried again.
 const DEAD: Duration = Duration::from_secs(3);
 
 /// Links of a member.
@@ -44,9 +44,9 @@ pub(super) struct Link {
     opener: Opener,
     /// Time of the last frame in either direction.
     used: Instant,
-    /// Since when something was sent and nothing has come.
+    /// Time of the first frame sent since the last received one.
     unanswered: Option<Instant>,
-    /// True if an echo was asked for since then.
+    /// True if an echo was requested since then.
     is_doubted: bool,
     sent: u64,
     received: u64,
@@ -55,9 +55,9 @@ pub(super) struct Link {
 #[derive(Debug)]
 enum Phase {
     Opening(VecDeque<Queued>),
-    /// Number of frames that were not handed to the network yet.
+    /// Number of frames that were not written to the network yet.
     Open(u32),
-    /// There is none. The reason, of one that was refused.
+    /// There is no link. The reason, if it was refused.
     Dead(Option<String>),
 }
 
@@ -65,29 +65,29 @@ enum Phase {
 #[derive(Debug)]
 pub(super) struct Queued {
     pub(super) frame: Frame,
-    /// Link that it came over.
+    /// Link that it arrived over.
     pub(super) from: Option<Neighbour>,
-    /// Time at which it came.
+    /// Time of its arrival.
     pub(super) since: Instant,
 }
 
-/// Use of a link for a frame.
+/// Usability of a link for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
-    /// The link is open, and takes the frame.
+    /// The link is open, and accepts the frame.
     Open,
     /// The link is being opened, and the frame can wait.
     Opening,
-    /// There is none.
+    /// There is no link.
     Closed,
     /// The neighbour does not answer.
     Dead,
-    /// Too much waits.
+    /// Too many frames wait.
     Full,
 }
 
 impl Neighbour {
-    /// Returns true if the link stays as long as both processes do: a rank may take its time, and its session knows when it has ended.
+    /// Returns true if the link lasts as long as both processes: a rank may be slow to answer, and its session detects its end.
     pub(super) fn is_lasting(self) -> bool {
         matches!(self, Self::Rank(_) | Self::Session)
     }
@@ -98,8 +98,8 @@ impl Link {
         Self { phase, opener, used: now, unanswered: None, is_doubted: false, sent: 0, received: 0 }
     }
 
-    /// Returns true if it may be closed for another one. Runners tell of frames that were written some at a time, so that the last few may
-    /// count for long as not written.
+    /// Returns true if it may be closed in favour of another link. Runners report written frames in batches, so the last few may count as
+    /// unwritten for a long time.
     fn is_unused(&self, now: Instant) -> bool {
         match self.phase {
             Phase::Open(unwritten) => unwritten == 0 || now >= self.used + DEAD,
@@ -113,7 +113,7 @@ impl Link {
         LinkInfo { to: to.to_string(), kind: kind.to_owned(), opened, sent: self.sent, received: self.received }
     }
 
-    /// Time at which something is to be done about it, if somebody waits for the neighbour or not.
+    /// Time of the next action for this link. `is_waited_for` is true if the neighbour has open requests.
     fn next_wake(&self, neighbour: Neighbour, is_waited_for: bool) -> Option<Instant> {
         match (&self.phase, self.unanswered) {
             (Phase::Open(_), _) if neighbour.is_lasting() => None,
@@ -127,7 +127,7 @@ impl Link {
 }
 
 impl Links {
-    /// Links that are open.
+    /// Open links.
     pub(super) fn open(&self) -> impl Iterator<Item = (Neighbour, &Link)> {
         self.0
             .iter()
@@ -135,17 +135,17 @@ impl Links {
             .map(|(&neighbour, link)| (neighbour, link))
     }
 
-    /// Returns true if there is a link to this neighbour.
+    /// Returns true if there is an open link to this neighbour.
     pub(super) fn is_open(&self, neighbour: Neighbour) -> bool {
         self.0.get(&neighbour).is_some_and(|link| matches!(link.phase, Phase::Open(_)))
     }
 
-    /// Returns true if nothing has gone over a link for a while: the other end may have closed it for that.
+    /// Returns true if the link has carried no frame for a while, so that the other end may have closed it as idle.
     pub(super) fn is_idle(&self, neighbour: Neighbour, now: Instant) -> bool {
         self.0.get(&neighbour).is_some_and(|link| now >= link.used + DEAD)
     }
 
-    /// Returns how a frame of this kind could go to a neighbour.
+    /// Returns the usability of a neighbour for a frame of this kind.
     pub(super) fn room(&self, neighbour: Neighbour, kind: Kind) -> Room {
         let most = if kind == Kind::Request { REQUESTS_MAX } else { REQUESTS_MAX + ANSWERS_MAX };
         match self.0.get(&neighbour).map(|link| &link.phase) {
@@ -157,7 +157,7 @@ impl Links {
         }
     }
 
-    /// Begins to open a link. Returns the one that is closed for it, if there are too many; false if none can be.
+    /// Starts to open a link. Also returns the link that is closed for it, if there are too many; returns false if no link can be opened.
     pub(super) fn begin(&mut self, neighbour: Neighbour, passed: &Passed, now: Instant) -> (bool, Option<Neighbour>) {
         let live = self.0.values().filter(|link| !matches!(link.phase, Phase::Dead(_))).count();
         let mut closed = None;
@@ -174,14 +174,14 @@ impl Links {
         (true, closed)
     }
 
-    /// Lets a frame wait for a link that is being opened.
+    /// Queues a frame for a link that is being opened.
     pub(super) fn wait(&mut self, neighbour: Neighbour, queued: Queued) {
         if let Some(Link { phase: Phase::Opening(queue), .. }) = self.0.get_mut(&neighbour) {
             queue.push_back(queued);
         }
     }
 
-    /// A frame is sent.
+    /// Records that a frame is sent.
     pub(super) fn sent(&mut self, neighbour: Neighbour, now: Instant) {
         let Some(link) = self.0.get_mut(&neighbour) else { return };
         if let Phase::Open(unwritten) = &mut link.phase {
@@ -192,21 +192,21 @@ impl Links {
         link.unanswered.get_or_insert(now);
     }
 
-    /// A frame is sent that is about the link itself.
+    /// Records that an echo frame is sent.
     pub(super) fn echoed(&mut self, neighbour: Neighbour) {
         if let Some(Link { phase: Phase::Open(unwritten), .. }) = self.0.get_mut(&neighbour) {
             *unwritten += 1;
         }
     }
 
-    /// So many frames were handed to the network.
+    /// Records that this many frames were written to the network.
     pub(super) fn written(&mut self, neighbour: Neighbour, frames: u32) {
         if let Some(Link { phase: Phase::Open(unwritten), .. }) = self.0.get_mut(&neighbour) {
             *unwritten = unwritten.saturating_sub(frames);
         }
     }
 
-    /// Something has come.
+    /// Records that a frame has arrived.
     pub(super) fn heard(&mut self, neighbour: Neighbour, now: Instant) {
         if let Some(link) = self.0.get_mut(&neighbour) {
             link.received += 1;
@@ -216,7 +216,8 @@ impl Links {
         }
     }
 
-    /// A link is open; returns what has waited for it. Those that others open are not refused: whoever opens too many closes some.
+    /// Records that a link is open; returns its queued frames. Links that other members open are not refused: members with too many links
+    /// close some.
     pub(super) fn opened(&mut self, neighbour: Neighbour, opener: Opener, now: Instant) -> VecDeque<Queued> {
         let link = Link::new(Phase::Open(0), opener, now);
         match self.0.insert(neighbour, link).map(|former| former.phase) {
@@ -225,7 +226,7 @@ impl Links {
         }
     }
 
-    /// A neighbour does not answer, or refuses for a reason; returns what has waited for it, or `None` if there was no link.
+    /// Records that a neighbour does not answer, or refuses the link; returns the queued frames, or `None` if there was no link.
     pub(super) fn lost(&mut self, neighbour: Neighbour, why: Option<String>, now: Instant) -> Option<VecDeque<Queued>> {
         let former = self.0.remove(&neighbour)?;
         if self.0.len() < KNOWN_MAX {
@@ -237,7 +238,7 @@ impl Links {
         })
     }
 
-    /// Reason for which there is no link to a neighbour, if one was told.
+    /// Reason for the refusal of a link to a neighbour, if one was received.
     pub(super) fn refusal(&self, neighbour: Neighbour) -> Option<&str> {
         match &self.0.get(&neighbour)?.phase {
             Phase::Dead(why) => why.as_deref(),
@@ -245,13 +246,13 @@ impl Links {
         }
     }
 
-    /// Neighbours that have said nothing for too long.
+    /// Neighbours that have been silent for too long.
     pub(super) fn silent(&self, now: Instant) -> Vec<Neighbour> {
         let is_silent = |link: &Link| link.is_doubted && link.unanswered.is_some_and(|since| now >= since + DEAD);
         self.open().filter(|(_, link)| is_silent(link)).map(|(neighbour, _)| neighbour).collect()
     }
 
-    /// Neighbours that are to be asked for an echo; each once.
+    /// Neighbours that must receive an echo request; each once.
     pub(super) fn doubtful(&mut self, passed: &Passed, now: Instant) -> Vec<Neighbour> {
         let mut doubtful = Vec::new();
         for (&neighbour, link) in &mut self.0 {
@@ -268,7 +269,7 @@ impl Links {
         doubtful
     }
 
-    /// Forgets links that nobody uses, and neighbours that may be tried again; returns those to close.
+    /// Removes idle links, and dead neighbours that may be tried again; returns the links to close.
     pub(super) fn take_idle(&mut self, passed: &Passed, now: Instant) -> Vec<Neighbour> {
         self.0.retain(|_, link| !(matches!(link.phase, Phase::Dead(_)) && now >= link.used + DEAD));
         let is_idle = |neighbour: Neighbour, link: &Link| {
@@ -291,7 +292,7 @@ impl Links {
 mod tests {
     use super::*;
 
-    /// Runners tell of written frames in batches, and never of the last ones of a link that is not used any more.
+    /// Runners report written frames in batches, and never report the last ones of an unused link.
     #[test]
     fn a_link_that_rests_makes_room_whether_its_last_frames_were_told_of_or_not() {
         let (mut links, passed, begun) = (Links::default(), Passed::default(), Instant::now());

@@ -1,5 +1,5 @@
-//! Requests that were given to the last neighbour on their way, as far as the way is known here, until their answer comes by; and those that
-//! were given to one in between, until it says anything. Where that neighbour is lost, their callers are told, whoever they are.
+//! Requests that were sent to the last known neighbour on their route, until their answer passes by; and requests that were sent to a
+//! neighbour on the way, until it sends any frame. If that neighbour is lost, all callers are notified.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
@@ -7,48 +7,48 @@ use std::time::Instant;
 use super::Neighbour;
 use crate::address::Uid;
 
-/// Most requests that are remembered. Callers of further ones wait until their time is over.
+/// Maximum remembered requests. Callers of further requests wait until they expire.
 const REQUESTS_MAX: usize = 8192;
 
-/// Most of them that one neighbour in between has and has said nothing since.
+/// Maximum remembered requests per neighbour on the way that has sent no frame since.
 const UNHEARD_MAX: usize = 1024;
 
 /// Name of a request: its caller, and the caller's number for it.
 pub(super) type Name = (Uid, u64);
 
-/// Requests that wait for their answers elsewhere.
+/// Requests that other members are to answer.
 #[derive(Debug, Default)]
 pub(super) struct Passed {
     requests: HashMap<Name, Given>,
     at: BTreeSet<(Neighbour, Name)>,
     deadlines: BTreeSet<(Instant, Name)>,
-    /// By neighbours in between.
+    /// By neighbours on the way.
     unheard: HashMap<Neighbour, Vec<Gone>>,
 }
 
-/// Request whose caller is to be told that it is lost.
+/// Lost request; its caller must be notified.
 #[derive(Debug)]
 pub(super) struct Gone {
     pub(super) name: Name,
-    /// Neighbour that it came from.
+    /// Neighbour that sent it.
     pub(super) from: Option<Neighbour>,
     pub(super) until: Instant,
 }
 
-/// Request that a neighbour has.
+/// Request that a neighbour has received.
 #[derive(Debug)]
 struct Given {
     to: Neighbour,
-    /// Neighbour that it came from, which may wait for the answer as well; `None` for a call of this member's.
+    /// Neighbour that sent it, which may wait for the answer as well; `None` for a call of this member.
     from: Option<Neighbour>,
-    /// Time after which nobody waits for the answer.
+    /// Time after which the caller no longer waits for the answer.
     until: Instant,
-    /// True once the link that it went over was lost.
+    /// True once the link to the neighbour was lost.
     is_doubted: bool,
 }
 
 impl Passed {
-    /// A request was given to this neighbour.
+    /// Records that a request was sent to this neighbour.
     pub(super) fn given(&mut self, name: Name, from: Option<Neighbour>, to: Neighbour, until: Instant) {
         let is_doubted = self.end(name).is_some_and(|former| former.is_doubted);
         if self.requests.len() < REQUESTS_MAX {
@@ -58,7 +58,7 @@ impl Passed {
         }
     }
 
-    /// An answer has come by, or the request is not with that neighbour any more. Returns the neighbour that it came from.
+    /// Removes a request, because its answer has passed by or it has moved elsewhere. Returns the neighbour that sent it.
     pub(super) fn forget(&mut self, name: Name) -> Option<Neighbour> {
         self.end(name)?.from
     }
@@ -70,7 +70,7 @@ impl Passed {
         Some(given)
     }
 
-    /// Forgets the requests whose time is over.
+    /// Removes expired requests.
     pub(super) fn expire(&mut self, now: Instant) {
         while let Some(&(until, name)) = self.deadlines.first()
             && until <= now
@@ -84,28 +84,28 @@ impl Passed {
         self.at.range(first..).take_while(move |(with, _)| *with == neighbour).map(|&(_, name)| name)
     }
 
-    /// Requests that this neighbour has.
+    /// Requests at this neighbour.
     pub(super) fn at(&self, neighbour: Neighbour) -> Vec<Name> {
         self.with(neighbour).collect()
     }
 
-    /// Returns true if this neighbour has any.
+    /// Returns true if this neighbour has any request.
     pub(super) fn is_waited_for(&self, neighbour: Neighbour) -> bool {
         self.with(neighbour).next().is_some()
     }
 
-    /// The link that a request went over was lost, and is opened once more; false if that was done for this request before.
+    /// Records that the link of a request was lost, and is opened once more. Returns false if that happened for this request before.
     pub(super) fn doubt(&mut self, name: Name) -> bool {
         self.requests.get_mut(&name).is_some_and(|given| !std::mem::replace(&mut given.is_doubted, true))
     }
 
-    /// Takes out a request that is lost.
+    /// Removes a lost request.
     pub(super) fn take(&mut self, name: Name) -> Option<Gone> {
         let Given { from, until, .. } = self.end(name)?;
         Some(Gone { name, from, until })
     }
 
-    /// A request was sent to a neighbour that is to pass it on.
+    /// Records that a request was sent to a neighbour that must forward it.
     pub(super) fn sent(&mut self, to: Neighbour, request: Gone) {
         let unheard = self.unheard.entry(to).or_default();
         if unheard.len() < UNHEARD_MAX {
@@ -113,12 +113,12 @@ impl Passed {
         }
     }
 
-    /// A neighbour has said something: what it was sent before has come there.
+    /// Records that a neighbour has sent a frame: it has received all earlier requests.
     pub(super) fn heard(&mut self, neighbour: Neighbour) {
         self.unheard.remove(&neighbour);
     }
 
-    /// Takes out the requests that a neighbour was sent and may not have passed on.
+    /// Removes the requests that a neighbour may not have forwarded.
     pub(super) fn take_unheard(&mut self, neighbour: Neighbour) -> Vec<Gone> {
         self.unheard.remove(&neighbour).unwrap_or_default()
     }

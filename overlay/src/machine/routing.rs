@@ -1,4 +1,4 @@
-//! Ways of frames: the next neighbour of each, and what becomes of those that have none.
+//! Routes of frames: the next neighbour of each frame, and the handling of frames without a route.
 
 use std::time::{Duration, Instant};
 
@@ -13,20 +13,20 @@ use crate::frame::DETOURS_MAX;
 use crate::method::Method;
 use crate::strides::distance;
 
-/// Members that a frame may pass in another set, whose size is not known here.
+/// Maximum members that a frame may pass in another set of unknown size.
 const TTL_ELSEWHERE: u8 = 48;
 
-/// Place that a frame goes to next.
+/// Next hop of a frame.
 enum Next {
     Here,
-    /// A neighbour. The detours that the frame has made then.
+    /// A neighbour, with the number of the frame's detours including this hop.
     Neighbour(Neighbour, u8),
-    /// Nobody: the reason.
+    /// No route, with the reason.
     Nowhere(CallError),
 }
 
 impl Machine {
-    /// Members that a frame to this process may pass.
+    /// Maximum members that a frame to this process may pass.
     pub(super) fn ttl(&self, to: Uid) -> u8 {
         let Membership { set, members, topology, .. } = self.membership;
         let here = u8::try_from(2 * topology.hops_max(members) + 8).unwrap_or(u8::MAX);
@@ -41,7 +41,7 @@ impl Machine {
         self.membership.homes.get(usize::try_from(rank).ok()?).copied()
     }
 
-    /// Returns true if a frame of this source and destination can have come over this link. What has not is forged, and dropped.
+    /// Returns true if a frame with this source and destination can arrive over this link. Other frames are forged, and are dropped.
     pub(super) fn may_come_from(&self, from: Neighbour, frame: &Frame) -> bool {
         let ours = self.membership.set;
         let (source, destination) = (frame.source.set(), frame.destination.set());
@@ -53,7 +53,7 @@ impl Machine {
         }
     }
 
-    /// Passes a frame on that came over `from` at `since`, or takes it in.
+    /// Forwards a frame that arrived over `from` at `since`, or delivers it here.
     pub(super) fn route(&mut self, mut frame: Frame, from: Option<Neighbour>, since: Instant, now: Instant) {
         let here = milliseconds(now.saturating_duration_since(since));
         frame.remaining_ms = frame.remaining_ms.saturating_sub(here);
@@ -77,7 +77,8 @@ impl Machine {
         }
     }
 
-    /// Passes an answer on to the neighbour that the request came from, which may wait for it, if there is a link still; else as any frame.
+    /// Sends an answer to the neighbour that sent the request, which may wait for it, if the link is still open; otherwise routes it like
+    /// any frame.
     pub(super) fn answer_by(&mut self, by: Option<Neighbour>, frame: Frame, now: Instant) {
         match by {
             Some(by) if frame.ttl > 0 && self.links.room(by, frame.kind) == Room::Open => {
@@ -104,12 +105,12 @@ impl Machine {
             let frame = Frame { ttl: frame.ttl - 1, detours, ..frame };
             self.effects.push_back(Effect::Send(neighbour, frame));
         } else {
-            // It is sought a way once more when the link is open, or is not to be.
+            // The frame is routed again once the link is open, or has failed.
             self.links.wait(neighbour, Queued { frame, from, since: now });
         }
     }
 
-    /// Remembers a request for which this neighbour is the last one on its way.
+    /// Records a request if this neighbour is the last one on its route.
     fn remember(&mut self, neighbour: Neighbour, frame: &Frame, from: Option<Neighbour>, now: Instant) {
         let name = (frame.source, frame.id);
         if self.is_end(neighbour, frame.destination) {
@@ -121,7 +122,7 @@ impl Machine {
         }
     }
 
-    /// Begins to open a link to a member of this set that is some hops from here, when so many requests have come here for it that one pays.
+    /// Opens a link to a member of this set that is some hops away, once enough requests for it have passed here.
     fn consider_direct_link(&mut self, neighbour: Neighbour, to: Uid, now: Instant) {
         let Membership { set, node, members, topology, .. } = self.membership;
         let target = match to.process() {
@@ -165,8 +166,8 @@ impl Machine {
         }
     }
 
-    /// Returns true if a frame for a rank of this node is for its process. Methods of ours are its session's to answer, also while the
-    /// process does something else.
+    /// Returns true if a frame for a rank of this node is for its process. The session answers our own methods, so that they work while the
+    /// process is busy.
     fn is_for_process(&self, rank: u32, frame: &Frame) -> bool {
         let is_ours = frame.kind == Kind::Request && !Method(frame.method).is_of_programs();
         !is_ours && self.links.is_open(Neighbour::Rank(rank))
@@ -180,7 +181,7 @@ impl Machine {
         }
     }
 
-    /// Failure of what only this neighbour could pass on.
+    /// Failure of a frame that only this neighbour could forward.
     pub(super) fn unreachable(&self, neighbour: Neighbour) -> CallError {
         match self.links.refusal(neighbour) {
             Some(why) => CallError::Refused { why: why.to_owned() },
@@ -188,8 +189,8 @@ impl Machine {
         }
     }
 
-    /// Returns true if a frame to this process that a neighbour has goes no further than there, as far as is known here, or if its answer
-    /// cannot come but by this neighbour: what is of other sets comes by the own root.
+    /// Returns true if this neighbour is the last known one on the route to this process, or if the answer can arrive only through this
+    /// neighbour: frames of other sets arrive through the own root.
     fn is_end(&self, neighbour: Neighbour, to: Uid) -> bool {
         let is_ours = to.set() == self.membership.set;
         match (neighbour, to.process()) {
@@ -202,7 +203,7 @@ impl Machine {
         }
     }
 
-    /// The best neighbour on the way to a member of this set that can be used.
+    /// The best usable neighbour on the route to a member of this set.
     fn next_member(&mut self, frame: &Frame, target: u32, from: Option<Neighbour>, now: Instant) -> Next {
         let Membership { node, members, topology, .. } = self.membership;
         let away = distance(node, target, members);
@@ -228,20 +229,20 @@ impl Machine {
         Next::Nowhere(CallError::NoRoute { at: self.me() })
     }
 
-    /// Says whether a neighbour takes a frame of this kind; begins to open a link where there is none.
+    /// Returns whether a neighbour accepts a frame of this kind. Starts to open a link if there is none.
     fn usable(&mut self, neighbour: Neighbour, kind: Kind, now: Instant) -> Usable {
         match self.links.room(neighbour, kind) {
             Room::Open | Room::Opening => Usable::Yes,
             Room::Full => Usable::Full,
             Room::Dead => Usable::No,
-            // They open it, or there is none.
+            // The other end opens the link, or there is none.
             Room::Closed if neighbour.is_lasting() => Usable::No,
             Room::Closed if self.open(neighbour, now) => Usable::Yes,
             Room::Closed => Usable::Full,
         }
     }
 
-    /// Begins to open a link; false if there are too many.
+    /// Starts to open a link; returns false if there are too many.
     pub(super) fn open(&mut self, neighbour: Neighbour, now: Instant) -> bool {
         let (begun, closed) = self.links.begin(neighbour, &self.passed, now);
         self.effects.extend(closed.map(Effect::Close));
@@ -249,8 +250,8 @@ impl Machine {
         begun
     }
 
-    /// Tells the caller that a request does not reach its destination. Answers that cannot be passed on are dropped: their caller's time
-    /// runs out.
+    /// Reports to the caller that a request does not reach its destination. Answers that cannot be forwarded are dropped: their call
+    /// expires.
     fn turn_back(&mut self, frame: &Frame, from: Option<Neighbour>, error: &CallError, now: Instant) {
         if frame.kind != Kind::Request {
             return;
@@ -265,7 +266,7 @@ impl Machine {
         }
     }
 
-    /// Tells a caller how its call has ended.
+    /// Frame that reports the failure of a call to its caller.
     pub(super) fn error_frame(&self, (caller, id): Name, remaining_ms: u32, error: &CallError) -> Frame {
         let (code, body) = error.encode();
         Frame {
@@ -281,7 +282,7 @@ impl Machine {
         }
     }
 
-    /// Asks a neighbour for an echo, or answers one.
+    /// Sends an echo request to a neighbour, or answers one.
     pub(super) fn echo(&mut self, neighbour: Neighbour, kind: Kind) {
         if self.links.room(neighbour, kind) != Room::Open {
             return;
@@ -294,7 +295,7 @@ impl Machine {
     }
 }
 
-/// Use of a neighbour for a frame.
+/// Usability of a neighbour for a frame.
 enum Usable {
     Yes,
     No,

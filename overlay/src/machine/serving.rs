@@ -1,4 +1,4 @@
-//! Requests that handlers work at, and those that wait for a slot.
+//! Requests that are being handled, and requests that wait for a slot.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -10,34 +10,34 @@ use crate::address::Uid;
 use crate::frame::Frame;
 use crate::method::Method;
 
-/// Handlers that run at a time. One that waits for a call of its own does not count.
+/// Maximum number of running handlers. A handler that waits for its own call does not count.
 const SLOTS: usize = 64;
-/// Most requests that wait for a slot.
+/// Maximum requests that wait for a slot.
 const WAITING_MAX: usize = 256;
-/// Most requests that handlers are at, with those that wait for calls of their own.
+/// Maximum requests with a handler, including handlers that wait for their own calls.
 const OPEN_MAX: usize = 4096;
 
-/// Name of a request that a handler is at.
+/// Identifier of a request that is being handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket(u64);
 
 /// Request for a handler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Name by which it is answered.
+    /// Identifier for the answer.
     pub ticket: Ticket,
     /// Caller.
     pub from: Uid,
-    /// Process that is called.
+    /// Called process.
     pub to: Uid,
-    /// Method that is called.
+    /// Called method.
     pub method: Method,
     /// Arguments.
     pub body: Bytes,
-    /// Time after which nobody waits for the answer.
+    /// Time after which the caller no longer waits for the answer.
     pub until: Instant,
     pub(super) id: u64,
-    /// Neighbour that it came from.
+    /// Neighbour that sent it.
     pub(super) by: Option<Neighbour>,
 }
 
@@ -56,29 +56,29 @@ impl Request {
     }
 }
 
-/// Requests of others.
+/// Requests of other processes.
 #[derive(Debug, Default)]
 pub(super) struct Serving {
     waiting: VecDeque<Request>,
     open: HashMap<Ticket, Open>,
-    /// Handlers that have a slot.
+    /// Number of handlers with a slot.
     running: usize,
     last: u64,
 }
 
-/// Request that a handler is at.
+/// Request that is being handled.
 #[derive(Debug)]
 struct Open {
     request: Request,
-    /// Calls of its own that it waits for.
+    /// Number of its own calls that the handler waits for.
     calls: u32,
 }
 
 impl Serving {
-    /// Takes a request in.
+    /// Accepts a request.
     ///
     /// # Errors
-    /// Gives it back where too many wait.
+    /// Returns it if too many requests wait.
     pub(super) fn admit(&mut self, request: Request) -> Result<(), Request> {
         if self.waiting.len() >= WAITING_MAX || self.open.len() >= OPEN_MAX {
             return Err(request);
@@ -87,7 +87,7 @@ impl Serving {
         Ok(())
     }
 
-    /// Gives the next request that waits a slot, if there is one.
+    /// Assigns a slot to the next waiting request, if one is free.
     pub(super) fn start(&mut self) -> Option<Request> {
         if self.running >= SLOTS {
             return None;
@@ -103,7 +103,7 @@ impl Serving {
         Some(request)
     }
 
-    /// A handler waits for a call of its own.
+    /// Records that a handler waits for its own call.
     pub(super) fn suspend(&mut self, ticket: Ticket) {
         if let Some(open) = self.open.get_mut(&ticket) {
             open.calls += 1;
@@ -111,7 +111,7 @@ impl Serving {
         }
     }
 
-    /// A call of a handler has ended. It goes on at once, also where others have taken its slot.
+    /// Records that a call of a handler has ended. The handler continues at once, even if all slots are in use.
     pub(super) fn resume(&mut self, ticket: Ticket) {
         if let Some(open) = self.open.get_mut(&ticket) {
             open.calls -= 1;
@@ -119,7 +119,7 @@ impl Serving {
         }
     }
 
-    /// A handler has ended; returns its request.
+    /// Ends a handler; returns its request.
     pub(super) fn end(&mut self, ticket: Ticket) -> Option<Request> {
         let open = self.open.remove(&ticket)?;
         self.running -= usize::from(open.calls == 0);

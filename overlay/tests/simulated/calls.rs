@@ -1,4 +1,4 @@
-//! Calls in simulated sets: ends, limits, handlers, and what hostile or silent members do.
+//! Calls in simulated sets: results, limits, handlers, and hostile or silent members.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn within(timeout: Duration) -> CallOptions {
     CallOptions { timeout, ..CallOptions::default() }
 }
 
-/// While a link is being opened fewer requests can wait for it.
+/// Opens a link first, because fewer requests can wait for a link that is being opened.
 fn open_link(world: &mut World) {
     assert!(world.ask(node(0), node(1), Method::PING, b"").is_ok());
 }
@@ -122,7 +122,7 @@ fn bodies_are_as_long_as_may_be_and_no_longer() {
 #[test]
 fn handlers_that_call_each_other_a_hundred_deep_come_to_an_end() {
     let mut world = set_of(2);
-    // All slots of both are at something that never ends.
+    // All slots but one of both members are occupied by handlers that never end.
     for _ in 0..63 {
         world.call(node(0), node(1), SILENCE, b"", CallOptions::default());
         world.call(node(1), node(0), SILENCE, b"", CallOptions::default());
@@ -155,7 +155,7 @@ fn a_member_whose_handlers_never_end_is_busy_and_still_answers_pings() {
 #[test]
 fn a_stopped_member_is_gone_round_after_three_seconds() {
     let mut world = set_of(64);
-    // By way of 32, to which a link is open.
+    // Through member 32, which then has an open link.
     assert!(world.ask(node(0), node(33), Method::PING, b"").is_ok());
     world.stopped.insert(node(32));
     let lost = world.call(node(0), node(33), Method::PING, b"", CallOptions::default());
@@ -186,7 +186,7 @@ fn forged(kind: Kind, source: Uid, destination: Uid) -> Frame {
 fn frames_that_cannot_have_come_that_way_are_dropped() {
     let mut world = set_of(4);
     let stranger = SetId::new(7, 7);
-    // Somebody else's set speaks for a member of ours, for a third one, and wants to be passed on to a third one.
+    // A foreign set sends frames as a member of ours, as a third set, and for forwarding to a third set.
     for (source, destination) in
         [(node(2), node(0)), (SetId::new(8, 8).root(), node(0)), (stranger.root(), SetId::new(8, 8).root())]
     {
@@ -212,11 +212,11 @@ fn a_frame_that_goes_in_circles_ends() {
     world.inject(Neighbour::Member(1), node(0), frame);
     world.run_for(Duration::from_secs(1));
     assert!(world.served.is_empty());
-    // Only the answer that says so went on.
+    // Only the error for that request was forwarded.
     assert!((1..=6).contains(&world.sent), "{}", world.sent);
 }
 
-/// Where the member that was called is gone, its callers do not wait until their time is over.
+/// If the called member is lost, calls do not wait until they expire.
 #[test]
 fn a_call_ends_when_the_member_that_was_called_is_gone() {
     let mut world = set_of(4);
@@ -237,7 +237,7 @@ fn a_call_ends_when_the_member_that_was_called_is_gone() {
 fn a_call_outlives_the_link_that_it_went_over() {
     let mut world = set_of(2);
     let id = world.call(node(0), node(1), SILENCE, b"", within(Duration::from_secs(600)));
-    // It is idle four times, and breaks once.
+    // The link becomes idle four times, and breaks once.
     world.run_for(Duration::from_secs(290));
     world.cut(node(0), node(1));
     world.run_for(Duration::from_secs(1));

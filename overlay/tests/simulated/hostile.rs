@@ -1,4 +1,4 @@
-//! Members whose key was stolen, floods, bodies without end, and clocks that differ.
+//! Members with a stolen key, floods, endless bodies, and clocks that differ.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ fn request(method: Method, id: u64, source: Uid, destination: Uid) -> Frame {
     Frame { kind, ttl, detours, method: method.0, source, destination, id, remaining_ms, body }
 }
 
-/// Whoever has the key of a launch sends its root what he likes. In other sets he is a member of that launch, whatever he says.
+/// An attacker with the key of a launch can send any frame to its root. For other sets it is always a member of that launch.
 #[test]
 fn a_member_whose_key_was_stolen_speaks_for_nobody_outside_its_own_launch() {
     let mut world = SETS.iter().fold(World::new(), |world, &set| world.with_set(set, 8, Topology::Strides));
@@ -50,7 +50,7 @@ fn a_member_whose_key_was_stolen_speaks_for_nobody_outside_its_own_launch() {
     }
 }
 
-/// Handlers have 64 slots and 256 places for those that wait; all else is told so, and kept nowhere.
+/// Handlers have 64 slots and 256 waiting places. All other requests are refused, and not stored.
 #[test]
 fn a_member_that_floods_is_told_so_and_others_are_answered() {
     let [set, ..] = SETS;
@@ -81,7 +81,7 @@ fn bodies_of_calls_that_wait_have_16_mib_at_most() {
     assert_eq!(world.ask(me, other, Method::PING, &longest), Ok(longest.into()));
 }
 
-/// The time that is left travels with a request, not the time at which it ends.
+/// A request has its remaining time, not its deadline.
 #[test]
 fn clocks_that_differ_change_no_deadline() {
     let [set, ..] = SETS;
@@ -92,7 +92,7 @@ fn clocks_that_differ_change_no_deadline() {
     let (mut caller, mut server) = (member(0), member(1));
     let here = Instant::now();
     for there in [here + Duration::from_secs(86_400), here] {
-        // What is later here is earlier there.
+        // A later local time corresponds to an earlier remote time.
         let here = here + (here + Duration::from_secs(86_400)).duration_since(there);
         caller.handle_opened(Neighbour::Member(1), Opener::Us, here);
         server.handle_opened(Neighbour::Member(0), Opener::Them, there);

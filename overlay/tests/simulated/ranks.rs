@@ -1,4 +1,4 @@
-//! Processes of ranks that call and serve by themselves, by way of their sessions.
+//! Processes of ranks that make and serve calls themselves, through their sessions.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn rank(set: SetId, rank: u32) -> Uid {
     Uid::new(set, Process::Rank(rank))
 }
 
-/// Two sets of 20, of which ranks 3 and 17 have processes that take part.
+/// Two sets of 20. The processes of their ranks 3 and 17 are participants.
 fn world() -> World {
     let sets = World::new().with_set(HERE, 20, Topology::Strides).with_set(THERE, 20, Topology::Strides);
     [HERE, THERE].into_iter().fold(sets, |world, set| world.with_process(set, 3).with_process(set, 17))
@@ -89,11 +89,11 @@ fn the_link_of_a_rank_stays_while_nobody_uses_it() {
     assert!(world.ask(rank(HERE, 17), rank(HERE, 3), MIRROR, b"").is_ok());
 }
 
-/// Whoever passes a call on to the one neighbour that can answer it tells its caller that this one is gone.
+/// The member before the only process that can answer a call notifies its caller when that process is lost.
 #[test]
 fn a_call_that_others_passed_on_ends_when_nobody_is_left_who_could_answer() {
     let node = |set, index| Uid::new(set, Process::Node(index));
-    // The rank or the session that is gone, whether it is only stopped, and who tells.
+    // The lost rank or session, whether it is only stopped, and the member that reports it.
     for (gone, is_stopped, at) in [
         (THERE.root(), false, HERE.root()),
         (THERE.root(), true, HERE.root()),

@@ -16,7 +16,7 @@ fn node(index: u32) -> Uid {
     Uid::new(SET, Process::Node(index))
 }
 
-/// Frames of one ping, there and back.
+/// Number of frames of one ping, in both directions.
 fn frames_of_a_ping(world: &mut World, from: u32, to: u32) -> u64 {
     let before = world.sent;
     assert_eq!(world.ask(node(from), node(to), Method::PING, b"?"), Ok(Bytes::from_static(b"?")));
@@ -58,7 +58,7 @@ fn members_of_100_000_are_nine_hops_apart_at_most() {
     assert!((14..=18).contains(&most), "{most} frames there and back");
 }
 
-/// The call that opens a link goes the whole way still.
+/// The call that opens a link still takes the whole route.
 #[test]
 fn members_that_are_called_again_get_a_direct_link_the_sooner_the_more_hops_away_they_are() {
     let mut world = World::new().with_set(SET, 64, Topology::Strides);
@@ -79,7 +79,7 @@ fn calls_that_come_more_than_a_minute_apart_open_no_direct_link() {
         assert_eq!([(0, 21), (0, 33)].map(|(from, to)| frames_of_a_ping(&mut world, from, to)), [6, 4]);
         world.run_for(Duration::from_secs(61));
     }
-    // Of three calls that are half a minute apart two are within a minute, which are too few for two hops.
+    // Of three calls half a minute apart, two are within a minute. That is not enough for two hops.
     for _ in 0..4 {
         assert_eq!(frames_of_a_ping(&mut world, 0, 33), 4);
         world.run_for(Duration::from_secs(31));
@@ -137,7 +137,7 @@ fn every_call_arrives_when_a_tenth_of_the_members_is_dead() {
 fn shapes_of_links_have_the_diameters_of_their_kind() {
     for (topology, members, expected) in [
         (Topology::Ring, 64, 32),
-        // Answers begin by the neighbour that brought the call, which need not be on the best way.
+        // Answers begin with the neighbour that sent the call, which is not always on the best route.
         (Topology::Mesh, 64, 10),
         (Topology::Torus, 64, 8),
         (Topology::Tree(8), 64, 32),

@@ -1,4 +1,4 @@
-//! The world of simulated members: links with a latency, members that are dead, handlers of a few kinds.
+//! The world of simulated members: links with a latency, dead members, and a few kinds of handlers.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
@@ -12,35 +12,35 @@ use lattice_overlay::machine::{CallId, CallOptions, Effect, Machine, Membership,
 use lattice_overlay::method::Method;
 use lattice_overlay::strides::Topology;
 
-/// Time of a frame on its way.
+/// Transit time of a frame.
 const LATENCY: Duration = Duration::from_micros(30);
 
-/// Method whose handler answers with what it was sent.
+/// Method with a handler that returns the body of the call.
 pub(crate) const MIRROR: Method = Method(256);
-/// Method whose handler never answers.
+/// Method with a handler that never answers.
 pub(crate) const SILENCE: Method = Method(257);
-/// Method whose handler calls the same method of its caller's, as often as the body's number says.
+/// Method with a handler that calls the same method of its caller, as many times as the body specifies.
 pub(crate) const TO_AND_FRO: Method = Method(258);
 
 pub(crate) struct World {
     origin: Instant,
     now: Duration,
     machines: BTreeMap<Uid, Machine>,
-    /// Members that are gone without a word: who connects is refused.
+    /// Members that are lost without notice: connections to them are refused.
     pub(crate) dead: BTreeSet<Uid>,
-    /// Members that are stopped: they take no frame and no link, and the links that they have stay.
+    /// Members that are stopped: they accept no frame and no link, but their links stay open.
     pub(crate) stopped: BTreeSet<Uid>,
-    /// Reason for which links to sets that there are not are refused; without it they are just not there.
+    /// Reason with which links to missing sets are refused; without it, the sets just do not exist.
     pub(crate) refusing: Option<&'static str>,
     links: BTreeSet<(Uid, Uid)>,
     events: BinaryHeap<Reverse<(Duration, u64, Event)>>,
     sequence: u64,
     ended: HashMap<(Uid, CallId), Result<Bytes, CallError>>,
-    /// Handlers that wait for a call of theirs.
+    /// Handlers that wait for a call of their own.
     awaiting: HashMap<(Uid, CallId), Ticket>,
-    /// Requests that handlers got.
+    /// Requests that handlers received.
     pub(crate) served: Vec<(Uid, Request)>,
-    /// Frames that were sent, echoes apart.
+    /// Number of sent frames, without echoes.
     pub(crate) sent: u64,
 }
 
@@ -70,11 +70,11 @@ impl World {
         }
     }
 
-    /// One set of so many members, with one rank on each.
+    /// Adds a set with this many members, and one rank on each.
     pub(crate) fn with_set(mut self, set: SetId, members: u32, topology: Topology) -> Self {
         let homes: Vec<u32> = (0..members).collect();
         for node in 0..members {
-            // Homes of all ranks at all members would be the square of their number.
+            // The homes of all ranks at all members would need quadratic memory.
             let homes = if members > 5000 { Vec::new() } else { homes.clone() };
             let membership = Membership { set, node, members, homes, launch: None, topology };
             self.machines.insert(Uid::new(set, Process::Node(node)), Machine::new(membership));
@@ -82,7 +82,7 @@ impl World {
         self
     }
 
-    /// The process of a rank, which serves and calls by itself; rank and node have one number.
+    /// Adds the process of a rank, which makes and serves calls itself; the rank and its node have the same number.
     pub(crate) fn with_process(mut self, set: SetId, rank: u32) -> Self {
         let (session, process) = (Uid::new(set, Process::Node(rank)), Uid::new(set, Process::Rank(rank)));
         self.machines.insert(process, Machine::of_rank(set, rank));
@@ -93,7 +93,7 @@ impl World {
         self
     }
 
-    /// The process of a rank ends.
+    /// Ends the process of a rank.
     pub(crate) fn end_process(&mut self, set: SetId, rank: u32) {
         let now = self.now();
         let session = Uid::new(set, Process::Node(rank));
@@ -121,7 +121,7 @@ impl World {
         id
     }
 
-    /// Calls, and runs the world until the call has ended.
+    /// Makes a call, and runs the world until the call has ended.
     pub(crate) fn ask(&mut self, from: Uid, to: Uid, method: Method, body: &[u8]) -> Result<Bytes, CallError> {
         let id = self.call(from, to, method, body, CallOptions::default());
         self.await_end(from, id)
@@ -136,7 +136,7 @@ impl World {
         }
     }
 
-    /// Lets so much time pass.
+    /// Lets this much time pass.
     pub(crate) fn run_for(&mut self, time: Duration) {
         let until = self.now + time;
         while self.events.peek().is_some_and(|Reverse((at, ..))| *at <= until) {
@@ -145,14 +145,14 @@ impl World {
         self.now = until;
     }
 
-    /// A member is gone, and those that it has links with see their ends.
+    /// Kills a member. Its linked members detect the end of their links.
     pub(crate) fn kill(&mut self, uid: Uid) {
         self.dead.insert(uid);
         let linked: Vec<Uid> = self.links.iter().filter(|(from, _)| *from == uid).map(|&(_, to)| to).collect();
         linked.into_iter().for_each(|other| self.cut(other, uid));
     }
 
-    /// A link breaks, and the first one of the two sees it.
+    /// Breaks a link. Only the member `sees` detects it.
     pub(crate) fn cut(&mut self, sees: Uid, other: Uid) {
         self.links.remove(&(sees, other));
         self.links.remove(&(other, sees));
@@ -161,7 +161,7 @@ impl World {
         self.carry_out(sees);
     }
 
-    /// A handler answers at last.
+    /// Sends the late answer of a handler.
     pub(crate) fn answer(&mut self, uid: Uid, ticket: Ticket, body: impl Into<Bytes>) {
         let now = self.now();
         self.machine(uid).answer(ticket, Ok(body.into()), now);
@@ -305,7 +305,7 @@ fn uid_of(from: Uid, to: Neighbour) -> Uid {
     }
 }
 
-/// Random numbers by a seed (SplitMix64).
+/// Seeded random numbers (SplitMix64).
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! Names the library as programs that were linked to Slurm's look for it.
+//! Sets the library's soname, for which programs that are linked to Slurm's library search.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

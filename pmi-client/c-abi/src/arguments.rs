@@ -1,7 +1,8 @@
-//! Arguments of callers in C, as types that a parameter can have: they look like pointers to the caller, and cannot be made in Rust.
+//! Arguments of callers in C, as types for parameters. They have the layout of pointers to the caller's memory, and cannot be created in
+//! Rust.
 //!
-//! So a value of these types comes from a caller in C, who promises what the header says: a pointer is NULL, or leads to what its
-//! type names for as long as the call lasts, and a length counts what is there. Every `unsafe` block below rests on that.
+//! A value of these types comes from a caller in C, which must follow the header. A pointer is NULL, or points to an object of its type
+//! that is valid for the duration of the call. A length is the number of objects. Every `unsafe` block below relies on this.
 
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int};
@@ -25,7 +26,7 @@ impl<'c> Text<'c> {
     pub fn bytes(self) -> Option<&'c [u8]> {
         let text = self.0?;
         #[expect(unsafe_code, reason = "a C string is a pointer")]
-        // SAFETY: the caller's text ends with a NUL, and lasts as long as the call.
+        // SAFETY: the caller's text ends with a NUL, and is valid for the duration of the call.
         let text = unsafe { CStr::from_ptr(text.as_ptr()) };
         Some(text.to_bytes())
     }
@@ -38,19 +39,19 @@ impl<'c> Text<'c> {
         self.bytes().and_then(|bytes| str::from_utf8(bytes).ok()).ok_or(invalid)
     }
 
-    /// A key that the launcher takes.
+    /// Returns a key that the launcher accepts.
     ///
     /// # Errors
-    /// [`Code::KEY`] for anything else.
+    /// [`Code::KEY`] for any other text.
     pub fn key(self, limits: &Limits) -> Result<&'c str, Code> {
         let key = self.or(Code::KEY)?;
         limits.check_key(key).map(|()| key).map_err(|_| Code::KEY)
     }
 
-    /// A value that the launcher takes.
+    /// Returns a value that the launcher accepts.
     ///
     /// # Errors
-    /// [`Code::VALUE`] for anything else.
+    /// [`Code::VALUE`] for any other text.
     pub fn value(self, limits: &Limits) -> Result<&'c [u8], Code> {
         let value = self.bytes().ok_or(Code::VALUE)?;
         limits.check_value(value).map(|()| value).map_err(|_| Code::VALUE)
@@ -92,16 +93,16 @@ impl<T: Copy> Place<'_, T> {
     /// Writes a value.
     pub fn set(self, value: T) {
         #[expect(unsafe_code, reason = "a place of the caller is a pointer")]
-        // SAFETY: the caller's place has room for a `T`, whatever is there now.
+        // SAFETY: the caller's place has room for a `T`. Its old content is never read here.
         unsafe {
             self.0.write(value);
         }
     }
 
-    /// The value that the caller has put there, where the header says so.
+    /// Returns the value that the caller has written there, if the header requires one.
     pub fn value(self) -> T {
         #[expect(unsafe_code, reason = "a place of the caller is a pointer")]
-        // SAFETY: the caller has put a value there.
+        // SAFETY: the caller has written a value there.
         unsafe {
             self.0.read()
         }
@@ -114,7 +115,7 @@ impl<T: Copy> Place<'_, T> {
 pub struct TextOut<'c>(Option<NonNull<c_char>>, PhantomData<&'c mut [c_char]>);
 
 impl<'c> TextOut<'c> {
-    /// The buffer of a size that the caller states; none for NULL, and none without room for the NUL of a text.
+    /// Returns the buffer with the size from the caller; `None` for NULL, and for a buffer without room for the NUL of a text.
     pub fn with_size(self, size: c_int) -> Option<Buffer<'c>> {
         let start = self.0?;
         let size = usize::try_from(size).ok().filter(|&size| size > 0)?;
@@ -127,11 +128,11 @@ impl<'c> TextOut<'c> {
     }
 }
 
-/// Room for a text and its NUL.
+/// Buffer for a text and its NUL.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffer<'c> {
     start: NonNull<c_char>,
-    /// Bytes, at least one.
+    /// Size in bytes, at least one.
     size: usize,
     caller: PhantomData<&'c mut [c_char]>,
 }
@@ -144,21 +145,21 @@ impl Buffer<'_> {
     /// Writes the whole text, or nothing.
     ///
     /// # Errors
-    /// Fails when the text and its NUL have no room.
+    /// Fails if the text and its NUL do not fit.
     pub fn put_whole(self, text: &[u8]) -> Result<(), TooShort> {
         if text.len() < self.size { self.put_cut(text) } else { Err(TooShort) }
     }
 
-    /// Writes as much of the text as there is room for, and a NUL.
+    /// Writes the text, cut to the size of the buffer, and a NUL.
     ///
     /// # Errors
-    /// Fails when the text was cut.
+    /// Fails if the text was cut.
     pub fn put_cut(self, text: &[u8]) -> Result<(), TooShort> {
         let fits = &text[..text.len().min(self.size - 1)];
         let start = self.start.cast::<u8>();
         #[expect(unsafe_code, reason = "a buffer of the caller is a pointer and a length")]
-        // SAFETY: the caller's buffer has `size` bytes, of which these are the first `fits.len() + 1`. `fits` is memory of ours, or of
-        // another argument; a caller who passes one buffer twice gets what `memmove` makes of it.
+        // SAFETY: the caller's buffer has `size` bytes, and these are the first `fits.len() + 1` of them. `fits` is memory of this
+        // library, or of another argument. If a caller passes one buffer twice, the result is that of `memmove`.
         unsafe {
             ptr::copy(fits.as_ptr(), start.as_ptr(), fits.len());
             start.add(fits.len()).write(0);
@@ -176,7 +177,7 @@ impl<'c, T: Copy> Array<'c, T> {
     /// No array.
     pub const NULL: Self = Self(None, PhantomData);
 
-    /// The values, as many as the caller states; `None` for NULL and for a negative number.
+    /// Returns the values, with the number from the caller; `None` for NULL and for a negative number.
     pub fn with_length(self, length: c_int) -> Option<&'c [T]> {
         let length = usize::try_from(length).ok()?;
         if length == 0 {
@@ -184,12 +185,12 @@ impl<'c, T: Copy> Array<'c, T> {
         }
         let first = self.0?;
         #[expect(unsafe_code, reason = "an array of the caller is a pointer and a length")]
-        // SAFETY: the caller's array has so many values, and nobody changes them while the call lasts. A `T` is a number, a pointer or a
-        // structure of them, which have no invalid values.
+        // SAFETY: the caller's array has `length` values, and no thread changes them for the duration of the call. A `T` is a number, a
+        // pointer or a structure of them, which have no invalid values.
         Some(unsafe { core::slice::from_raw_parts(first.as_ptr(), length) })
     }
 
-    /// The address, which some callers give a meaning of its own.
+    /// Returns the address, which some callers use as a name.
     pub fn address(self) -> usize {
         self.0.map_or(0, |first| first.addr().get())
     }
@@ -199,24 +200,24 @@ impl<'c, T: Copy> Array<'c, T> {
         self.with_length(1)?.first()
     }
 
-    /// The value so far behind the first one, which the caller has said to be there.
+    /// Returns the value at this index. The users of this function must ensure that it exists.
     fn at(self, index: usize) -> Option<T> {
         let first = self.0?;
         #[expect(unsafe_code, reason = "an array of the caller is a pointer")]
-        // SAFETY: the array has a value there, as its users say where they ask.
+        // SAFETY: the array has a value there, as the users of this function ensure.
         Some(unsafe { first.add(index).read() })
     }
 }
 
 impl<'c> Array<'c, Text<'c>> {
-    /// Texts up to the first NULL, which such an array ends with; none for NULL itself.
+    /// Returns the texts up to the first NULL, which terminates such an array; no texts for NULL itself.
     pub fn until_null(self) -> impl Iterator<Item = &'c [u8]> {
-        // Not the end before, so there is a value here.
+        // The array has not ended before, so there is a value at this index.
         (0..).map_while(move |index| self.at(index)?.bytes())
     }
 }
 
-/// `T []`: room for values, or NULL. Its length is another argument.
+/// `T []`: buffer for values, or NULL. Its length is another argument.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug)]
 pub struct ArrayOut<'c, T>(Option<NonNull<T>>, PhantomData<&'c mut [T]>);
@@ -227,12 +228,13 @@ impl<T: Copy> ArrayOut<'_, T> {
         self.0.is_none()
     }
 
-    /// Values that the caller has put there, where the header says so, as many as he states; `None` for NULL and for a negative number.
+    /// Returns the values that the caller has written there, if the header requires them, with the number from the caller. Returns
+    /// `None` for NULL and for a negative number.
     pub fn values(self, length: c_int) -> Option<Vec<T>> {
         Some(Array(self.0, PhantomData).with_length(length)?.to_vec())
     }
 
-    /// Writes values from the first place on, as many as the caller has room for by `length`. Returns their number.
+    /// Writes values from the first place on, at most `length`. Returns their number.
     pub fn fill(self, length: c_int, values: impl IntoIterator<Item = T>) -> usize {
         let Some(first) = self.0 else { return 0 };
         let room = usize::try_from(length).unwrap_or(0);

@@ -1,16 +1,16 @@
-//! The boundary that every call passes: no panic leaves it, and the caller's `errno` is what it was.
+//! The boundary of every call: no panic leaves it, and the caller's `errno` does not change.
 
 use core::ffi::c_int;
 
 use crate::code::{Code, Failure, SUCCESS};
 
-/// Runs the body of a C function and returns its code. `failed` is the protocol's code for a client that could not do it.
+/// Runs the body of a C function and returns its code. `failed` is the protocol's code for a failure of the client.
 pub fn call(failed: Code, body: impl FnOnce() -> Result<(), Failure>) -> c_int {
     let mut body = Some(body);
     run(failed, &mut || body.take().map_or(Ok(()), |body| body()))
 }
 
-/// One copy serves all functions.
+/// One copy of this code serves all functions.
 fn run(failed: Code, body: &mut dyn FnMut() -> Result<(), Failure>) -> c_int {
     let errno = errno();
     let result = caught(body);
@@ -22,13 +22,14 @@ fn run(failed: Code, body: &mut dyn FnMut() -> Result<(), Failure>) -> c_int {
     }
 }
 
-/// A panic is a failure. What it leaves half-done is the client, which takes no more requests then than after a broken connection.
+/// Treats a panic as a failure. A panic may leave an incomplete request on the client, which then accepts no more requests, as
+/// after a broken connection.
 #[cfg(feature = "std")]
 fn caught(body: &mut dyn FnMut() -> Result<(), Failure>) -> Result<(), Failure> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(Err(Failure::Code(Code::FAIL)))
 }
 
-/// A panic ends the process where it happens (`without_std.rs`).
+/// A panic ends the process at once (`without_std.rs`).
 #[cfg(not(feature = "std"))]
 fn caught(body: &mut dyn FnMut() -> Result<(), Failure>) -> Result<(), Failure> {
     body()
@@ -36,7 +37,7 @@ fn caught(body: &mut dyn FnMut() -> Result<(), Failure>) -> Result<(), Failure> 
 
 fn errno() -> c_int {
     #[expect(unsafe_code, reason = "errno is a place of the C library")]
-    // SAFETY: each thread has one.
+    // SAFETY: each thread has an `errno`.
     unsafe {
         *libc::__errno_location()
     }
@@ -44,7 +45,7 @@ fn errno() -> c_int {
 
 fn set_errno(errno: c_int) {
     #[expect(unsafe_code, reason = "errno is a place of the C library")]
-    // SAFETY: each thread has one.
+    // SAFETY: each thread has an `errno`.
     unsafe {
         *libc::__errno_location() = errno;
     }

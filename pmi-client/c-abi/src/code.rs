@@ -1,4 +1,4 @@
-//! Return codes, which PMI-1 and PMI-2 number alike.
+//! Return codes, which have the same numbers in PMI-1 and PMI-2.
 
 use core::ffi::c_int;
 
@@ -12,7 +12,7 @@ pub struct Code(pub c_int);
 pub const SUCCESS: c_int = 0;
 
 impl Code {
-    /// The call failed for a reason that lies with neither argument.
+    /// The call failed for a reason that is no fault of an argument.
     pub const FAIL: Self = Self(-1);
     /// `PMI_Init` was not called, or `PMI_Finalize` was.
     pub const INIT: Self = Self(1);
@@ -30,7 +30,7 @@ impl Code {
     pub const VALUE_LENGTH: Self = Self(7);
     /// Invalid length.
     pub const LENGTH: Self = Self(8);
-    /// Invalid number of arguments.
+    /// Invalid place for the number of parsed arguments.
     pub const NUMBER_OF_ARGUMENTS: Self = Self(9);
     /// Invalid list of arguments.
     pub const ARGUMENTS: Self = Self(10);
@@ -48,12 +48,12 @@ impl Code {
     pub const OTHER: Self = Self(14);
 }
 
-/// Reason for which a call is not carried out.
+/// Reason why a call failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// The caller gets this code.
+    /// The caller receives this code.
     Code(Code),
-    /// The caller gets its protocol's code for failures.
+    /// The caller receives its protocol's code for failures.
     Client(ClientError),
 }
 

@@ -1,11 +1,11 @@
-//! Pairs that a caller in C gets and gives back: `PMI_keyval_t` arrays of `PMI_Parse_option` and `PMI_Args_to_keyval`.
+//! Pairs that a caller in C receives and returns: `PMI_keyval_t` arrays of `PMI_Parse_option` and `PMI_Args_to_keyval`.
 //!
-//! They are memory of `malloc`, because callers are known to free them by themselves.
+//! The memory is from `malloc`, because some callers free it directly.
 
 use core::ffi::c_char;
 use core::ptr::{self, NonNull};
 
-/// `PMI_keyval_t` as the caller gets it; both parts may be NULL.
+/// `PMI_keyval_t` as the caller receives it; both parts may be NULL.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct HandedOutPair {
@@ -18,11 +18,11 @@ pub struct HandedOutPair {
 #[derive(Clone, Copy, Debug)]
 pub struct HandedOut(Option<NonNull<HandedOutPair>>);
 
-/// A key and a value, of which either may be missing.
+/// A key and a value; either may be missing.
 pub type PairOfBytes<'a> = (Option<&'a [u8]>, Option<&'a [u8]>);
 
 impl HandedOut {
-    /// An array of these pairs, NULL if there are none; `None` without memory.
+    /// Returns an array of these pairs, NULL if there are none; `None` if memory is exhausted.
     pub fn new(pairs: &[PairOfBytes<'_>]) -> Option<Self> {
         if pairs.is_empty() {
             return Some(Self(None));
@@ -31,7 +31,7 @@ impl HandedOut {
         for (number, (key, value)) in pairs.iter().enumerate() {
             let pair = HandedOutPair { key: copied(*key)?, value: copied(*value)? };
             #[expect(unsafe_code, reason = "the array is for a caller in C")]
-            // SAFETY: the array was made for so many pairs, aligned for everything as `malloc` does.
+            // SAFETY: the array was allocated for this number of pairs. `malloc` aligns it for all types.
             unsafe {
                 array.add(number).write(pair);
             }
@@ -44,12 +44,13 @@ impl HandedOut {
         self.0.is_none()
     }
 
-    /// Frees the array with the texts of its first `count` pairs, which the caller promises to be there and not to use any more.
+    /// Frees the array with the texts of its first `count` pairs. The caller must ensure that they exist, and must not use them
+    /// any more.
     pub fn free(self, count: usize) {
         let Some(array) = self.0 else { return };
         for number in 0..count {
             #[expect(unsafe_code, reason = "the array belongs to a caller in C")]
-            // SAFETY: the caller's array has so many pairs, and each text is NULL or memory of `malloc`, which `free` takes.
+            // SAFETY: the caller's array has `count` pairs. Each text is NULL or memory of `malloc`, which `free` accepts.
             unsafe {
                 let HandedOutPair { key, value } = array.add(number).read();
                 [key, value].into_iter().flatten().for_each(|text| libc::free(text.as_ptr().cast()));
@@ -63,13 +64,13 @@ impl HandedOut {
     }
 }
 
-/// A copy with a NUL at its end; `None` without memory.
+/// Returns a copy with a NUL at its end; `None` if memory is exhausted.
 #[expect(clippy::option_option, reason = "a text that is missing is no failure")]
 fn copied(text: Option<&[u8]>) -> Option<Option<NonNull<c_char>>> {
     let Some(text) = text else { return Some(None) };
     let copy: NonNull<u8> = allocate(text.len() + 1)?.cast();
     #[expect(unsafe_code, reason = "the text is for a caller in C")]
-    // SAFETY: the copy has room for the text and one byte, and was made just now.
+    // SAFETY: the new copy has room for the text and one more byte.
     unsafe {
         ptr::copy_nonoverlapping(text.as_ptr(), copy.as_ptr(), text.len());
         copy.add(text.len()).write(0);
@@ -91,7 +92,7 @@ mod tests {
     use super::*;
 
     fn text(text: Option<NonNull<c_char>>) -> Option<&'static CStr> {
-        // SAFETY: made by `copied`, and freed after the last use below.
+        // SAFETY: the text was created by `copied`, and is freed after its last use below.
         text.map(|text| unsafe { CStr::from_ptr(text.as_ptr()) })
     }
 

@@ -1,4 +1,4 @@
-//! Functions of callers in C that are called later, with what they want to be given.
+//! Functions of callers in C that are called later, with their arguments.
 
 use core::ffi::c_void;
 use core::fmt;
@@ -7,26 +7,26 @@ use core::ptr;
 /// `void *(*)(void *)`: a function, or NULL.
 pub type Function = Option<extern "C" fn(*mut c_void) -> *mut c_void>;
 
-/// `void *`: what a function is given. It is never followed here.
+/// `void *`: the argument of a function. It is never dereferenced here.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug)]
 pub struct Extra(*mut c_void);
 
-/// A function and what it is given.
+/// A function and its argument.
 #[derive(Clone, Copy)]
 pub struct Handler {
     function: extern "C" fn(*mut c_void) -> *mut c_void,
-    /// Address of what the function is given: threads hand the handler on.
+    /// Address of the argument, as a number, because the handler moves between threads.
     extra: usize,
 }
 
 impl Handler {
-    /// The handler of a function, if there is one.
+    /// Returns the handler of a function; `None` for NULL.
     pub fn new(function: Function, extra: Extra) -> Option<Self> {
         Some(Self { function: function?, extra: extra.0.expose_provenance() })
     }
 
-    /// Calls the function. What it returns means nothing.
+    /// Calls the function. Its result is ignored.
     pub fn call(self) {
         (self.function)(ptr::with_exposed_provenance_mut(self.extra));
     }

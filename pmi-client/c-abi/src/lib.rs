@@ -1,8 +1,8 @@
-//! Edge between callers in C and `pmi-client`, shared by `libpmi.so.0` and `libpmi2.so.0`.
+//! Boundary between callers in C and `pmi-client`, shared by `libpmi.so.0` and `libpmi2.so.0`.
 //!
-//! A function of the C libraries is a line or two: its parameters have the types of [`arguments`], its body runs inside
-//! [`boundary::call`], and its client is [`process::with`]'s. So pointers are followed in one file, panics end in one function, and
-//! what a process may do twice, in threads or after a fork is decided in one place.
+//! A function of the C libraries has one or two lines. Its parameters have the types of [`arguments`], its body runs inside
+//! [`boundary::call`], and its client comes from [`process::with`]. Therefore one file dereferences pointers, one function catches
+//! panics, and one file has the rules for repeated calls, threads and forks.
 //!
 //! ```text
 //! C caller ─> extern "C" fn(Text, Out<c_int>, ..) ─> boundary::call ─> process::with ─> pmi_client::Client

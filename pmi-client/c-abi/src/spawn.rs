@@ -1,4 +1,4 @@
-//! Spawn requests out of the arrays that C callers describe programs with.
+//! Spawn requests from the arrays with which C callers describe programs.
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;
@@ -18,7 +18,7 @@ pub struct KeyValue<'c> {
     value: Text<'c>,
 }
 
-/// `MPID_Info` of Slurm's `pmi2.h`: a key and its value in a list that is not followed.
+/// `MPID_Info` of Slurm's `pmi2.h`: a key and its value in a list. The links of the list are not followed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Info<'c> {
@@ -30,12 +30,12 @@ pub struct Info<'c> {
     value: Text<'c>,
 }
 
-/// A structure of a header that holds a key and its value.
+/// A structure of a header with a key and its value.
 pub trait Pair {
-    /// The key and its value.
+    /// Returns the key and its value.
     ///
     /// # Errors
-    /// [`Code::ARGUMENT`] where one is missing.
+    /// [`Code::ARGUMENT`] if one of them is missing.
     fn pair(&self) -> Result<(String, String), Code>;
 }
 
@@ -55,27 +55,27 @@ fn pair(key: Text<'_>, value: Text<'_>) -> Result<(String, String), Code> {
     Ok((key.or(Code::ARGUMENT)?.to_owned(), value.or(Code::ARGUMENT)?.to_owned()))
 }
 
-/// Programs as every form of the call describes them: parallel arrays.
+/// Programs in parallel arrays, as in every form of the call.
 #[derive(Clone, Copy, Debug)]
 pub struct Programs<'c, P> {
     /// Number of programs.
     pub count: c_int,
     /// Their names.
     pub commands: Array<'c, Text<'c>>,
-    /// Their arguments, each list with a NULL at its end.
+    /// Their arguments. Each list ends with a NULL.
     pub arguments: Array<'c, Array<'c, Text<'c>>>,
-    /// Number of arguments of each; NULL where the lists' ends say it.
+    /// Number of arguments of each program; NULL if the lists end with a NULL.
     pub argument_counts: Array<'c, c_int>,
-    /// Number of ranks of each.
+    /// Number of ranks of each program.
     pub ranks: Array<'c, c_int>,
-    /// Number of hints of each; NULL if there are none.
+    /// Number of hints of each program; NULL if there are none.
     pub hint_counts: Array<'c, c_int>,
-    /// Hints of each.
+    /// Hints of each program.
     pub hints: Array<'c, Array<'c, P>>,
 }
 
 impl<P: Pair + Copy> Programs<'_, P> {
-    /// The request for these programs, with pairs for the new job.
+    /// Returns the request for these programs, with pairs for the new job.
     ///
     /// # Errors
     /// [`Code::ARGUMENT`] for missing arrays, negative numbers, and texts that are not UTF-8.
@@ -115,13 +115,13 @@ impl<P: Pair + Copy> Programs<'_, P> {
         }
     }
 
-    /// The value of a program in an array of `count` values, if there is such an array.
+    /// Returns the value of a program in an array of `count` values, if the array exists.
     fn of<T: Copy>(&self, array: Array<'_, T>, number: usize) -> Option<T> {
         array.with_length(self.count)?.get(number).copied()
     }
 }
 
-/// Pairs of an array of structures.
+/// Returns the pairs of an array of structures.
 ///
 /// # Errors
 /// As [`Pair::pair`].

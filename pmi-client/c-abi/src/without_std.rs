@@ -1,6 +1,6 @@
-//! What the small libraries have instead of `std`: memory of the C library, and an end for a panic, which would be a bug.
+//! Replacements for `std` in the small libraries: memory of the C library, and a process end for a panic, which would be a bug.
 //!
-//! `std` alone is nine tenths of a library: it can print where a panic came from, function by function.
+//! `std` alone would be nine tenths of a library, because it can print the backtrace of a panic.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::fmt::{self, Write};
@@ -11,14 +11,14 @@ struct Malloc;
 #[global_allocator]
 static ALLOCATOR: Malloc = Malloc;
 
-/// Largest alignment that `malloc` keeps by itself.
+/// Largest alignment that `malloc` guarantees.
 const ALIGNMENT: usize = 2 * size_of::<usize>();
 
 #[expect(unsafe_code, reason = "an allocator hands out pointers")]
-// SAFETY: `malloc`, `realloc` and `free` do what is asked of an allocator for alignments up to theirs, and `aligned_alloc` for others.
+// SAFETY: `malloc`, `realloc` and `free` satisfy the rules of an allocator for alignments up to theirs. `aligned_alloc` does for larger ones.
 unsafe impl GlobalAlloc for Malloc {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: sizes are above 0, and alignments powers of two, as the caller promises.
+        // SAFETY: by the contract of the caller, sizes are above 0, and alignments are powers of two.
         unsafe {
             match layout.align() <= ALIGNMENT {
                 true => libc::malloc(layout.size()).cast(),
@@ -28,12 +28,12 @@ unsafe impl GlobalAlloc for Malloc {
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, _layout: Layout) {
-        // SAFETY: it comes from one of the two above.
+        // SAFETY: the memory comes from one of the two functions above.
         unsafe { libc::free(memory.cast()) }
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: as above. For a large alignment it is copied, which the caller's promises allow.
+        // SAFETY: as above. Memory with a large alignment is copied, which the contract of the caller allows.
         unsafe {
             if layout.align() <= ALIGNMENT {
                 return libc::realloc(memory.cast(), size).cast();
@@ -54,21 +54,21 @@ struct StandardError;
 impl Write for StandardError {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         #[expect(unsafe_code, reason = "a number that always names standard error")]
-        // SAFETY: a descriptor that the program has closed is refused.
+        // SAFETY: if the program has closed the descriptor, the write fails.
         let error = unsafe { rustix::fd::BorrowedFd::borrow_raw(2) };
         rustix::io::write(error, text.as_bytes()).map(drop).map_err(|_| fmt::Error)
     }
 }
 
-/// Tells where it came from and ends the process: nothing unwinds into the caller.
+/// Prints the location of the panic and ends the process, so that no panic unwinds into the caller.
 #[panic_handler]
 fn end(panic: &PanicInfo<'_>) -> ! {
     let _ = writeln!(StandardError, "PMI library: {panic}");
     abort()
 }
 
-/// `alloc` as it comes with Rust knows how to clean up while something unwinds, and names what would lead it there. Nothing unwinds here. The
-/// names are hidden: programs in C++ have their own.
+/// The `alloc` crate of Rust contains cleanup code for unwinding, which refers to these symbols. No panic unwinds here. The symbols are
+/// hidden, because programs in C++ have their own.
 #[expect(unsafe_code, reason = "nothing safe defines a symbol that is hidden")]
 mod unwinding {
     core::arch::global_asm!(

@@ -10,24 +10,23 @@ use crate::membership::{IndexedPair, RingNeighbours};
 use crate::pmi2::Absent;
 use crate::shared::SharedPairs;
 
-/// Exchanging pairs: put, fence, get.
+/// Exchange of pairs: put, fence, get.
 impl Client {
-    /// Puts `value` under `key`, for every rank to get after the next [`fence`](Self::fence). A later put of the same key
-    /// replaces it.
+    /// Puts `value` under `key`. Every rank can get it after the next [`fence`](Self::fence). A later put of the same key replaces it.
     ///
-    /// Keys that every server takes are one word without `=` and `;`; values are any bytes without line feed and NUL. How long they may
-    /// be is the server's to say ([`limits`](Self::limits)): usually 63 and 1023 bytes in PMI-1, always in PMI-2.
+    /// Every server accepts keys of one word without `=` and `;`. Values are any bytes without line feed and NUL. The server sets the
+    /// maximum lengths ([`limits`](Self::limits)): usually 63 and 1023 bytes in PMI-1, always in PMI-2.
     ///
     /// # Errors
-    /// Refuses what cannot be carried; fails when the server refuses it or is gone.
+    /// Fails if the protocol cannot carry the pair, or if the server refuses it or is gone.
     pub fn put(&mut self, key: &str, value: impl AsRef<[u8]>) -> Result<(), ClientError> {
         self.put_to(None, key, value.as_ref())
     }
 
-    /// Waits until every rank of the job has called this as often; then all that was put before can be got everywhere.
+    /// Waits until every rank of the job has called this the same number of times. Then every rank can get all earlier puts.
     ///
     /// # Errors
-    /// Fails when the job is ending, for example because a rank is lost.
+    /// Fails if the job is ending, for example because a rank is lost.
     pub fn fence(&mut self) -> Result<(), ClientError> {
         match &mut self.wire {
             Wire::Pmi1(wire) => wire.fence(),
@@ -38,17 +37,17 @@ impl Client {
         Ok(())
     }
 
-    /// The value under `key`; `None` if no rank had put it before the last fence.
+    /// Returns the value under `key`; `None` if no rank had put it before the last fence.
     ///
-    /// Under Lattice it is read in memory that the ranks of a node share, without a message, if a fence has brought it.
+    /// Under Lattice a value that a fence has exchanged is read from memory that the ranks of a node share, without a message.
     ///
-    /// Under Hydra's PMI-2 the `None` comes only when every rank has fenced as often as this one.
+    /// Under Hydra's PMI-2 the result `None` is delayed until every rank has fenced as often as this one.
     ///
     /// # Errors
-    /// Refuses a malformed key; fails when the server is gone or answers nonsense.
+    /// Fails if the key is malformed, or if the server is gone or sends an invalid reply.
     pub fn get(&mut self, key: &str) -> Result<Option<Vec<u8>>, ClientError> {
         let is_pmi1 = matches!(self.wire, Wire::Pmi1(_));
-        // In PMI-1 facts about the job are in its space, under names that nobody's puts replace.
+        // In PMI-1 facts about the job are in its space, under names that puts cannot replace.
         let fact = |shared: &SharedPairs| shared.attribute(key).filter(|_| is_pmi1);
         match self.shared.get(key).or_else(|| fact(&self.shared)) {
             Some(value) => Ok(Some(value)),
@@ -56,8 +55,9 @@ impl Client {
         }
     }
 
-    /// The pair with an index, the first being 0; `None` behind the last one. A key keeps its index, so a walk meets every pair that was
-    /// there when it began. `space` is one of [`create_space`](Self::create_space), or the job's own. PMI-1 under Lattice only.
+    /// Returns the pair with an index, from 0; `None` after the last pair. A key keeps its index, so that an iteration returns every pair
+    /// that existed at its start. `space` is a space of [`create_space`](Self::create_space), or the job's own space. Only in PMI-1 under
+    /// Lattice.
     ///
     /// # Errors
     /// [`ClientError::Unsupported`] in PMI-2 and under other launchers, else as [`get`](Self::get).
@@ -69,11 +69,11 @@ impl Client {
         }
     }
 
-    /// Makes a key-value space beside the job's own, and returns its name. Other ranks may use it once they know that, those of other nodes
-    /// after the next [`fence`](Self::fence). PMI-1 under Lattice only, and without a launcher.
+    /// Creates a key-value space in addition to the job's own space, and returns its name. Other ranks need the name to use it. Ranks of
+    /// other nodes can use it after the next [`fence`](Self::fence). Only in PMI-1 under Lattice, and without a launcher.
     ///
     /// # Errors
-    /// [`ClientError::Unsupported`] in PMI-2 and under other launchers; [`ClientError::Refused`] when this rank has made very many.
+    /// [`ClientError::Unsupported`] in PMI-2 and under other launchers; [`ClientError::Refused`] if this rank has created very many spaces.
     pub fn create_space(&mut self) -> Result<String, ClientError> {
         match &mut self.wire {
             Wire::Pmi1(wire) => wire.create_space(),
@@ -82,10 +82,10 @@ impl Client {
         }
     }
 
-    /// Removes a space that some rank has made: nothing of it is read any more, on other nodes from the next fence on.
+    /// Removes a space that a rank has created. Gets no longer return its pairs; on other nodes this takes effect at the next fence.
     ///
     /// # Errors
-    /// [`ClientError::Refused`] when there is none of that name; else as [`create_space`](Self::create_space).
+    /// [`ClientError::Refused`] if there is no space with this name; else as [`create_space`](Self::create_space).
     pub fn destroy_space(&mut self, name: &str) -> Result<(), ClientError> {
         match &mut self.wire {
             Wire::Pmi1(wire) => wire.destroy_space(name),
@@ -94,7 +94,7 @@ impl Client {
         }
     }
 
-    /// Puts a pair as [`put`](Self::put) does, into a space of [`create_space`](Self::create_space), or the job's own.
+    /// Puts a pair as [`put`](Self::put) does, into a space of [`create_space`](Self::create_space), or into the job's own space.
     ///
     /// # Errors
     /// As [`put`](Self::put); [`ClientError::Unsupported`] for other spaces in PMI-2.
@@ -105,15 +105,15 @@ impl Client {
             (Wire::Pmi2(_), Some(_)) => Err(ClientError::Unsupported { call: "put_to", place: "in PMI-2" }),
             (Wire::Alone(wire), space) => wire.put(space, key, value),
         }?;
-        // What the last fence brought to the memory that ranks share is not what this rank reads any more.
+        // The value of the last fence in the shared memory is no longer the value that this rank must get.
         if space.is_none_or(|space| space == self.job_id()) {
             self.shared.note_put(key);
         }
         Ok(())
     }
 
-    /// Gets a value as [`get`](Self::get) does, but always from the server, of a space of [`create_space`](Self::create_space), or the
-    /// job's own.
+    /// Gets a value as [`get`](Self::get) does, but always from the server, from a space of [`create_space`](Self::create_space), or from
+    /// the job's own space.
     ///
     /// # Errors
     /// As [`get`](Self::get); [`ClientError::Unsupported`] for other spaces in PMI-2.
@@ -126,7 +126,7 @@ impl Client {
         }
     }
 
-    /// Puts `value` under `key` for the job's ranks on this node, at once and without a fence. PMI-2 only.
+    /// Puts `value` under `key` for the job's ranks on this node, at once and without a fence. Only in PMI-2.
     ///
     /// # Errors
     /// [`ClientError::Unsupported`] in PMI-1, else as [`put`](Self::put).
@@ -138,7 +138,7 @@ impl Client {
         }
     }
 
-    /// The node attribute `key` if it is there by now. PMI-2 only.
+    /// Returns the node attribute `key` if it has been put; `None` otherwise. Only in PMI-2.
     ///
     /// # Errors
     /// [`ClientError::Unsupported`] in PMI-1, else as [`get`](Self::get).
@@ -150,11 +150,10 @@ impl Client {
         }
     }
 
-    /// Waits until a rank of this node has put the node attribute `key`. PMI-2 only.
+    /// Waits until a rank of this node has put the node attribute `key`. Only in PMI-2.
     ///
     /// # Errors
-    /// [`ClientError::Unsupported`] in PMI-1; [`ClientError::NotFound`] when nobody is left to put it; else as
-    /// [`get`](Self::get).
+    /// [`ClientError::Unsupported`] in PMI-1; [`ClientError::NotFound`] if no rank is left that could put it; else as [`get`](Self::get).
     pub fn await_node_attribute(&mut self, key: &str) -> Result<Vec<u8>, ClientError> {
         let found = match &mut self.wire {
             Wire::Pmi1(_) => Err(missing_in_pmi1("await_node_attribute")),
@@ -164,8 +163,8 @@ impl Client {
         found?.ok_or_else(|| ClientError::NotFound { key: key.to_owned() })
     }
 
-    /// Gives `value` to both neighbours in rank order, the last rank being the first one's neighbour, and waits for
-    /// theirs. Every rank takes part. PMI-2 only; Hydra ends the job when it meets this call.
+    /// Sends `value` to both neighbours in rank order, and waits for their values. The last rank and the first rank are neighbours. Every
+    /// rank must call this. Only in PMI-2; Hydra ends the job when it receives this request.
     ///
     /// # Errors
     /// [`ClientError::Unsupported`] in PMI-1, else as [`put`](Self::put).

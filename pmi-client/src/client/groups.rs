@@ -5,33 +5,33 @@ use rustix::fd::BorrowedFd;
 use super::{Client, Wire};
 use crate::error::ClientError;
 
-/// Ranks that meet in a barrier.
+/// Ranks that enter a barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RankGroup<'a> {
     /// All ranks of the job.
     World,
     /// The job's ranks on this rank's node.
     Node,
-    /// These ranks, this one among them. Neither order nor repetition means anything.
+    /// These ranks, including this one. Order and repetition have no effect.
     Ranks(&'a [u32]),
 }
 
 /// A barrier of a group that this process has begun, for [`Client::test_barrier`] and [`Client::wait_for_barrier`].
 ///
-/// One that is dropped stays begun: the others can leave it, and its tag cannot be used again by this process.
+/// If it is dropped, the barrier stays open. The other ranks can leave it, and this process cannot use its tag again.
 #[derive(Debug)]
 #[must_use = "a barrier has not ended before it is waited for"]
 pub struct PendingBarrier {
-    /// Number of its tag; `None` if there is nobody to wait for.
+    /// Number of its tag; `None` if there are no other ranks.
     tag: Option<u32>,
 }
 
 /// Barriers of groups: PMI-1.2.
 ///
-/// Lattice serves them always, Hydra from 5.0 on. A process may have several open, each with a tag of its own, which all ranks of the group
-/// give alike; other calls may be made meanwhile.
+/// Lattice always serves them, Hydra from 5.0 on. A process may have several open barriers, each with its own tag. All ranks of the group must
+/// use the same tag. Other calls may be made in the meantime.
 impl Client {
-    /// Waits until every rank of `group` has called this as often with this tag. What they put before can be got by all of them then.
+    /// Waits until every rank of `group` has called this the same number of times with this tag. Then all of them can get their earlier puts.
     ///
     /// # Errors
     /// As [`begin_barrier`](Self::begin_barrier) and [`wait_for_barrier`](Self::wait_for_barrier).
@@ -43,8 +43,8 @@ impl Client {
     /// Begins a barrier of `group`, and does not wait.
     ///
     /// # Errors
-    /// [`ClientError::Unsupported`] in PMI-2 and under launchers that do not serve it; [`ClientError::GroupBarrier`] for a group that this rank is
-    /// not in, or that has ranks which the job does not have, and for the tag of a barrier that is open.
+    /// [`ClientError::Unsupported`] in PMI-2 and under launchers that do not serve it. [`ClientError::GroupBarrier`] for a group without this
+    /// rank, for a group with ranks that the job does not have, and for the tag of an open barrier.
     pub fn begin_barrier(&mut self, group: RankGroup<'_>, tag: Option<&str>) -> Result<PendingBarrier, ClientError> {
         let tag = match &mut self.wire {
             Wire::Pmi1(wire) => wire.begin_barrier(group, tag)?,
@@ -59,10 +59,10 @@ impl Client {
         Ok(PendingBarrier { tag })
     }
 
-    /// Returns true if all ranks of the group have come; does not wait for them. Then the barrier has ended.
+    /// Returns true if all ranks of the group have entered the barrier, which then has ended. Does not wait.
     ///
     /// # Errors
-    /// Fails when the server is gone or refuses the barrier.
+    /// Fails if the server is gone or refuses the barrier.
     pub fn test_barrier(&mut self, barrier: &PendingBarrier) -> Result<bool, ClientError> {
         let has_ended = match (&mut self.wire, barrier.tag) {
             (Wire::Pmi1(wire), Some(tag)) => wire.test_barrier(tag)?,
@@ -74,10 +74,10 @@ impl Client {
         Ok(has_ended)
     }
 
-    /// Waits until all ranks of the group have come.
+    /// Waits until all ranks of the group have entered the barrier.
     ///
     /// # Errors
-    /// Fails when the server is gone or refuses the barrier.
+    /// Fails if the server is gone or refuses the barrier.
     #[expect(clippy::needless_pass_by_value, reason = "it has ended")]
     pub fn wait_for_barrier(&mut self, barrier: PendingBarrier) -> Result<(), ClientError> {
         if let (Wire::Pmi1(wire), Some(tag)) = (&mut self.wire, barrier.tag) {
@@ -87,10 +87,10 @@ impl Client {
         Ok(())
     }
 
-    /// Finds out whether the launcher serves barriers of groups.
+    /// Checks whether the launcher serves barriers of groups.
     ///
     /// # Errors
-    /// [`ClientError::Unsupported`] if not; fails when the server is gone.
+    /// [`ClientError::Unsupported`] if not; fails if the server is gone.
     pub fn need_group_barriers(&mut self) -> Result<(), ClientError> {
         match &mut self.wire {
             Wire::Pmi1(wire) => wire.need_group_barriers(),
@@ -99,8 +99,8 @@ impl Client {
         }
     }
 
-    /// The connection to the launcher, to be waited on with `poll(2)`; `None` without a launcher. It becomes readable when a barrier of a group has
-    /// ended, unless another call has read that before.
+    /// The connection to the launcher, for `poll(2)`; `None` without a launcher. It becomes readable when a barrier of a group has ended, unless
+    /// another call has already read this message.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match &self.wire {
             Wire::Pmi1(wire) => Some(wire.as_fd()),

@@ -7,20 +7,20 @@ use super::{Client, Wire, on_wire};
 use crate::error::ClientError;
 use crate::spawn::SpawnRequest;
 
-/// Meeting other jobs.
+/// Exchange with other jobs.
 impl Client {
-    /// Makes `port` known as `service` to every job that the launcher's name service reaches.
+    /// Publishes `port` as `service` to every job that uses the launcher's name service.
     ///
     /// # Errors
-    /// Fails when the name is taken, where the launcher refuses that.
+    /// Fails if the name is already published and the launcher does not allow this.
     pub fn publish(&mut self, service: &str, port: impl AsRef<[u8]>) -> Result<(), ClientError> {
         on_wire!(self, wire => wire.publish(service, port.as_ref()))
     }
 
-    /// The port published as `service`; `None` if nobody published it.
+    /// Returns the port that was published as `service`; `None` if it was not published.
     ///
     /// # Errors
-    /// Fails when the name service cannot be asked.
+    /// Fails if the name service is not available.
     pub fn lookup(&mut self, service: &str) -> Result<Option<Vec<u8>>, ClientError> {
         match &mut self.wire {
             Wire::Pmi1(wire) => wire.lookup(service),
@@ -32,15 +32,15 @@ impl Client {
     /// Withdraws `service`.
     ///
     /// # Errors
-    /// Fails when nobody published it.
+    /// Fails if it was not published.
     pub fn unpublish(&mut self, service: &str) -> Result<(), ClientError> {
         on_wire!(self, wire => wire.unpublish(service))
     }
 
-    /// Starts a new job and returns its name, if the server tells, once its ranks are starting.
+    /// Starts a new job. Returns its name, if the server provides it, once its ranks are starting.
     ///
     /// # Errors
-    /// [`ClientError::Refused`] when the launcher cannot start it, and the caller's job goes on;
+    /// [`ClientError::Refused`] if the launcher cannot start it; the caller's job continues.
     /// [`ClientError::Unsupported`] without a launcher.
     pub fn spawn(&mut self, request: &SpawnRequest) -> Result<Option<String>, ClientError> {
         if request.apps.is_empty() {

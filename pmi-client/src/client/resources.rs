@@ -6,37 +6,38 @@ use crate::resources::{ResourceCall, check_name};
 
 /// Resources that outlive their process.
 ///
-/// What a rank has registered and not released is removed when its process has ended, however that was. A name is `shm:ID`, `sem:ID` or
-/// `msg:ID` (System V), `pshm:NAME`, `psem:NAME` or `mq:NAME` (POSIX), `file:PATH` or `dir:PATH` (absolute), `pid:ID`. Under launchers
-/// other than Lattice, and without one, each call is [`ClientError::Unsupported`], and sends nothing that they would not know: the program
-/// must see to its resources itself.
+/// The launcher removes the resources that a rank has registered and not released, after the rank's process has ended in any way. A name is
+/// `shm:ID`, `sem:ID` or `msg:ID` (System V), `pshm:NAME`, `psem:NAME` or `mq:NAME` (POSIX), `file:PATH` or `dir:PATH` (absolute),
+/// `pid:ID`. Under launchers other than Lattice, and without one, each call is [`ClientError::Unsupported`] and sends no request. Then the
+/// program must remove its resources itself.
 impl Client {
-    /// Tells that this rank is about to make a resource. If it is killed before it has told that it has, the launcher looks for what it has
-    /// made. Where the id is known only later, it is left out: `shm:`.
+    /// Announces that this rank is about to create a resource. If the rank is killed before it registers the resource, the launcher
+    /// searches for the created resource. An id that is not available yet is left out: `shm:`.
     ///
     /// # Errors
-    /// Refuses a name of no known kind; [`ClientError::Refused`] when the launcher cannot do it, or 256 are registered.
+    /// Fails for a name of an unknown kind; [`ClientError::Refused`] if the launcher cannot do it, or if 256 resources are registered.
     pub fn intend_resource(&mut self, name: &str) -> Result<(), ClientError> {
         self.resource(ResourceCall::Intend, name)
     }
 
-    /// Registers a resource that this rank has made; one with an id that was not known takes the place of its intent.
+    /// Registers a resource that this rank has created. A resource with a new id replaces its announcement.
     ///
     /// # Errors
-    /// As [`intend_resource`](Self::intend_resource); also when the resource is not there, or was not made by this launch.
+    /// As [`intend_resource`](Self::intend_resource); also if the resource does not exist, or was not created by this launch.
     pub fn register_resource(&mut self, name: &str) -> Result<(), ClientError> {
         self.resource(ResourceCall::Register, name)
     }
 
-    /// Tells that this rank is about to remove a resource, within so many seconds (0: no limit). If it takes longer, the user is told.
+    /// Announces that this rank is about to remove a resource, within `seconds` seconds (0: no limit). If the removal takes longer, the
+    /// launcher reports it to the user.
     ///
     /// # Errors
-    /// As [`intend_resource`](Self::intend_resource); also when it is not registered.
+    /// As [`intend_resource`](Self::intend_resource); also if it is not registered.
     pub fn begin_release(&mut self, name: &str, seconds: u32) -> Result<(), ClientError> {
         self.resource(ResourceCall::BeginRelease { seconds }, name)
     }
 
-    /// Tells that this rank has removed a resource, or gives up its intent.
+    /// Reports that this rank has removed a resource, or that it withdraws its announcement.
     ///
     /// # Errors
     /// As [`begin_release`](Self::begin_release).

@@ -13,7 +13,7 @@ struct KeyValue {
     value: *const c_char,
 }
 
-/// `MPID_Info` of Slurm's `pmi2.h`, whose layout libraries of this name take.
+/// `MPID_Info` of Slurm's `pmi2.h`, the layout that libraries with this name accept.
 #[repr(C)]
 struct Info {
     handle: c_int,
@@ -40,7 +40,7 @@ type Spawn1 = unsafe extern "C" fn(
     *const KeyValue,
     *mut c_int,
 ) -> c_int;
-/// The same with the numbers of arguments before them, and with room for the job's name.
+/// The same with the numbers of arguments before them, and with a buffer for the job's name.
 type Spawn2 = unsafe extern "C" fn(
     c_int,
     Texts,
@@ -57,10 +57,11 @@ type Spawn2 = unsafe extern "C" fn(
 ) -> c_int;
 
 impl LibraryClient {
-    /// Starts a new job, and returns once its ranks are starting; with its name if the library tells that, as PMI-2's does.
+    /// Starts a new job, and returns once its ranks are starting. Returns its name if the library provides it, as that of PMI-2 does.
     ///
     /// # Errors
-    /// Fails when the library does, when it lacks the function, and for texts with a NUL and numbers that are no `int`.
+    /// Fails if the call of the library fails, if the library lacks the function, for texts with a NUL, and for numbers that do not fit
+    /// into an `int`.
     pub fn spawn(&mut self, request: &SpawnRequest) -> Result<Option<String>, LibraryError> {
         let programs = Programs::of(request)?;
         match self.api {
@@ -78,8 +79,8 @@ impl LibraryClient {
         let (names, words) = (programs.names(), programs.words());
         let word_lists: Vec<Texts> = words.iter().map(Vec::as_ptr).collect();
         let mut errors = programs.room_for_errors()?;
-        // SAFETY: as the prototype of pmi.h has it: arrays have an element for each program, a list of words ends with a null, pairs have
-        // their number beside them, and everything outlives the call.
+        // SAFETY: by the prototype of pmi.h. Arrays have an element for each program, a list of words ends with a null, and pairs have
+        // their number in a separate array. All of them outlive the call.
         let code = unsafe {
             spawn(
                 int(programs.apps.len())?,
@@ -106,7 +107,7 @@ impl LibraryClient {
         let word_lists: Vec<Texts> = words.iter().map(Vec::as_ptr).collect();
         let mut errors = programs.room_for_errors()?;
         let mut job = vec![0_u8; NAME_MAX];
-        // SAFETY: as the prototype of Slurm's pmi2.h has it, with the promises made above; the buffer has the length that is passed.
+        // SAFETY: by the prototype of Slurm's pmi2.h, with the guarantees above. The buffer has the length that is passed.
         let code = unsafe {
             spawn(
                 int(programs.apps.len())?,
@@ -137,7 +138,7 @@ impl Info {
 
 type Pair = (CString, CString);
 
-/// A request in texts that C can read.
+/// A request with texts that C can read.
 struct Programs {
     apps: Vec<Program>,
     preput: Vec<Pair>,
@@ -168,12 +169,12 @@ impl Programs {
         self.each(|program| program.name.as_ptr())
     }
 
-    /// Arguments of each program, with a null behind the last one.
+    /// Arguments of each program, with a null after the last one.
     fn words(&self) -> Vec<Vec<*const c_char>> {
         self.each(|program| program.words.iter().map(|word| word.as_ptr()).chain([ptr::null()]).collect())
     }
 
-    /// Libraries write one for each program or one for each rank, by where they come from.
+    /// Room for the errors. Depending on their origin, libraries write one error for each program or one for each rank.
     fn room_for_errors(&self) -> Result<Vec<c_int>, LibraryError> {
         let ranks: usize = self.apps.iter().map(|program| program.ranks).sum();
         int(ranks)?;

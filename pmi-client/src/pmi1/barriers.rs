@@ -1,4 +1,5 @@
-//! Barriers of groups (PMI 1.2). A process may have several open, and make other requests meanwhile, for their answers carry a tag:
+//! Barriers of groups (PMI 1.2). A process may have several open barriers, and send other requests in the meantime, because their replies
+//! have a tag:
 //!
 //! ```text
 //! rank: barrier_in group=0,2:434711146 ── get ──> server ── get_result ── barrier_out tag=434711146 ──> rank
@@ -17,12 +18,12 @@ use crate::reply::Reply;
 const COMMAND: &str = "barrier_in";
 const ANSWER: &str = "barrier_out";
 
-/// Barriers of groups that this process has begun and not left, by tag; with the answer where it has come.
+/// Barriers of groups that this process has begun and not left, by tag, with the reply if it has arrived.
 #[derive(Debug, Default)]
 pub(super) struct GroupBarriers(Vec<(u32, Option<Reply>)>);
 
 impl GroupBarriers {
-    /// Opens a barrier; false if one with its tag is open.
+    /// Opens a barrier. Returns false if a barrier with this tag is open.
     pub(super) fn open(&mut self, tag: u32) -> bool {
         let is_new = self.position(tag).is_none();
         if is_new {
@@ -31,7 +32,7 @@ impl GroupBarriers {
         is_new
     }
 
-    /// Keeps a message if it is the answer to one of these barriers; returns false otherwise.
+    /// Stores a message if it is the reply to one of these barriers; returns false otherwise.
     pub(super) fn keep(&mut self, message: &[u8]) -> bool {
         if self.0.is_empty() {
             return false;
@@ -47,7 +48,7 @@ impl GroupBarriers {
         }
     }
 
-    /// The answer to the barrier with this tag if it has come, which closes it.
+    /// Returns the reply to the barrier with this tag if it has arrived, and closes the barrier.
     pub(super) fn take(&mut self, tag: u32) -> Option<Result<(), ClientError>> {
         let position = self.position(tag)?;
         let answer = self.0[position].1.take()?;
@@ -60,11 +61,11 @@ impl GroupBarriers {
     }
 }
 
-/// The group and the tag as a request has them; `None` for a rank by itself, which waits for nobody: Hydra 5.0.2 ends a job that asks for it.
-/// All ranks of a group name it alike, in whatever order they list it.
+/// Returns the group and the tag for a request; `None` for a group of one rank, which need not wait. Hydra 5.0.2 ends a job that sends such a
+/// group. The text of a group is the same for all its ranks, in any order of the list.
 ///
 /// # Errors
-/// Refuses a list without this rank, and one with a rank that the job does not have.
+/// Fails for a list without this rank, and for a list with a rank that the job does not have.
 pub(super) fn group_text(
     group: RankGroup<'_>,
     (rank, size): (u32, u32),
@@ -95,7 +96,7 @@ pub(super) fn group_text(
     Ok(Some(format!("{members}:{tag}")))
 }
 
-/// The ranks in their order, each once. They mostly come so; the library is small, and a sort is not.
+/// Returns the ranks in ascending order, each once. Most lists are already sorted. The library must be small, and a sort is not.
 fn in_order(ranks: &[u32]) -> Vec<u32> {
     let mut ordered = Vec::with_capacity(ranks.len());
     for rank in ranks {
@@ -106,7 +107,7 @@ fn in_order(ranks: &[u32]) -> Vec<u32> {
     ordered
 }
 
-/// Number that stands for a tag on the wire: FNV-1a as a positive number, as MPICH's client has it.
+/// Number of a tag in messages: FNV-1a as a positive number, as in MPICH's client.
 pub(super) fn tag_number(tag: &str) -> u32 {
     let hash = tag.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     hash.cast_signed().unsigned_abs() & 0x7fff_ffff
@@ -138,7 +139,7 @@ mod tests {
         assert_eq!(group_text(RankGroup::Node, (0, 1), 0).unwrap().as_deref(), Some("NODE:0"));
     }
 
-    /// Computed by the macro `HASH_FNV` of MPICH's uthash.h.
+    /// The expected numbers are from the macro `HASH_FNV` of MPICH's uthash.h.
     #[test]
     fn tags_have_the_numbers_that_mpich_gives_them() {
         assert_eq!((tag_number("a"), tag_number("thread-1")), (468_965_076, 494_661_247));

@@ -5,7 +5,8 @@ use alloc::string::String;
 
 use crate::spawn::SpawnRequest;
 
-/// One block per program, all in one write; only the first carries the preput pairs, as MPICH 4.1 and later send it.
+/// Returns one block per program, all for one write. Only the first block has the preput pairs, as in MPICH 4.1 and
+/// later.
 pub(super) fn spawn_blocks(wanted: &SpawnRequest) -> String {
     let mut text = String::new();
     for (number, app) in (1..).zip(&wanted.apps) {

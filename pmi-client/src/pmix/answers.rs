@@ -1,4 +1,4 @@
-//! Reads the answers of a PMIx server.
+//! Parses the replies of a PMIx server.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,12 @@ use super::{PmixError, Value};
 /// Keys with their values.
 type Values = BTreeMap<String, Value>;
 
-/// The status that an answer begins with.
+/// Returns the status at the start of a reply.
 pub(super) fn status(request: &'static str, answer: &Answer) -> Result<i32, PmixError> {
     take_status(&mut answer.reader()).map_err(|source| PmixError::malformed(request, source))
 }
 
-/// Refuses an answer that does not begin with success.
+/// Returns an error for a reply without success.
 pub(super) fn success(request: &'static str, answer: &Answer) -> Result<(), PmixError> {
     match status(request, answer)? {
         status::SUCCESS => Ok(()),
@@ -30,7 +30,7 @@ fn take_status(reader: &mut Reader<'_>) -> Result<i32, WireError> {
     reader.i32()
 }
 
-/// Facts about the job as a whole; those about nodes, programs and single ranks are passed over.
+/// Returns facts about the whole job. Skips facts about nodes, programs and single ranks.
 pub(super) fn job_facts(answer: &Answer) -> Result<Values, WireError> {
     let mut reader = answer.reader();
     reader.one()?;
@@ -38,7 +38,7 @@ pub(super) fn job_facts(answer: &Answer) -> Result<Values, WireError> {
     let (mut facts, mut nested) = (Values::new(), Vec::new());
     for (key, (value, infos)) in pairs(&mut reader)? {
         facts.insert(key, value);
-        // Servers of libpmix put them into an array of their own.
+        // Servers of libpmix send them in a nested array.
         nested.extend(infos);
     }
     for (key, value) in nested.into_iter().flatten() {
@@ -47,7 +47,7 @@ pub(super) fn job_facts(answer: &Answer) -> Result<Values, WireError> {
     Ok(facts)
 }
 
-/// The values of a rank in an answer to a get; other ranks' are passed over.
+/// Returns the values of a rank in the reply to a get. Skips values of other ranks.
 pub(super) fn values(answer: &Answer, rank: u32) -> Result<Values, WireError> {
     let mut reader = answer.reader();
     take_status(&mut reader)?;
@@ -63,7 +63,8 @@ pub(super) fn values(answer: &Answer, rank: u32) -> Result<Values, WireError> {
     Ok(values)
 }
 
-/// The namespace in an answer to a spawn that succeeded; servers of libpmix may tell more about the job behind it.
+/// Returns the namespace in the reply to a successful spawn. Servers of libpmix may append more facts about the
+/// job.
 pub(super) fn spawned(answer: &Answer) -> Result<String, WireError> {
     let mut reader = answer.reader();
     take_status(&mut reader)?;
@@ -71,7 +72,7 @@ pub(super) fn spawned(answer: &Answer) -> Result<String, WireError> {
     Ok(text(reader.required_text("the namespace of the new job")?))
 }
 
-/// The infos of an answer to a query; none if its status says that there are none.
+/// Returns the infos in the reply to a query; none if the status reports that there are none.
 pub(super) fn infos(answer: &Answer) -> Result<Values, WireError> {
     let mut reader = answer.reader();
     match take_status(&mut reader)? {
@@ -80,7 +81,7 @@ pub(super) fn infos(answer: &Answer) -> Result<Values, WireError> {
     }
 }
 
-/// Keys with their values to the end; of a value that is an array of infos, these as well.
+/// Reads keys with their values up to the end. If a value is an array of infos, reads these as well.
 fn pairs(reader: &mut Reader<'_>) -> Result<BTreeMap<String, (Value, Option<Values>)>, WireError> {
     let mut pairs = BTreeMap::new();
     while !reader.is_empty() {

@@ -1,4 +1,4 @@
-//! The bytes between a rank and its PMIx server: a greeting, then requests and answers in frames.
+//! The bytes between a rank and its PMIx server: a greeting, then requests and replies in frames.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
@@ -13,28 +13,28 @@ use pmix_core::wire::writer::Writer;
 use super::PmixError;
 use super::entrance::{Entrance, Security};
 
-/// Most bytes of one answer: facts about a job take 100 or so for each rank.
+/// Maximum size of a reply, in bytes. Facts about a job take about 100 bytes for each rank.
 const ANSWER_MAX: usize = 1 << 30;
 
 /// Buffers without the types of their items.
 pub(super) const NOT_DESCRIBED: u8 = 1;
 
-/// The library whose wire this is; servers choose the layout of a few answers by it.
+/// The version of libpmix that this client implements. Servers choose the layout of some replies by it.
 const VERSION: &str = "4.2.2";
 
-/// A connection to a server that has taken this rank in.
+/// A connection to a server that has accepted this rank.
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: TcpStream,
     encoding: Encoding,
-    /// Number that the server gave this rank, for its headers.
+    /// Number that the server assigned to this rank, for its headers.
     index: [u8; 4],
     tag: u32,
-    /// True once an answer was not read to its end.
+    /// True after a reply was not read to its end.
     is_out_of_step: bool,
 }
 
-/// One answer.
+/// One reply.
 #[derive(Debug)]
 pub(super) struct Answer {
     encoding: Encoding,
@@ -48,11 +48,11 @@ impl Answer {
 }
 
 impl Connection {
-    /// Connects, and says who this is.
+    /// Connects to the server, and sends the greeting.
     pub(super) fn open(entrance: &Entrance) -> Result<Self, PmixError> {
         let failed = |source| PmixError::Connect { address: entrance.address.clone(), source };
         let mut stream = TcpStream::connect(&entrance.address).map_err(failed)?;
-        // requests are small, and the next one waits for the answer
+        // requests are small, and the next one waits for the reply
         stream.set_nodelay(true).map_err(failed)?;
         let greeting = greeting(entrance).map_err(failed)?;
         stream.write_all(&greeting).map_err(|source| broken("greeting", source))?;
@@ -73,7 +73,7 @@ impl Connection {
         self.encoding
     }
 
-    /// Sends a request, whose command is followed by what `write` writes, and waits for its answer.
+    /// Sends a request, which is the command and the bytes from `write`, and waits for its reply.
     pub(super) fn ask(
         &mut self,
         request: &'static str,
@@ -84,7 +84,7 @@ impl Connection {
         loop {
             let received = self.receive(request).inspect_err(|_| self.is_out_of_step = true);
             let (tag, payload) = received?;
-            // Events come unasked.
+            // Events arrive without a request.
             if tag == self.tag {
                 return Ok(Answer { encoding: self.encoding, payload });
             }
@@ -120,7 +120,7 @@ impl Connection {
             return Err(PmixError::TooLong { request, length, max: ANSWER_MAX });
         }
         let mut payload = Vec::new();
-        // Read as it comes: what was only announced takes no memory.
+        // The buffer grows with the received bytes, so that an announced length alone takes no memory.
         let read = (&mut self.stream).take(length as u64).read_to_end(&mut payload);
         match read.map_err(|source| broken(request, source))? {
             read if read < length => Err(PmixError::Closed { request }),
@@ -129,7 +129,7 @@ impl Connection {
     }
 }
 
-/// The first frame: its header is in the byte order of the machine, numbers behind it have their high byte first.
+/// The first frame. Its header is in the byte order of the machine; the numbers after it are big-endian.
 fn greeting(entrance: &Entrance) -> io::Result<Vec<u8>> {
     let credential = match entrance.security {
         Security::None => Vec::new(),
@@ -151,7 +151,8 @@ fn greeting(entrance: &Entrance) -> io::Result<Vec<u8>> {
     payload.extend(VERSION.bytes().chain([0]));
     payload.extend(entrance.module.bytes().chain([0]));
     payload.push(NOT_DESCRIBED);
-    // With this module data of the job comes in answers, and none of it in memory of some version's layout.
+    // With this module the data of the job is part of replies, and not in shared memory with the layout of a
+    // libpmix version.
     payload.extend(b"hash\0");
     let mut frame = vec![0xff; 8];
     frame.extend((payload.len() as u32).to_ne_bytes());
@@ -160,7 +161,7 @@ fn greeting(entrance: &Entrance) -> io::Result<Vec<u8>> {
     Ok(frame)
 }
 
-/// A server that is gone shows itself in several ways; they mean the same to the caller.
+/// A closed connection has several error kinds, with the same meaning to the caller.
 fn broken(request: &'static str, source: io::Error) -> PmixError {
     match source.kind() {
         ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof => PmixError::Closed { request },

@@ -1,4 +1,4 @@
-//! What a launcher leaves in the environment of a rank that it serves PMIx.
+//! Data of the launcher in the environment of a rank with PMIx.
 
 use std::ffi::OsString;
 
@@ -6,19 +6,19 @@ use pmix_core::wire::Encoding;
 
 use super::PmixError;
 
-/// The way to a PMIx server.
+/// The route to a PMIx server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entrance {
     pub(super) namespace: String,
     pub(super) rank: u32,
     /// `host:port`.
     pub(super) address: String,
-    /// Name of the encoding that goes with the variable which held the address.
+    /// Name of the encoding that belongs to the variable of the address.
     pub(super) module: &'static str,
     pub(super) security: Security,
 }
 
-/// Proof of identity that a server takes.
+/// Proof of identity that a server accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Security {
     /// The numbers of user and group.
@@ -27,7 +27,7 @@ pub(super) enum Security {
     None,
 }
 
-/// Variables of the address, with the encoding that each stands for: the name that a client reads is its choice of one.
+/// Variables with the address, and the encoding of each. By the variable that it reads, a client selects the encoding.
 const ADDRESSES: [(&str, &str); 4] = [
     ("PMIX_SERVER_URI41", "v41"),
     ("PMIX_SERVER_URI4", "v4"),
@@ -36,7 +36,7 @@ const ADDRESSES: [(&str, &str); 4] = [
 ];
 
 impl Entrance {
-    /// Finds the way with the help of `lookup`, which knows the environment's variables.
+    /// Finds the route with `lookup`, which returns the value of an environment variable.
     pub(super) fn find(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, PmixError> {
         let text = |variable: &str| lookup(variable).map(|value| value.to_string_lossy().into_owned());
         let needed = |variable| text(variable).ok_or(PmixError::Missing { variable });
@@ -67,11 +67,11 @@ impl Entrance {
     }
 }
 
-/// The `host:port` of `NAMESPACE.RANK;tcp4://HOST:PORT`, of which nothing else is read.
+/// Returns the `host:port` of `NAMESPACE.RANK;tcp4://HOST:PORT`. The other parts are ignored.
 fn address_of(uri: &str) -> Option<String> {
     let (_, location) = uri.split_once(';')?;
     let address = location.strip_prefix("tcp4://").or_else(|| location.strip_prefix("tcp6://"))?;
-    // More may follow: other addresses, the version of the server.
+    // More fields may follow: other addresses, the version of the server.
     let address = address.split(';').next()?;
     let port = address.rsplit_once(':')?.1;
     port.parse::<u16>().ok().map(|_| address.to_owned())

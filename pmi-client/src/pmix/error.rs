@@ -1,47 +1,47 @@
-//! Errors of a PMIx client, sorted by who must act: the launcher's environment, the server, or the caller.
+//! Errors of a PMIx client, grouped by cause: the launcher's environment, the server, or the caller.
 
 use std::io;
 
 use pmix_core::wire::WireError;
 
-/// Reason for which a call of a [`PmixClient`](super::PmixClient) failed.
+/// Reason why a call of a [`PmixClient`](super::PmixClient) failed.
 ///
-/// After a failure of the connection, or an answer that is too long to be read, nothing more is asked: every call fails as
-/// [`Closed`](Self::Closed). After any other error the client goes on as before.
+/// After a failure of the connection, or after a reply that is too long, no request is sent any more. Then every call
+/// fails as [`Closed`](Self::Closed). After any other error the client remains usable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PmixError {
-    /// The launcher serves no PMIx.
+    /// The launcher does not serve PMIx.
     #[error("the environment has no {variable}: this process was not started by a launcher that serves PMIx")]
     Missing {
-        /// The variable that a rank needs.
+        /// The required variable.
         variable: &'static str,
     },
-    /// A variable is unusable.
+    /// A variable has an unusable value.
     #[error("{variable}={value:?} in the environment is not {expected}")]
     Variable {
         /// The variable.
         variable: &'static str,
         /// Its value.
         value: String,
-        /// Description of what is possible.
+        /// Description of the valid values.
         expected: &'static str,
     },
-    /// The server wants a proof of identity that this client cannot make.
+    /// The server requires a proof of identity that this client cannot provide.
     #[error("the PMIx server asks for the security module {modules:?}; native and none are spoken here")]
     Security {
-        /// The modules it takes.
+        /// The modules that the server accepts.
         modules: String,
     },
-    /// Nobody answers at the server's address.
+    /// The connection to the server's address failed.
     #[error("cannot connect to the PMIx server at {address}")]
     Connect {
         /// The address.
         address: String,
-        /// Error of the system.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The server does not take this rank in.
+    /// The server refused this rank.
     #[error("the PMIx server at {address} does not take rank {rank} in (status {status})")]
     NotWelcome {
         /// The address.
@@ -51,45 +51,45 @@ pub enum PmixError {
         /// The server's status.
         status: i32,
     },
-    /// The server does not say how many ranks there are, or fewer than this one's number.
-    #[error("the PMIx server tells rank {rank} no size of the job above that")]
+    /// The server did not send the number of ranks, or sent a number that excludes this rank.
+    #[error("the PMIx server gives rank {rank} no job size above that")]
     NoSize {
         /// The rank.
         rank: u32,
     },
-    /// The server went away: the job is ending, or its launcher died.
+    /// The server closed the connection: the job is ending, or its launcher died.
     #[error("the PMIx server closed the connection before it answered the {request}")]
     Closed {
-        /// The request that has no answer.
+        /// The request without a reply.
         request: &'static str,
     },
-    /// Reading or writing failed in another way.
+    /// A read or write failed in another way.
     #[error("the connection to the PMIx server failed during the {request}")]
     Io {
-        /// The request under way.
+        /// The request in progress.
         request: &'static str,
-        /// Error of the system.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The server announces more bytes than any answer has.
+    /// The server announced more bytes than the limit for a reply.
     #[error("the PMIx server announces {length} bytes in answer to the {request}; at most {max} are read")]
     TooLong {
         /// The request.
         request: &'static str,
-        /// Bytes that were announced.
+        /// Number of announced bytes.
         length: usize,
-        /// Most bytes that are read.
+        /// Maximum number of bytes of a reply.
         max: usize,
     },
-    /// The server sent something that is not an answer to the request.
+    /// The server sent bytes that are not a reply to the request.
     #[error("the PMIx server's answer to the {request} makes no sense")]
     Malformed {
         /// The request.
         request: &'static str,
-        /// Fault in the answer.
+        /// Fault in the reply.
         source: WireError,
     },
-    /// The server understood, and said no. The connection is in order.
+    /// The server refused the request. The connection remains usable.
     #[error("the PMIx server refused the {request}: status {status}")]
     Refused {
         /// The request.
@@ -97,13 +97,13 @@ pub enum PmixError {
         /// The server's status, never 0.
         status: i32,
     },
-    /// A request for a new job holds what PMIx has no place for.
+    /// A request for a new job has a part that PMIx cannot carry.
     #[error("a spawn over PMIx cannot carry {what}")]
     NotInSpawn {
-        /// The part that has no place.
+        /// The part.
         what: &'static str,
     },
-    /// A value of a type that this client only carries.
+    /// A value of a type that this client cannot send.
     #[error("the value of {key} has a type that cannot be put here")]
     Unsupported {
         /// The key.

@@ -14,16 +14,17 @@ use crate::spawn::{SpawnApp, SpawnRequest};
 const REQUEST: &str = "spawn";
 
 impl PmixClient {
-    /// Starts a new job and returns its namespace, once its ranks are starting.
+    /// Starts a new job. Returns its namespace once its ranks are starting.
     ///
-    /// The names of hints are PMIx's, such as `pmix.wdir`. Without that hint programs start in the directory that this process is in.
+    /// The names of hints are those of PMIx, such as `pmix.wdir`. Without this hint programs start in the current directory of this
+    /// process.
     ///
     /// # Errors
-    /// [`PmixError::Refused`] when the launcher cannot start it, and the caller's job goes on. [`PmixError::NotInSpawn`] for what a
-    /// request of PMIx cannot carry: no program, a NUL, and pairs for the new job, which its parent publishes instead.
+    /// [`PmixError::Refused`] if the launcher cannot start it; the caller's job continues. [`PmixError::NotInSpawn`] for parts that a
+    /// request of PMIx cannot carry: no program, a NUL, and pairs for the new job, which its parent must publish instead.
     pub fn spawn(&mut self, request: &SpawnRequest) -> Result<String, PmixError> {
         check(request)?;
-        // Servers of libpmix do not choose a directory themselves.
+        // Servers of libpmix do not select a directory themselves.
         let directory = env::current_dir().ok();
         let directory = directory.as_deref().map(|path| path.as_os_str().as_bytes());
         let answer = self.connection.ask(REQUEST, command::SPAWN, |out| write(out, request, directory))?;
@@ -49,7 +50,7 @@ fn check(request: &SpawnRequest) -> Result<(), PmixError> {
     Ok(())
 }
 
-/// No directives for the job, and its programs.
+/// Writes an empty list of directives for the job, and its programs.
 fn write(out: &mut Writer, request: &SpawnRequest, directory: Option<&[u8]>) {
     out.count(0);
     out.count(request.apps.len());
@@ -57,7 +58,7 @@ fn write(out: &mut Writer, request: &SpawnRequest, directory: Option<&[u8]>) {
     request.apps.iter().for_each(|app| write_app(out, app, directory));
 }
 
-/// A `pmix_app_t`: program, arguments with its name first, variables, directory, number of ranks, hints.
+/// Writes a `pmix_app_t`: program, arguments with its name first, variables, directory, number of ranks, hints.
 fn write_app(out: &mut Writer, app: &SpawnApp, directory: Option<&[u8]>) {
     out.text(Some(app.program.as_bytes()));
     out.int(app.args.len() as i32 + 1);

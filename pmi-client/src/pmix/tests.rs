@@ -1,4 +1,5 @@
-//! Servers that close, refuse, lie and chatter: the client says what it saw, and never waits for what was only announced.
+//! Servers that close, refuse, send false data or send too much. The client reports the received data, and never waits
+//! for data that was only announced.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -15,7 +16,7 @@ use pmix_core::wire::writer::Writer;
 use super::{Collect, PmixClient, PmixError, Value};
 use crate::{SpawnApp, SpawnRequest};
 
-/// A client of a server that says this, whatever it is asked, and closes.
+/// A client of a server that sends these bytes in reply to any request, and closes.
 fn join(answers: Vec<u8>) -> Result<PmixClient, PmixError> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -26,7 +27,7 @@ fn join(answers: Vec<u8>) -> Result<PmixClient, PmixError> {
         let length = u32::from_ne_bytes(header[8..12].try_into().unwrap());
         let mut greeting = vec![0; length as usize];
         stream.read_exact(&mut greeting).unwrap();
-        // The client may have enough before the end.
+        // The client may close the connection before the end.
         let _ = stream.write_all(&answers);
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let _ = stream.read_to_end(&mut Vec::new());
@@ -75,7 +76,7 @@ fn servers_that_make_no_sense_are_left() {
     check(&[&WELCOME], "closed the connection before it answered the job information");
     check(&[&WELCOME, &facts(4)[..20]], "closed the connection before it answered the job information");
     check(&[&WELCOME, &message(101, &[2, 9])], "answer to the job information makes no sense");
-    check(&[&WELCOME, &facts(1)], "tells rank 1 no size of the job above that");
+    check(&[&WELCOME, &facts(1)], "gives rank 1 no job size above that");
     let announced = [&[0; 4][..], &101_u32.to_be_bytes(), &u32::MAX.to_be_bytes(), &[0; 4]].concat();
     check(&[&WELCOME, &announced], "announces 4294967295 bytes");
 }
@@ -86,7 +87,7 @@ fn a_spawn_brings_the_name_of_the_new_job_or_is_refused() {
     begun.status(0);
     begun.one();
     begun.text(Some(b"job.1"));
-    // Servers of libpmix may go on to tell of it.
+    // Servers of libpmix may append facts about the new job.
     begun.kval("pmix.job.size", &WireValue::U32(2));
     let answers = [&WELCOME[..], &facts(4), &message(102, &begun.into_bytes()), &status(103, -181), &status(104, 0)];
     let mut client = join(answers.concat()).unwrap();
@@ -111,7 +112,7 @@ fn events_are_passed_over_and_refusals_told() {
     assert!(matches!(client.fence(Collect::Nothing), Err(PmixError::Closed { request: "fence" })));
 }
 
-/// libpmix 3.2 closes as soon as a rank takes leave.
+/// libpmix 3.2 closes the connection at once when a rank finalizes.
 #[test]
 fn a_server_that_closes_at_the_end_has_heard_of_it() {
     let end = |last: &[u8]| join([&WELCOME[..], &facts(4), last].concat()).unwrap().finalize();

@@ -1,10 +1,10 @@
-//! A server that says what a recorded one said, and checks that the client asks what a real MPI library asked.
+//! A server that sends recorded replies, and checks that the client sends the requests of a real MPI library.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// One rank's part of a recorded conversation.
+/// One rank's part of a recorded exchange.
 pub(crate) struct Transcript {
     messages: Vec<Message>,
 }
@@ -14,7 +14,7 @@ enum Message {
     Server(Vec<u8>),
 }
 
-/// How the server's bytes reach the client.
+/// The way in which the server's bytes reach the client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Delivery {
     Whole,
@@ -43,7 +43,7 @@ impl Transcript {
         Self { messages }
     }
 
-    /// Plays the server until the client closes; panics where the client says something else than was recorded.
+    /// Runs the server until the client closes. Panics if a request of the client differs from the recording.
     pub(crate) fn play(&self, mut stream: UnixStream, delivery: Delivery) {
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         for message in &self.messages {
@@ -69,21 +69,21 @@ fn send(stream: &mut UnixStream, payload: &[u8], delivery: Delivery) {
     payload.chunks(size).for_each(|chunk| stream.write_all(chunk).unwrap());
 }
 
-/// PMI-1: byte for byte what MPICH 5 sends.
+/// PMI-1: the same bytes that MPICH 5 sends.
 fn expect_exactly(stream: &mut UnixStream, expected: &[u8]) {
     let mut seen = vec![0; expected.len()];
     stream.read_exact(&mut seen).unwrap_or_else(|error| panic!("waiting for {}: {error}", expected.escape_ascii()));
     assert_eq!(seen.escape_ascii().to_string(), expected.escape_ascii().to_string());
 }
 
-/// What this client asks although not every library does, and what the server then says: the job's name, and after each
-/// fence a key that nobody puts.
+/// Requests of this client that some libraries do not send, with the server's replies: the job's name, and after each
+/// fence a get of a key that no rank puts.
 const OWN_QUESTIONS: [(&[&str], &[u8]); 2] = [
     (&["cmd=job-getid"], b"    42cmd=job-getid-response;rc=0;jobid=unnamed;"),
     (&["cmd=kvs-get", "key=-NONEXIST-KEY"], b"    38cmd=kvs-get-response;rc=0;found=FALSE;"),
 ];
 
-/// PMI-2: the fields that matter, because no two libraries send the same ones.
+/// PMI-2: only the significant fields, because no two libraries send the same fields.
 fn expect_fields(stream: &mut UnixStream, expected: &[u8]) {
     let expected = essence(&expected[6..]);
     loop {
@@ -106,7 +106,7 @@ fn read_frame(stream: &mut UnixStream) -> Vec<u8> {
     body
 }
 
-/// The fields of a request, without those that some libraries send and no server needs.
+/// Returns the fields of a request, without fields that some libraries send and no server requires.
 fn essence(body: &[u8]) -> Vec<String> {
     let text = str::from_utf8(body).unwrap().replace(";;", "\u{1}");
     let fields: Vec<_> = text.split_terminator(';').map(|field| field.replace('\u{1}', ";")).collect();

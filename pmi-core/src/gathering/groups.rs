@@ -1,4 +1,4 @@
-//! Fences of groups: those that somebody waits in, and what must be remembered of the others.
+//! Fences of groups: the open ones, and the epochs of the idle ones.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -6,16 +6,15 @@ use std::sync::Arc;
 use super::Gathering;
 use crate::ids::Epoch;
 
-/// The fences of groups on one node, by the text that names them.
+/// The fences of groups on one node, by name.
 #[derive(Debug)]
 pub struct Groups<R, W> {
     open: BTreeMap<Arc<str>, Gathering<R, W>>,
-    /// The next epochs of groups of several nodes in which nobody waits, by the digests of their names: all their nodes must agree on them.
+    /// Next epochs of idle groups of several nodes, by the digests of their names. All nodes of a group must agree on them.
     resting: HashMap<u128, Epoch>,
 }
 
-/// A number for a name, long enough that no two names of a job have the same unless somebody looks for such: FNV-1a of 128 bits. All
-/// nodes compute the same.
+/// Digest of a name: FNV-1a of 128 bits, the same on all nodes. Names of one job collide only if a client searches for a collision.
 pub fn digest(name: &str) -> u128 {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
@@ -29,13 +28,13 @@ impl<R, W> Default for Groups<R, W> {
 }
 
 impl<R: Copy + Ord, W> Groups<R, W> {
-    /// The most groups that may have a fence open at once.
+    /// Maximum number of groups with an open fence.
     pub const OPEN_MAX: usize = 1024;
 
-    /// The most groups at rest, some 32 bytes each; above it they stay open, and take the places of others.
+    /// Maximum number of idle groups, about 32 bytes each. Further idle groups stay open, and count as open groups.
     const RESTING_MAX: usize = 1 << 20;
 
-    /// The fence `name`, begun now if nobody waits in it; `None` when too many are open.
+    /// Returns the fence `name`, and opens it if necessary; `None` when too many are open.
     pub fn open(&mut self, name: &str, begin: impl FnOnce() -> Gathering<R, W>) -> Option<&mut Gathering<R, W>> {
         if !self.open.contains_key(name) {
             if self.open.len() >= Self::OPEN_MAX {
@@ -50,42 +49,42 @@ impl<R: Copy + Ord, W> Groups<R, W> {
         self.open.get_mut(name)
     }
 
-    /// A fence that is open.
+    /// Returns an open fence.
     pub fn get(&self, name: &str) -> Option<&Gathering<R, W>> {
         self.open.get(name)
     }
 
-    /// The same, to change it.
+    /// Returns a mutable open fence.
     pub fn get_mut(&mut self, name: &str) -> Option<&mut Gathering<R, W>> {
         self.open.get_mut(name)
     }
 
-    /// Names of all fences that are open.
+    /// Names of all open fences.
     pub fn names(&self) -> impl Iterator<Item = &Arc<str>> {
         self.open.keys()
     }
 
-    /// The same, to change them.
+    /// All open fences, mutable.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Gathering<R, W>> {
         self.open.values_mut()
     }
 
-    /// All fences that are open.
+    /// All open fences.
     pub fn iter(&self) -> impl Iterator<Item = &Gathering<R, W>> {
         self.open.values()
     }
 
-    /// The same, each with its name.
+    /// All open fences with their names.
     pub fn named(&self) -> impl Iterator<Item = (&Arc<str>, &Gathering<R, W>)> {
         self.open.iter()
     }
 
-    /// Closes a fence of one node in which nobody waits: its epoch matters to no other.
+    /// Closes a fence of one node without waiters. No other node needs its epoch.
     pub fn forget(&mut self, name: &str) {
         self.open.remove(name);
     }
 
-    /// Closes a fence of several nodes in which nobody waits, and remembers its epoch, on which all of them must agree.
+    /// Closes a fence of several nodes without waiters. Keeps its epoch, on which all these nodes must agree.
     pub fn rest(&mut self, name: &Arc<str>) {
         if self.resting.len() < Self::RESTING_MAX
             && let Some(gathering) = self.open.remove(name)

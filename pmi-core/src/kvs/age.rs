@@ -1,56 +1,56 @@
-//! Age of a pair, compared with those of its key that were put on other nodes.
+//! Age of a pair, for comparison with pairs of the same key from other nodes.
 //!
-//! Fences of different groups, and of the world, may reach a node in another order than that in which what they bring was put. So
-//! what a group's fence carries is labelled with its age, and an older pair never replaces a newer one:
+//! Fences of different groups, and of the world, may complete on a node in another order than their pairs were put. So a group's fence
+//! carries the age of its pairs, and an older pair never replaces a newer one:
 //!
 //! ```text
-//! age = (how many world fences the pair's node had begun, that node's clock)
+//! age = (number of world fences that the pair's node had begun, clock of that node)
 //! ```
-//! The first number decides alone where it differs: a world fence brings all pairs of one number, and none that is newer. The clock
-//! is Lamport's: it goes on with every group's fence and is passed on by it, so who puts a pair after having seen another has a later
-//! clock. Pairs of one age know nothing of each other; the one that comes last is read, until a world fence decides.
+//! The first number takes precedence: a world fence carries all pairs of one number, and no newer pair. The clock is a Lamport clock:
+//! each group's fence advances it and distributes it. So a pair that is put after its node has received another pair has a later clock.
+//! Pairs of one age are concurrent: a read returns the last one to arrive, until a world fence decides.
 
 use std::collections::VecDeque;
 
 use crate::segment::{Pair, Segment};
 
-/// The age of all pairs of a segment; the greater is the newer.
+/// Age of all pairs of a segment; the greater age is newer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(super) struct Age {
     /// Number of world fences that its node had begun.
     pub(super) interval: u64,
-    /// That node's clock.
+    /// Clock of that node.
     pub(super) clock: u64,
 }
 
 impl Age {
-    /// The age of pairs that were there before the first rank.
+    /// Age of pairs that exist before the first rank starts.
     pub(super) const OLDEST: Self = Self { interval: 0, clock: 0 };
 
-    /// Newer than all that is put on any node before it begins the next world fence.
+    /// Newer than all pairs that any node puts before it begins the next world fence.
     pub(super) const LATEST: Self = Self { interval: u64::MAX, clock: u64::MAX };
 
-    /// The age of what the world fence of this interval brings.
+    /// Age of the pairs from the world fence of this interval.
     pub(super) fn fenced(interval: u64) -> Self {
         Self { interval, clock: u64::MAX }
     }
 }
 
-/// The greatest number that a label may have: more fences than any job has, and far below what a number can hold.
+/// Maximum number in a label: more fences than any job has, and far below the limit of the type.
 const LABEL_MAX: u64 = 1 << 48;
 
-/// A contribution to a group's fence cannot be read.
+/// Error of a contribution to a group's fence that cannot be decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("what a node brought to a group's fence does not tell how old it is")]
+#[error("the contribution of a node to a group's fence has no age")]
 pub struct Unlabelled;
 
-/// The label of a node's contribution: a pair that comes first and tells the ages of the pairs behind it.
+/// Label of a node's contribution: the first pair, which holds the ages of the pairs after it.
 ///
-/// It counts pairs, since a fence may join segments and cut them between two pairs.
+/// It counts pairs, because a fence may join segments and split them between two pairs.
 #[derive(Default)]
 pub(super) struct Label {
     pub(super) interval: u64,
-    /// The node's clock when it was written.
+    /// Clock of the node when the label was written.
     pub(super) clock: u64,
     /// Runs of pairs, each with its clock and the number of its pairs.
     runs: Vec<(u64, u64)>,
@@ -59,12 +59,12 @@ pub(super) struct Label {
 impl Label {
     const KEY: &'static [u8] = b"age";
 
-    /// A label of nothing yet.
+    /// Creates a label without pairs.
     pub(super) fn new(interval: u64, clock: u64) -> Self {
         Self { interval, clock, runs: Vec::new() }
     }
 
-    /// Tells the clock of the next pairs.
+    /// Adds the clock of the next pairs.
     pub(super) fn push(&mut self, clock: u64, pairs: usize) {
         let pairs = pairs as u64;
         match self.runs.last_mut() {
@@ -73,7 +73,7 @@ impl Label {
         }
     }
 
-    /// As a segment of one pair. Where it stands tells it from others, whatever their keys are.
+    /// Encodes the label as a segment of one pair. Its position identifies it, whatever the keys of the other pairs are.
     pub(super) fn encode(&self) -> Segment {
         let runs = self.runs.iter().flat_map(|&(clock, pairs)| [clock, pairs]);
         let numbers = [self.interval, self.clock].into_iter().chain(runs);
@@ -103,14 +103,14 @@ impl Label {
 /// Result of a group's fence.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Labelled {
-    /// The latest clock of its nodes; `None` when nobody brought anything.
+    /// Latest clock of its nodes; `None` without contributions.
     pub(super) latest: Option<u64>,
-    /// The pairs without their labels, in order; those of a segment have one age.
+    /// Pairs without their labels, in order. All pairs of a segment have one age.
     pub(super) segments: Vec<(Age, Segment)>,
 }
 
 impl Labelled {
-    /// Reads the labels, each of which tells how many pairs follow it.
+    /// Reads the labels. Each label holds the number of pairs that follow it.
     pub(super) fn read(brought: &[Segment]) -> Result<Self, Unlabelled> {
         let mut reading =
             Reading { labelled: Self { latest: None, segments: Vec::new() }, interval: 0, runs: VecDeque::new() };
@@ -121,7 +121,7 @@ impl Labelled {
     }
 }
 
-/// What was read so far, and what the last label says of the pairs to come.
+/// Result so far, and the last label's ages of the next pairs.
 struct Reading {
     labelled: Labelled,
     interval: u64,
@@ -172,7 +172,7 @@ mod tests {
         keys.iter().map(|key| (key, "value")).collect()
     }
 
-    /// The keys that were read, each with its clock.
+    /// The keys in the result, each with its clock.
     fn read(brought: &[Segment]) -> Result<Vec<(String, u64)>, Unlabelled> {
         let Labelled { latest, segments } = Labelled::read(brought)?;
         assert_eq!(latest, (!brought.is_empty()).then_some(9));

@@ -1,11 +1,11 @@
-//! Finds the one readable pair of a key: an open-addressing table of four-byte slots beside a list of places.
+//! Finds the one readable pair of a key: an open-addressing table of four-byte slots, and a list of places.
 //!
 //! ```text
 //! slots:  [ tag | number of the key ]    a power of two of them, at most three quarters taken, linear probing
 //! places: [ segment, offset ]            by number; keys are numbered in the order in which they first appeared
 //! ```
-//! A slot spends on the number only the bits that a table of its size needs and fills the others with a tag from the hash,
-//! so that nearly every probe ends without a look at a key. The list of places is what `nth` walks.
+//! In a slot, the number takes only the bits that a table of its size needs. The other bits hold a tag from the hash, so that nearly
+//! every probe ends without a comparison of keys. `nth` reads the list of places.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::hint::black_box;
@@ -21,21 +21,21 @@ pub(super) struct Place {
 pub(super) enum Found {
     /// The key has this number.
     Number(usize),
-    /// The key is not there; a new number for it goes into this slot.
+    /// The key is absent; a new number for it belongs in this slot.
     Vacant(usize),
 }
 
-/// The table. It holds places only: its callers say which key lies at a place.
+/// The table. It holds only places; its callers read the key at a place.
 #[derive(Default)]
 pub(super) struct Index {
     slots: Box<[u32]>,
     places: Vec<Place>,
-    // SipHash under a random key: ranks choose the keys, and a rank that watches its answers' times must not learn which
-    // keys collide. foldhash, whose authors promise no such thing, merges 1e6 pairs a quarter faster (measured).
+    // SipHash with a random key: ranks choose the keys, and a rank must not learn from response times which keys collide. foldhash gives
+    // no such guarantee; it merges 1e6 pairs a quarter faster (measured).
     hasher: RandomState,
 }
 
-/// No key's number has all bits set, for a quarter of the slots stays vacant.
+/// No key's number has all bits set, because a quarter of the slots stays vacant.
 const VACANT: u32 = u32::MAX;
 const FEWEST_SLOTS: usize = 16;
 const MOST_SLOTS: usize = 1 << 32;
@@ -62,7 +62,7 @@ impl Index {
         hasher.finish()
     }
 
-    /// Brings the slot where a search for `hash` begins into the cache.
+    /// Loads the slot where a search for `hash` begins into the cache.
     #[inline]
     pub(super) fn touch(&self, hash: u64) {
         if let Some(&slot) = self.slots.get(self.first_slot(hash)) {
@@ -70,12 +70,12 @@ impl Index {
         }
     }
 
-    /// Searches for a key by its hash; `is_key` says whether the key at a place is the one.
+    /// Searches for a key by its hash. `is_key` returns whether the key at a place is the wanted one.
     #[inline]
     pub(super) fn find(&self, hash: u64, is_key: impl Fn(Place) -> bool) -> Found {
         let mut at = self.first_slot(hash);
         let tag = self.tag(hash);
-        // A table without slots is vacant everywhere; any other has a vacant slot, where the search ends.
+        // A table without slots is vacant everywhere. Any other table has a vacant slot, where the search ends.
         while let Some(&slot) = self.slots.get(at)
             && slot != VACANT
         {
@@ -88,23 +88,23 @@ impl Index {
         Found::Vacant(at)
     }
 
-    /// Numbers a new key, whose search ended at the slot `vacant`. The caller has reserved room for it.
+    /// Numbers a new key after a search that ended at the slot `vacant`. The caller has reserved room for it.
     #[inline]
     pub(super) fn insert(&mut self, vacant: usize, hash: u64, place: Place) {
         self.slots[vacant] = self.tag(hash) | self.places.len() as u32;
         self.places.push(place);
     }
 
-    /// Says that the pair of the key with this number now lies elsewhere.
+    /// Sets a new place for the key with this number.
     #[inline]
     pub(super) fn set_place(&mut self, number: usize, place: Place) {
         self.places[number] = place;
     }
 
-    /// Makes room for `more` new keys; `key_at` reads the key at a place.
+    /// Reserves room for `more` new keys; `key_at` reads the key at a place.
     pub(super) fn reserve<'k>(&mut self, more: usize, key_at: impl Fn(Place) -> &'k [u8]) {
         if self.places.capacity() - self.places.len() < more {
-            // Growing by an eighth copies more often than doubling, but keeps what lies idle small.
+            // Growth by an eighth copies more often than doubling, but keeps idle memory small.
             self.places.reserve_exact(more.max(self.places.len() / 8).max(FEWEST_SLOTS / 2));
         }
         let keys = self.places.len() + more;
@@ -125,7 +125,7 @@ impl Index {
         }
     }
 
-    /// The bits of a slot that hold a number; all of them in a table without slots.
+    /// The bits of a slot that hold a number; all bits in a table without slots.
     #[inline]
     fn number_bits(&self) -> u32 {
         self.slots.len().wrapping_sub(1) as u32
@@ -136,7 +136,7 @@ impl Index {
         (hash as u32 & self.number_bits()) as usize
     }
 
-    /// The upper half of the hash, where it does not choose the slot, fills what a number leaves of a slot.
+    /// The tag of a hash: bits of its upper half, which does not select the slot, in the bits of a slot that hold no number.
     #[inline]
     fn tag(&self, hash: u64) -> u32 {
         (hash >> 32) as u32 & !self.number_bits()

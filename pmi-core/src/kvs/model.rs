@@ -1,5 +1,5 @@
-//! Checks [`Kvs`] against a model of three plain maps, over random courses of puts and fences on several nodes. Fences of groups end
-//! on each node at a time of its own, before or after world fences that began later.
+//! Checks [`Kvs`] against a model of three plain maps, over random sequences of puts and fences on several nodes. A group's fence ends on
+//! each node at a separate time, before or after world fences that began later.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use super::age::Age;
 use super::{Kvs, Segment};
 use crate::fence::Merged;
 
-/// The three layers, each as the plainest map; and the clock that orders what groups bring.
+/// The three layers as plain maps, and the clock that orders the pairs of groups.
 #[derive(Default)]
 struct Model {
     staged: AgedPairs,
     in_flight: AgedPairs,
-    /// The newest of all that fences have brought, whatever is read instead.
+    /// The newest pairs of all fences, even where a read returns another pair.
     merged: AgedPairs,
     begun: u64,
     clock: u64,
@@ -50,16 +50,16 @@ fn pairs_of<'a>(segments: impl IntoIterator<Item = &'a Segment>) -> Pairs {
     segments.into_iter().flat_map(Segment::pairs).map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
 }
 
-/// Result of a group's fence on its way to one node.
+/// Result of a group's fence in transit to one node.
 struct Late {
     node: usize,
     merged: Merged,
-    /// The same for the model, in the order of the nodes; and their latest clock.
+    /// The same result for the model, in the order of the nodes, and the latest clock of the nodes.
     brought: Vec<AgedPairs>,
     clock: Option<u64>,
 }
 
-/// One node under test: the space, its model, and the key that each index was seen with.
+/// One node under test: the space, its model, and the key at each index.
 #[derive(Default)]
 struct Node {
     kvs: Kvs,
@@ -93,17 +93,17 @@ enum Step {
         key: u8,
         value: Vec<u8>,
     },
-    /// All nodes enter a world fence; `foreign` stands for the pairs of a node that is not looked at.
+    /// All nodes enter a world fence; `foreign` holds the pairs of a node without a model.
     WorldBegins {
         foreign: Vec<(u8, Vec<u8>)>,
     },
-    /// The world fence that is open, if one is, completes on all nodes.
+    /// The open world fence, if any, completes on all nodes.
     WorldEnds,
     /// Some nodes enter a group's fence.
     GroupBegins {
         members: [bool; NODES],
     },
-    /// One of those that are open ends on one of its nodes.
+    /// One of the open fences of groups ends on one of its nodes.
     GroupEnds {
         which: usize,
     },
@@ -134,7 +134,7 @@ fn foreign_segment(pairs: &[(u8, Vec<u8>)]) -> Segment {
     Segment::decode(segment.into_bytes()).unwrap()
 }
 
-/// The fences that are open.
+/// The open fences.
 #[derive(Default)]
 struct Open {
     world: Option<Merged>,

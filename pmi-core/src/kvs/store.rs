@@ -1,39 +1,39 @@
-//! Holds the segments that readable pairs lie in, and knows of each how much of it can still be read.
+//! Stores the segments of readable pairs, and counts the readable bytes of each.
 //!
-//! A segment is in one of three layers and only ever moves down; how it does so is drawn in the parent module.
+//! A segment is in one of three layers and only moves down. The parent module has a diagram.
 
 use super::age::Age;
 use super::index::Place;
 use crate::segment::{Pair, Segment, SegmentBuilder};
 
-/// Layer of the pairs of a segment. Where two layers have a key, the higher one is read.
+/// Layer of the pairs of a segment. If two layers have a key, a read returns the pair of the higher one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Layer {
-    /// A fence brought them.
+    /// Pairs from a fence.
     Merged,
-    /// Pairs that were put on this node and are in a world fence that is not complete.
+    /// Pairs that were put on this node and are in an incomplete world fence.
     InFlight,
     /// Pairs that were put on this node since the last world fence began.
     Staged,
 }
 
-/// The bytes at which the open segment is full. Tests meet full ones with few pairs.
+/// Size at which the open segment is full, in bytes. In tests, few pairs fill a segment.
 pub(super) const CHUNK: usize = if cfg!(test) { 512 } else { 64 * 1024 };
 
-/// Bytes that a segment takes beside its pairs: its entry here, and about as much for the owner of its bytes.
+/// Bytes of a segment in addition to its pairs: its entry here, and about as much for the owner of its bytes.
 const OVERHEAD: usize = 2 * size_of::<Held>();
 
-/// The segments, by number. The number of a dropped one is used again.
+/// The segments, by number. The number of a removed segment is reused.
 #[derive(Default)]
 pub(super) struct Store {
-    /// Vacant entries are nothing, and so is the open segment's.
+    /// `None` for vacant entries and for the open segment.
     held: Vec<Option<Held>>,
     vacant: Vec<u32>,
     open: Option<Open>,
     loads: [Load; 3],
 }
 
-/// The segment that puts go into, in layer `Staged`.
+/// The segment for new puts, in layer `Staged`.
 struct Open {
     number: u32,
     pairs: SegmentBuilder,
@@ -44,11 +44,11 @@ struct Held {
     segment: Segment,
     layer: Layer,
     age: Age,
-    /// The bytes of those pairs in it that can be read.
+    /// Bytes of its readable pairs.
     readable: usize,
 }
 
-/// The sums over all segments of a layer except the open one, in bytes.
+/// Sums over all segments of a layer except the open one, in bytes.
 #[derive(Clone, Copy, Default)]
 struct Load {
     cost: usize,
@@ -74,7 +74,7 @@ impl Load {
 }
 
 impl Store {
-    /// Appends a pair to the open segment, where it counts as readable.
+    /// Appends a pair to the open segment, and counts it as readable.
     pub(super) fn append(&mut self, key: &[u8], value: &[u8]) -> Place {
         if self.open.is_none() {
             self.open = Some(Open { number: self.allot(), pairs: SegmentBuilder::default(), readable: 0 });
@@ -89,14 +89,14 @@ impl Store {
         self.open.as_ref().is_some_and(|open| open.pairs.len() >= CHUNK)
     }
 
-    /// Ends the open segment, if there is one, and returns its number; places in it stay what they are.
+    /// Closes the open segment, if any, and returns its number. Places in it stay valid.
     pub(super) fn seal(&mut self, age: Age) -> Option<u32> {
         let Open { number, mut pairs, readable } = self.open.take()?;
         self.fill(number, Held { segment: pairs.finish(), layer: Layer::Staged, age, readable });
         Some(number)
     }
 
-    /// Keeps a segment, all of whose pairs count as readable until they are released. Returns its number.
+    /// Stores a segment. All its pairs count as readable until they are released. Returns its number.
     pub(super) fn hold(&mut self, segment: Segment, layer: Layer, age: Age) -> u32 {
         let number = self.allot();
         let readable = segment.as_bytes().len();
@@ -116,7 +116,7 @@ impl Store {
         self.held[number as usize] = Some(held);
     }
 
-    /// Takes a segment out; its number is free.
+    /// Removes a segment, and frees its number.
     pub(super) fn remove(&mut self, number: u32) -> Option<Segment> {
         let held = self.held[number as usize].take()?;
         self.loads[held.layer as usize].remove(&held);
@@ -124,7 +124,7 @@ impl Store {
         Some(held.segment)
     }
 
-    /// Moves a segment to a lower layer and returns it, or nothing when no pair in it can be read: then it is removed.
+    /// Moves a segment to a lower layer and returns it. A segment without readable pairs is removed instead.
     pub(super) fn lower(&mut self, number: u32, layer: Layer) -> Option<Segment> {
         let held = self.held[number as usize].as_mut()?;
         if held.readable == 0 {
@@ -137,7 +137,7 @@ impl Store {
         Some(held.segment.clone())
     }
 
-    /// Says that the pair at `place` cannot be read any more. A merged segment without any other is removed.
+    /// Marks the pair at `place` as unreadable. A merged segment without readable pairs is removed.
     pub(super) fn release(&mut self, place: Place) {
         let len = self.pair(place).encoded_len();
         match (&mut self.held[place.segment as usize], &mut self.open) {
@@ -164,28 +164,28 @@ impl Store {
         Pair::read(bytes, place.offset as usize).expect("a place is where a pair of a well-formed segment begins")
     }
 
-    /// Order of a pair among others of its key: the greatest is read.
+    /// Order of a pair among pairs of its key: a read returns the greatest.
     pub(super) fn standing(&self, place: Place) -> (Layer, Age) {
         self.held[place.segment as usize].as_ref().map_or((Layer::Staged, Age::LATEST), |held| (held.layer, held.age))
     }
 
-    /// The age of the segment with this number; that of an open or removed one is the latest.
+    /// Age of the segment with this number. An open or removed segment has the latest age.
     pub(super) fn age(&self, number: u32) -> Age {
         self.held[number as usize].as_ref().map_or(Age::LATEST, |held| held.age)
     }
 
-    /// The segment with this number, unless it is open or was removed.
+    /// Returns the segment with this number; `None` if it is open or removed.
     pub(super) fn segment(&self, number: u32) -> Option<&Segment> {
         self.held[number as usize].as_ref().map(|held| &held.segment)
     }
 
-    /// The numbers of all segments of a layer but the open one.
+    /// Numbers of all segments of a layer except the open one.
     pub(super) fn numbers(&self, layer: Layer) -> Vec<u32> {
         let of_layer = |held: &Option<Held>| held.as_ref().is_some_and(|held| held.layer == layer);
         (0..self.held.len() as u32).filter(|&number| of_layer(&self.held[number as usize])).collect()
     }
 
-    /// Returns true if less than half of what a layer's segments take can be read, and enough of it to be worth a rewrite.
+    /// Returns true if less than half of a layer's bytes are readable, and the rest is large enough for a rewrite.
     pub(super) fn is_wasteful(&self, layer: Layer) -> bool {
         let Load { cost, readable } = self.loads[layer as usize];
         cost > 2 * readable + CHUNK

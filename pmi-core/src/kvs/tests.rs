@@ -1,4 +1,4 @@
-//! Promises of the key-value space, case by case; [`super::model`] tries random courses.
+//! Promises of the key-value space, case by case; [`super::model`] tests random sequences.
 
 use super::*;
 
@@ -102,7 +102,7 @@ fn who_has_seen_a_pair_puts_a_newer_one_though_others_bring_the_old_one_again() 
     second.absorb(&fence_of([first.share()])).unwrap();
     second.put(b"k", b"new");
     third.absorb(&fence_of([second.share()])).unwrap();
-    // it is still staged there, and goes with every fence
+    // it is still staged there, and part of every contribution
     third.absorb(&fence_of([first.share()])).unwrap();
     assert_eq!(value(&third, "k"), Some("new"));
 }
@@ -177,7 +177,7 @@ fn putting_the_same_keys_for_ever_takes_no_more_memory() {
         for key in 0..10_u8 {
             kvs.put(&[b'k', key], &round.to_be_bytes().repeat(10));
         }
-        // Now and then a key of its own, so that no segment becomes quite unreadable.
+        // A separate key now and then, so that no segment becomes unreadable.
         kvs.put(&(round / 50).to_be_bytes(), b"kept");
         match round % 5 {
             0 => drop(kvs.share()),

@@ -1,19 +1,19 @@
-//! News for a host that comes once, such as the end of a job.
+//! A one-time notification of a host, such as the end of a job.
 
 use tokio::sync::oneshot;
 
-/// News that a protocol has for its host at most once.
+/// A notification of the host that a protocol sends at most once.
 #[derive(Debug)]
 pub struct Announcement<T>(Option<oneshot::Sender<T>>);
 
 impl<T> Announcement<T> {
-    /// An announcement that was not made yet, and its receiver.
+    /// Creates a pending announcement and its receiver.
     pub fn new() -> (Self, oneshot::Receiver<T>) {
         let (sender, receiver) = oneshot::channel();
         (Self(Some(sender)), receiver)
     }
 
-    /// Makes the announcement, unless it was made before. Nobody need listen any more: the host may be ending everything already.
+    /// Makes the announcement, unless it was made before. The receiver may be dropped: the host may already be ending everything.
     pub fn make(&mut self, news: T) {
         if let Some(sender) = self.0.take() {
             let _ = sender.send(news);

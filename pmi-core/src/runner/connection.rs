@@ -1,4 +1,4 @@
-//! A connection to a rank: its writing side, and the bytes that the socket has not taken yet.
+//! A connection to a rank: its writing side, and its unsent bytes.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -15,23 +15,22 @@ use tokio::task::AbortHandle;
 
 use crate::quiet;
 
-/// A connection: its writing side, and what that did not take yet. Reading and writing happen under the lock only, so that
-/// nothing overtakes anything.
+/// A connection: its writing side, and its unsent bytes. All reads and writes happen under the lock, so that their order is kept.
 pub(super) struct Connection {
     pub(super) socket: Arc<WriteHalf>,
     pub(super) unsent: VecDeque<Bytes>,
     pub(super) unsent_bytes: usize,
     /// Wakes the reading side when `unsent` has become empty.
     pub(super) drained: Arc<Notify>,
-    /// The tasks that read, and that write what is unsent.
+    /// The tasks that read, and that write `unsent`.
     pub(super) tasks: Vec<AbortHandle>,
-    /// The protocol is told when `unsent` has become empty.
+    /// True if the protocol waits for an empty `unsent`.
     pub(super) tells: bool,
-    /// Messages of the rank wait until it has read what is unsent.
+    /// True while messages of the rank wait until it has read `unsent`.
     pub(super) is_paused: bool,
-    /// Process that has last been seen to send, by its id.
+    /// Process id of the last known sender.
     pub(super) speaker: Option<u32>,
-    /// Nothing more is read: the rank has closed its end, or the protocol this one. What is unsent is its last answer.
+    /// True if nothing more is read: the rank has closed its end, or the protocol has closed this one. `unsent` holds its last answer.
     pub(super) is_ending: bool,
 }
 
@@ -65,7 +64,7 @@ impl Connection {
         self.unsent.push_back(bytes);
     }
 
-    /// Writes until the socket is full; false when nothing is left, or the rank is gone.
+    /// Writes until the socket is full; returns false when the queue is empty, or the rank is gone.
     pub(super) fn write_queued(&mut self) -> bool {
         while let Some(bytes) = self.unsent.front_mut() {
             match self.socket.try_write(bytes) {
@@ -95,7 +94,7 @@ impl ReadHalf {
         }
     }
 
-    /// Sender of the bytes that were read last, if it was asked for.
+    /// Sender of the last bytes read, if requested.
     pub(super) fn take_sender(&mut self) -> Option<u32> {
         match self {
             Self::Unix(socket) => socket.take_sender(),
@@ -105,7 +104,7 @@ impl ReadHalf {
 }
 
 impl WriteHalf {
-    /// Asks for the sender of the next bytes. Connections at a port have one sender.
+    /// Requests the sender of the next bytes. A connection at a port has one sender.
     pub(super) fn ask_for_sender(&self) {
         if let Self::Unix(socket) = self
             && let Err(error) = socket.ask_for_sender()
@@ -121,7 +120,7 @@ impl WriteHalf {
         }
     }
 
-    /// Bytes that the socket holds now: tokio would ask the kernel only after its next turn.
+    /// Returns a reader of the bytes that the socket holds now. tokio would query the kernel only in its next turn.
     pub(super) fn unread(&self) -> io::Result<Box<dyn io::Read>> {
         Ok(match self {
             Self::Unix(socket) => Box::new(socket.get_ref().try_clone()?),

@@ -1,11 +1,11 @@
-//! Deadlines by name, which can be moved and cancelled; a cancelled one leaves nothing behind. Pure: time is an argument.
+//! Deadlines by name, which can be moved and cancelled; a cancelled deadline leaves no entry. Pure: time is an argument.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 
 use tokio::time::Instant;
 
-/// Pending deadlines, at most one of a name.
+/// Pending deadlines, at most one for each name.
 #[derive(Debug)]
 pub(super) struct Deadlines<K> {
     by_name: HashMap<K, Instant>,
@@ -19,7 +19,7 @@ impl<K> Default for Deadlines<K> {
 }
 
 impl<K: Copy + Hash + Ord> Deadlines<K> {
-    /// Sets or moves a deadline; true if it is the next one now.
+    /// Sets or moves a deadline; returns true if it is now the next one.
     pub(super) fn set(&mut self, name: K, at: Instant) -> bool {
         self.cancel(name);
         self.by_name.insert(name, at);
@@ -27,7 +27,7 @@ impl<K: Copy + Hash + Ord> Deadlines<K> {
         self.by_time.first() == Some(&(at, name))
     }
 
-    /// Forgets a deadline; true if it was pending.
+    /// Removes a deadline; returns true if it was pending.
     pub(super) fn cancel(&mut self, name: K) -> bool {
         let Some(at) = self.by_name.remove(&name) else { return false };
         self.by_time.remove(&(at, name))
@@ -38,7 +38,7 @@ impl<K: Copy + Hash + Ord> Deadlines<K> {
         self.by_time.first().map(|&(at, _)| at)
     }
 
-    /// Takes the next deadline that is not after `now`.
+    /// Removes and returns the next deadline that is not after `now`.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<K> {
         let (at, name) = *self.by_time.first()?;
         if at > now {
@@ -61,7 +61,7 @@ mod tests {
     enum Operation {
         Set(u8, u64),
         Cancel(u8),
-        /// Time goes on to here, and what is due is taken.
+        /// Time advances to this value, and due deadlines are removed.
         Advance(u64),
     }
 
@@ -75,7 +75,7 @@ mod tests {
     }
 
     proptest! {
-        /// The model is a plain list; both must say the same in every order of operations.
+        /// The model is a plain list; both must agree in every order of operations.
         #[test]
         fn each_deadline_is_met_once_in_order_unless_it_is_cancelled(operations in operations()) {
             let start = Instant::now();

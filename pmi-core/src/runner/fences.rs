@@ -1,11 +1,11 @@
-//! Fences of a protocol: begun at once, and awaited in a task only if the [`Fence`] has no other way.
+//! Fences of a protocol: begun at once, and awaited in a task only if the [`Fence`] offers no other way.
 
 use std::sync::Arc;
 
 use super::{Beginning, Protocol, Started};
 use crate::fence::{Begun, Contribution, Fence, FenceError, FenceId, Merged};
 
-/// Begins a fence. `event` makes the protocol's event of its result.
+/// Begins a fence. `event` converts its result to the protocol's event.
 pub fn begin_fence<P: Protocol>(
     fence: Arc<dyn Fence>,
     id: FenceId,

@@ -1,4 +1,4 @@
-//! Ranks that come through a listener, at a TCP port or in a file: whose processes are let in, and for how long they may be nobody.
+//! Ranks that connect through a listener, at a TCP port or in a file: admission of processes, and the time limit for their claims.
 
 use std::io;
 use std::net;
@@ -17,34 +17,34 @@ use super::timing::Deadline;
 use super::{Protocol, Runner, SHORTAGE_PAUSE, Shared};
 use crate::quiet;
 
-/// Connections of one server that have not said which rank they are. More than that are closed as they come.
+/// Maximum number of connections of one server without a claimed rank. Further connections are closed at once.
 const UNCLAIMED_MAX: usize = 1024;
 
-/// Connections at a port that the kernel keeps until they are accepted: beyond, those who connect wait for a second, and try again.
+/// Connections at a port that the kernel queues until they are accepted. Further clients wait for a second, and retry.
 const BACKLOG: u32 = 4096;
 
-/// Searches of the kernel's tables at a time, for those who have come through one port.
+/// Concurrent searches of the kernel's tables, for the clients of one port.
 const SEARCHES_MAX: usize = 16;
 
-/// Conditions for those who come through a listener.
+/// Conditions for the clients of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
-    /// User whose processes are served. The kernel knows who owns the other end of a connection: at a port, the processes must be on this
-    /// machine, and in its network namespace; at a file, wherever they can reach that.
+    /// User to serve; processes of other users are refused. The kernel knows the owner of the other end of a connection. At a port, the
+    /// processes must be on this machine and in its network namespace. At a file, any process that can reach the file may connect.
     pub uid: u32,
-    /// Time within which each must say which rank it is.
+    /// Time limit for the claim of a rank.
     pub claim_within: Duration,
 }
 
 impl<P: Protocol> Runner<P> {
-    /// Also serves ranks that come through `listener`, which must listen on an address of this machine only. All ranks of a node may come
-    /// at once: as many connections wait in the kernel as it allows (`net.core.somaxconn`), 4,096 at most.
+    /// Also serves ranks that connect through `listener`, which must listen only on an address of this machine. All ranks of a node may
+    /// connect at once: the kernel queues as many connections as it allows (`net.core.somaxconn`), at most 4,096.
     ///
     /// # Errors
     /// Fails when the runtime cannot watch the listener.
     pub fn listen(&self, listener: net::TcpListener, admission: Admission) -> io::Result<()> {
         listener.set_nonblocking(true)?;
-        // A socket that listens takes another number (listen(2)); that of the standard library is 128.
+        // A second call of listen(2) changes the length of the queue; the standard library sets 128.
         let socket = TcpSocket::from_std_stream(net::TcpStream::from(OwnedFd::from(listener)));
         let listener = socket.listen(BACKLOG)?;
         let shared = Arc::clone(&self.shared);
@@ -52,7 +52,7 @@ impl<P: Protocol> Runner<P> {
         Ok(())
     }
 
-    /// The same for ranks that come through a socket in the file system.
+    /// Also serves ranks that connect through a socket in the file system.
     ///
     /// # Errors
     /// Fails when the runtime cannot watch the listener.
@@ -71,15 +71,15 @@ impl<P: Protocol> Shared<P> {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => self.receive(stream, admission, &searches).await,
-                // Out of descriptors or memory, or a client that left at once: none is a reason to stop listening.
+                // Descriptors or memory are exhausted, or a client closed at once. The listener continues in each case.
                 Err(_) => time::sleep(SHORTAGE_PAUSE).await,
             }
         }
     }
 
-    /// Admits who has come to a port, when it is known whose process that is. Waits for nothing but a place for a search.
+    /// Admits a client of a port after its owner is known. Waits only for a free search.
     async fn receive(self: &Arc<Self>, stream: TcpStream, admission: Admission, searches: &Arc<Semaphore>) {
-        // A socket without addresses is gone already.
+        // A socket without addresses is already closed.
         let (Ok(local), Ok(remote)) = (stream.local_addr(), stream.peer_addr()) else { return };
         let accepted = Endpoint { local, remote };
         match owner_of_peer(accepted, || stream.peer_addr().is_ok()) {
@@ -97,7 +97,7 @@ impl<P: Protocol> Shared<P> {
     }
 
     fn admit_peer(self: &Arc<Self>, stream: TcpStream, owner: Owner, admission: Admission) {
-        // A socket that refuses this is gone already.
+        // A socket that refuses this is already closed.
         if is_welcome(&stream, owner, admission.uid) && stream.set_nodelay(true).is_ok() {
             let (reader, writer) = stream.into_split();
             self.admit(ReadHalf::Tcp(reader), WriteHalf::Tcp(writer), admission.claim_within);
@@ -109,7 +109,7 @@ impl<P: Protocol> Shared<P> {
             match listener.accept().await {
                 Ok((stream, _)) if is_the_users(&stream, admission.uid) => {
                     let halves = stream.into_std().and_then(quiet::split);
-                    // A socket that refuses this is gone already.
+                    // A socket that refuses this is already closed.
                     if let Ok((reader, writer)) = halves {
                         self.admit(ReadHalf::Unix(reader), WriteHalf::Unix(writer), admission.claim_within);
                     }
@@ -120,14 +120,14 @@ impl<P: Protocol> Shared<P> {
         }
     }
 
-    /// Begins the conversation with somebody who has yet to say which rank it is.
+    /// Starts the conversation with a client that has yet to claim a rank.
     fn admit(self: &Arc<Self>, reader: ReadHalf, writer: WriteHalf, claim_within: Duration) {
         let mut state = self.state.lock();
         if state.is_closed {
             return;
         }
         if state.unclaimed >= UNCLAIMED_MAX {
-            tracing::warn!("closed a new connection: {UNCLAIMED_MAX} others have not said which rank they are");
+            tracing::warn!("closed a new connection: {UNCLAIMED_MAX} connections have sent no rank yet");
             return;
         }
         let id = state.protocol.accept();
@@ -145,22 +145,22 @@ fn is_the_users(stream: &UnixStream, uid: u32) -> bool {
             tracing::warn!("refused a process of user {} at a socket: only user {uid} is served", peer.uid());
             false
         }
-        // It is gone again.
+        // The peer has already closed.
         Err(_) => false,
     }
 }
 
-/// Returns true if a process of the user is at the other end, and was there when the connection was made.
+/// Returns true if a process of the user owns the other end, and owned it when the connection was made.
 fn is_welcome(stream: &TcpStream, owner: Owner, uid: u32) -> bool {
     match owner {
-        // A connection that was reset meanwhile may have made room for another one with the same addresses.
+        // After a reset, another connection may have the same addresses.
         Owner::User(owner) if owner == uid => stream.peer_addr().is_ok(),
         Owner::User(owner) => {
             let port = stream.local_addr().map_or(0, |local| local.port());
             tracing::warn!("refused a process of user {owner} at port {port}: only user {uid} is served");
             false
         }
-        // It is gone again.
+        // The peer has already closed.
         Owner::Nobody | Owner::Unknown => false,
     }
 }

@@ -1,8 +1,8 @@
-//! The user who owns the other end of a TCP connection within this machine, as the kernel knows it.
+//! The user that owns the other end of a TCP connection within this machine, as the kernel reports it.
 //!
-//! The kernel is asked for that one socket by both of its addresses (netlink, `sock_diag(7)`). Local ports are shared by connections
-//! to different peers, so the own address alone does not name a socket. Where the kernel has no `tcp_diag`, the tables below
-//! `/proc/net` are to be read instead, which hold every socket of the network namespace, and take their time.
+//! The kernel finds that one socket by both of its addresses (netlink, `sock_diag(7)`). Connections to different peers share local ports,
+//! so the local address alone does not identify a socket. Without `tcp_diag` in the kernel, the caller must read the tables below
+//! `/proc/net`. They hold every socket of the network namespace, and are slow.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +15,7 @@ use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, InetResponseHe
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use netlink_sys::{Socket, SocketAddr as NetlinkAddress};
 
-/// An answer is a message of some 100 bytes; an error repeats the request.
+/// An answer has about 100 bytes; an error repeats the request.
 const ANSWER_MAX: usize = 4096;
 
 /// One side of a TCP connection: the address of the socket, and that of its peer.
@@ -37,19 +37,20 @@ pub(super) enum Owner {
     User(u32),
     /// The peer is not, or no longer, an open socket of this network namespace.
     Nobody,
-    /// The kernel does not say; [`owner_in_tables`] does.
+    /// The kernel gives no answer; use [`owner_in_tables`].
     Unknown,
 }
 
-/// True once the kernel has told of a socket: from then on, one that it does not tell of is not there.
+/// True after the kernel has reported a socket. From then on, a socket without a report does not exist.
 static HAS_SERVICE: AtomicBool = AtomicBool::new(false);
 
-/// Asks the kernel who owns the peer of `accepted`. Never blocks.
+/// Requests the owner of the peer of `accepted` from the kernel. Never blocks.
 ///
-/// `is_connected` tells whether the accepted end still has a peer: a process that resets its connections at once makes nobody read tables.
+/// `is_connected` returns whether the accepted end still has a peer. So a process that resets its connections at once causes no reads of
+/// the tables.
 pub(super) fn owner_of_peer(accepted: Endpoint, is_connected: impl FnOnce() -> bool) -> Owner {
     let found = match find(accepted.other()) {
-        // "No such socket" and "no such service" are one error code. The accepted end exists, so it tells them apart.
+        // "No such socket" and "no such service" are one error code. The accepted end exists, so a search for it distinguishes the two.
         Ok(None) if HAS_SERVICE.load(Ordering::Relaxed) || matches!(find(accepted), Ok(Some(_))) => None,
         Ok(None) | Err(_) => return if is_connected() { Owner::Unknown } else { Owner::Nobody },
         Ok(found) => found,
@@ -58,7 +59,7 @@ pub(super) fn owner_of_peer(accepted: Endpoint, is_connected: impl FnOnce() -> b
     found.as_ref().and_then(owner).map_or(Owner::Nobody, Owner::User)
 }
 
-/// Asks the kernel for one socket. Never blocks: the answer is there when the question has been sent.
+/// Requests one socket from the kernel. Never blocks: the answer is available as soon as the request is sent.
 fn find(wanted: Endpoint) -> io::Result<Option<InetResponseHeader>> {
     let socket = Socket::new(NETLINK_SOCK_DIAG)?;
     socket.set_non_blocking(true)?;
@@ -77,7 +78,7 @@ fn find(wanted: Endpoint) -> io::Result<Option<InetResponseHeader>> {
     }
 }
 
-/// A socket that was closed has no inode, and user 0, until the connection is through.
+/// A closed socket has no inode, and user 0, until the connection has ended.
 fn owner(socket: &InetResponseHeader) -> Option<u32> {
     (socket.state == TCP_ESTABLISHED && socket.inode != 0).then_some(socket.uid)
 }
@@ -90,7 +91,7 @@ fn question(wanted: Endpoint) -> Vec<u8> {
         source_address: wanted.local.ip(),
         destination_address: wanted.remote.ip(),
         interface_id: 0,
-        // Any: the addresses tell which one.
+        // Any: the addresses identify the socket.
         cookie: [0xff; 8],
     };
     let (extensions, states) = (ExtensionFlags::empty(), StateFlags::ESTABLISHED);
@@ -106,7 +107,7 @@ fn question(wanted: Endpoint) -> Vec<u8> {
 
 /// Searches the kernel's tables of all sockets for the peer of `accepted`. Blocks.
 pub(super) fn owner_in_tables(accepted: Endpoint) -> Owner {
-    // A socket of the newer family may be connected to an address of the older one.
+    // An IPv6 socket may be connected to an IPv4 address.
     let found = ["/proc/net/tcp", "/proc/net/tcp6"]
         .into_iter()
         .find_map(|table| owner_in(&std::fs::read_to_string(table).ok()?, accepted.other()));
@@ -127,7 +128,7 @@ fn owner_in(table: &str, wanted: Endpoint) -> Option<u32> {
     })
 }
 
-/// An address as the tables write it: each word of four bytes in the byte order of the machine.
+/// Formats an address as in the tables: each word of four bytes in the byte order of the machine.
 fn written(address: SocketAddr) -> String {
     let octets = match address.ip() {
         IpAddr::V4(ip) => ip.octets().to_vec(),
@@ -153,7 +154,7 @@ mod tests {
         std::fs::metadata("/proc/self").unwrap().uid()
     }
 
-    /// A connection to a listener: the accepted end, what the other end is, and the other end itself.
+    /// A connection to a listener: the accepted end, its addresses, and the other end.
     fn connection(listener: &TcpListener) -> (TcpStream, Endpoint, TcpStream) {
         let theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (ours, remote) = listener.accept().unwrap();
@@ -161,7 +162,7 @@ mod tests {
         (ours, Endpoint { local, remote }, theirs)
     }
 
-    /// The kernel's answer, or else that of its tables.
+    /// The kernel's answer, or else the answer of its tables.
     fn told(accepted: Endpoint) -> Owner {
         match owner_of_peer(accepted, || true) {
             Owner::Unknown => owner_in_tables(accepted),
@@ -172,7 +173,7 @@ mod tests {
     #[test]
     fn the_owner_is_known_while_the_connection_lasts_and_not_afterwards() {
         for address in [IPV4, IPV6] {
-            // Not every machine has the newer family.
+            // Not every machine has IPv6.
             let Ok(listener) = TcpListener::bind(address) else { continue };
             let (_ours, accepted, theirs) = connection(&listener);
             assert_eq!(told(accepted), Owner::User(own_uid()), "{address}");
@@ -189,7 +190,7 @@ mod tests {
         assert_eq!(told(elsewhere), Owner::Nobody);
     }
 
-    /// Else a peer that leaves at once would make its server read the tables, which hold every socket of the node.
+    /// Otherwise a peer that closes at once makes its server read the tables, which hold every socket of the node.
     #[test]
     fn the_kernel_tells_a_closed_peer_from_a_missing_service() {
         let listener = TcpListener::bind(IPV4).unwrap();
@@ -201,12 +202,12 @@ mod tests {
         assert!(find(accepted).unwrap().is_some());
     }
 
-    /// Then the accepted end tells no more whether the kernel has the service.
+    /// After a reset, the accepted end no longer shows whether the kernel has the service.
     #[test]
     fn a_peer_that_resets_its_connection_is_not_looked_for_in_the_tables() {
         let listener = TcpListener::bind(IPV4).unwrap();
         let (mut ours, accepted, theirs) = connection(&listener);
-        // A socket that is closed with unread bytes resets its connection.
+        // A close with unread bytes resets the connection.
         ours.write_all(b"unread").unwrap();
         drop(theirs);
         assert!(ours.read(&mut [0]).is_err() && ours.peer_addr().is_err());

@@ -1,4 +1,4 @@
-//! Processes that send on a rank's own socket, which its children inherit.
+//! Processes that send on a rank's own socket, which its child processes inherit.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use super::{Protocol, State};
 use crate::connections::ConnectionId;
 
 impl<P: Protocol> State<P> {
-    /// Reports a sender to the protocol if it is another process than the one before, and that one still runs.
+    /// Reports a sender to the protocol if its process differs from the previous one, and the previous one still runs.
     pub(super) fn note_sender(&mut self, id: ConnectionId, sender: u32) {
         let former = self.connection(id).and_then(|connection| connection.speaker.replace(sender));
         if former.is_some_and(|former| former != sender && is_running(former)) {

@@ -1,4 +1,4 @@
-//! Tasks of a runner, and what becomes of one that panics: code of the host, or of the server itself.
+//! Tasks of a runner, and the handling of panics in code of the host or of the server.
 
 use std::any::Any;
 use std::future::poll_fn;
@@ -11,11 +11,11 @@ use tokio::task::AbortHandle;
 
 use super::{Protocol, Shared, State};
 
-/// Longest text of a panic that is passed on, in characters.
+/// Maximum length of a reported panic text, in characters.
 const TEXT_MAX: usize = 200;
 
 impl<P: Protocol> State<P> {
-    /// Starts a task. If it panics, the protocol is told: ranks wait for what it should have done.
+    /// Starts a task. A panic is reported to the protocol, because ranks wait for the result of the task.
     pub(super) fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         while self.tasks.try_join_next().is_some() {}
         let shared = Weak::clone(&self.shared);
@@ -26,7 +26,7 @@ impl<P: Protocol> State<P> {
                 shared.report_panic(&*panic);
             }
         };
-        // Boxed, tokio's code around a task is there once for all of them.
+        // With a box, tokio's code around a task exists only once.
         let handle = self.tasks.spawn(Box::pin(watched) as Pin<Box<dyn Future<Output = ()> + Send>>);
         if self.is_closed {
             handle.abort();
@@ -36,7 +36,7 @@ impl<P: Protocol> State<P> {
 }
 
 impl<P: Protocol> Shared<P> {
-    /// Nothing else is done with the protocol then: it may be the one that panicked.
+    /// Reports a panic to the protocol. The protocol is not used otherwise, because it may be the part that panicked.
     pub(super) fn report_panic(self: &Arc<Self>, panic: &(dyn Any + Send)) {
         let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         let text: String = text.unwrap_or("no text").chars().take(TEXT_MAX).collect();
@@ -45,7 +45,7 @@ impl<P: Protocol> Shared<P> {
     }
 }
 
-/// Runs a task to its end, or to its panic. It is not polled again after that, so nobody meets what it has left half done.
+/// Runs a task to its end, or to its panic. It is not polled again after a panic, so that its inconsistent state is never used.
 async fn watch(task: impl Future<Output = ()>) -> Result<(), Box<dyn Any + Send>> {
     let mut task = pin!(task);
     poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(context))) {

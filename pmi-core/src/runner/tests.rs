@@ -1,4 +1,4 @@
-//! A runner over real sockets, with a protocol that does what each byte says.
+//! A runner over real sockets, with a protocol that executes each byte.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -12,20 +12,20 @@ use super::*;
 /// Length of the answer to an [`ASK`].
 const ANSWER: usize = 100 * 1024;
 
-/// Asks for an answer.
+/// Requests an answer.
 const ASK: u8 = b'a';
-/// Asks for one, after which the server closes the connection.
+/// Requests an answer, after which the server closes the connection.
 const LAST: u8 = b'l';
-/// Has the process that the rank has left write once more.
+/// Makes the rank's child process write once more.
 const AGAIN: u8 = b'w';
-/// Most times that it does.
+/// Maximum number of these writes.
 const WRITTEN_MAX: usize = 100_000;
-/// Has a timer set that nobody lives to see.
+/// Sets a timer that never expires within a test.
 const TIMER: u8 = b't';
 
-/// Has the server panic.
+/// Makes the server panic.
 const PANIC: u8 = b'p';
-/// Has the host panic in a task.
+/// Makes the host panic in a task.
 const HOST_PANIC: u8 = b'h';
 
 /// Handles single bytes of one rank.
@@ -36,7 +36,7 @@ struct Bytewise {
     waiting: VecDeque<u8>,
     handled: usize,
     effects: VecDeque<Effect<Self>>,
-    /// The end of a rank that has left a process.
+    /// The rank's end of the socket in a child process.
     child: Option<UnixStream>,
 }
 
@@ -102,7 +102,7 @@ fn handled(runner: &Runner<Bytewise>) -> usize {
     runner.with(|bytewise| bytewise.handled)
 }
 
-/// Lets the runner do all that it can.
+/// Lets the runner do all pending work.
 async fn settle(runner: &Runner<Bytewise>) {
     let mut before = None;
     while before != Some(handled(runner)) {
@@ -181,7 +181,7 @@ async fn nothing_is_left_of_a_runner_that_is_dropped_while_an_input_waits_for_th
     let (runner, _rank) = connected();
     let shared = Arc::clone(&runner.shared);
     drop(runner);
-    // The input begins what never ends.
+    // The input begins a task that never ends.
     let task_holds = Arc::clone(&shared);
     shared.state.lock().spawn(async move {
         std::future::pending::<()>().await;

@@ -1,4 +1,4 @@
-//! Deadlines of a runner: those of connections that must claim a rank, and the protocol's timers. One task waits for all of them.
+//! Deadlines of a runner: the claim deadlines of connections, and the protocol's timers. One task waits for all of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::time::{self, Instant};
 use super::{Protocol, Shared, State};
 use crate::connections::ConnectionId;
 
-/// Something that happens at a time unless it is cancelled.
+/// An event at a set time, unless it is cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Deadline<T> {
     /// The connection must have claimed a rank.
@@ -17,11 +17,11 @@ pub(super) enum Deadline<T> {
     Timer(T),
 }
 
-/// Time after which nobody is there any more to whom a deadline matters; later ones are no points in time.
+/// Longest time to a deadline, longer than any job; a later time may exceed the range of `Instant`.
 const FOREVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
 impl<P: Protocol> Shared<P> {
-    /// Sets a deadline. One task waits for all of them, from the first on.
+    /// Sets a deadline. One task waits for all deadlines, from the first on.
     pub(super) fn set(self: &Arc<Self>, state: &mut State<P>, deadline: Deadline<P::Timer>, after: Duration) {
         let is_next = state.deadlines.set(deadline, Instant::now() + after.min(FOREVER));
         if !state.keeps_time {

@@ -1,4 +1,4 @@
-//! Actions: the output of a server, carried out by whoever drives it.
+//! Actions: the output of a server, for its driver.
 
 use std::time::Duration;
 
@@ -14,99 +14,102 @@ use crate::resources::Resource;
 use crate::segment::Segment;
 use crate::services::Call;
 
-/// Names the deadline of a release that has begun.
+/// Identifier of the deadline of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReleaseTimer {
     pub(super) local: LocalRank,
     pub(super) number: u64,
 }
 
-/// Something that a server wants done.
+/// An action that a server requests.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Action {
-    /// Send these bytes, after those sent before on the same connection.
+    /// Send these bytes, after all earlier bytes on the same connection.
     Send {
         /// Connection to write to.
         connection: ConnectionId,
         /// Bytes to write.
         bytes: Bytes,
     },
-    /// Find the process that sends next on this connection, and call [`Server::handle_second_sender`](super::Server::handle_second_sender)
-    /// if it is not the process that sent first, and that one still runs. A driver that cannot ignores it.
+    /// Find the process that sends next on this connection. Call [`Server::handle_second_sender`](super::Server::handle_second_sender) if
+    /// it is not the first sender, and the first sender still runs. A driver without this ability ignores the action.
     AskForSender {
         /// The connection.
         connection: ConnectionId,
     },
-    /// A second process speaks as a rank that has not finalized, over the rank's connection or one of its own. Reported once for each rank.
+    /// A second process sends messages as a rank that has not finalized, over the rank's connection or another one. Reported once for
+    /// each rank.
     SecondProcess {
         /// The rank.
         rank: Rank,
         /// Id of the second process, if it is known.
         pid: Option<u32>,
     },
-    /// Read nothing more from this connection, send what is queued for it, and close it.
+    /// Read nothing more from this connection, send its queued bytes, and close it.
     Close {
         /// Connection to close.
         connection: ConnectionId,
     },
-    /// Handle at once what this connection has sent so far, and its end, if it has ended: another one claims the same rank.
+    /// Handle at once the messages that this connection has sent so far, and its end, if it has ended: another connection claims the same
+    /// rank.
     ReadOut {
         /// Connection to read.
         connection: ConnectionId,
     },
-    /// Bring this contribution to the fence and hand its result to [`Server::handle_fence`](super::Server::handle_fence).
+    /// Contribute to the fence, and pass its result to [`Server::handle_fence`](super::Server::handle_fence).
     Fence {
         /// The fence, the same on every node.
         id: FenceId,
-        /// Pairs that this node brings.
+        /// Pairs of this node.
         contribution: Contribution,
     },
-    /// A fence has brought these pairs, the ranks that wait for it are not told yet; only after
-    /// [`Server::report_merged`](super::Server::report_merged). The value of each key that is read from now on is that of
-    /// [`Server::value`](super::Server::value), which may be newer.
+    /// A fence has returned these pairs, and the waiting ranks have no answer yet; only after
+    /// [`Server::report_merged`](super::Server::report_merged). Later reads of a key return [`Server::value`](super::Server::value),
+    /// which may be newer.
     Merged {
-        /// Number of fences of the whole job that are complete.
+        /// Number of complete fences of the whole job.
         fences: u64,
-        /// Pairs of all nodes, in the order in which they count.
+        /// Pairs of all nodes; of two pairs with one key, the later one applies.
         segments: Vec<Segment>,
     },
-    /// All ranks of the job have begun again, and are told so next: nothing of their programs before uses anything of this node any more.
+    /// All ranks of the job have restarted, and receive their answers next. Programs of the earlier generation use nothing on this node
+    /// any more.
     Restarted {
-        /// Number of times that they have.
+        /// Number of restarts.
         generation: u32,
     },
-    /// Ask the host, and hand its answer to [`Server::handle_answer`](super::Server::handle_answer).
+    /// Pass the question to the host, and its answer to [`Server::handle_answer`](super::Server::handle_answer).
     Call {
-        /// Name of the question.
+        /// Identifier of the question.
         ticket: Ticket,
-        /// Rank that asks.
+        /// Rank that sent the question.
         rank: Rank,
         /// The question.
         call: Call,
     },
-    /// Call [`Server::handle_timer`](super::Server::handle_timer) after this time, unless it is cancelled before.
+    /// Call [`Server::handle_timer`](super::Server::handle_timer) after this time, unless the timer is cancelled before.
     SetTimer {
         /// Name of the deadline.
         timer: ReleaseTimer,
-        /// Time until it is over.
+        /// Time until it expires.
         after: Duration,
     },
-    /// Forget a deadline.
+    /// Cancel a deadline.
     CancelTimer(ReleaseTimer),
-    /// A rank has begun to release a resource, and has not ended that within the time that it gave itself. Told once for each release.
+    /// A rank has begun to release a resource, and has not finished within its own time limit. Reported once for each release.
     Overdue {
         /// The rank.
         rank: Rank,
-        /// What it was to release.
+        /// The resource.
         resource: Resource,
-        /// The time that it gave itself.
+        /// The time limit.
         within: Duration,
     },
-    /// A rank of this node has died, and the others go on without it: the servers of other nodes are to be told by
+    /// A rank of this node has died, and the other ranks continue without it. The host must notify the servers of other nodes with
     /// [`Server::handle_deaths`](super::Server::handle_deaths). Reported once for each rank.
     Died(Death),
-    /// The job must end, for this reason; reported once. The server ignores everything that comes after it.
+    /// The job must end, for this reason; reported once. The server ignores all later input.
     End(EndReason),
     /// A message was received or sent; only with [`Settings::trace`](super::Settings::trace).
     Trace(Trace),

@@ -1,7 +1,7 @@
-//! Attributes of the node: what its ranks tell each other without a fence (PMI-2).
+//! Attributes of the node: data that its ranks exchange without a fence (PMI-2).
 //!
-//! A get may wait for a put. It ends without a value once nobody is left on the node who could put it: each rank has finalized or ended, or
-//! waits for an attribute or in the fence of all ranks, to which the waiting one does not come.
+//! A get may wait for a put. It ends without a value when no rank of the node can put the attribute any more. Each rank has then
+//! finalized or ended, or waits for an attribute, or waits in the fence of all ranks, which the rank of the get cannot reach.
 
 use std::collections::BTreeSet;
 
@@ -52,7 +52,7 @@ impl Server {
         None
     }
 
-    /// Ends the gets that wait for what nobody is left to put.
+    /// Ends the gets of attributes that no rank can put any more.
     pub(super) fn look_for_attributes_that_nobody_puts(&mut self) {
         if self.attribute_waits.is_empty() || !self.ranks.iter().any(|(_, state)| state.is_gone()) {
             return;

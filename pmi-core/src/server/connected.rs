@@ -1,4 +1,4 @@
-//! Connections of a server: whose they are, the messages that come over them, and how they end.
+//! Connections of a server: their ranks, their messages and their ends.
 
 use std::mem;
 
@@ -12,19 +12,19 @@ use crate::report::{EndReason, Offence, Phase, Sender};
 use crate::wire::request::Message;
 use crate::wire::response::ADOPTION;
 
-/// A rank whose conversation cannot begin.
+/// Reason why the conversation with a rank cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// The node has no such rank.
     #[error("local rank {local} is not on this node, which has {ranks} ranks of the job")]
     NoSuchRank {
-        /// The rank that was asked for.
+        /// The requested rank.
         local: LocalRank,
         /// Number of ranks on the node.
         ranks: usize,
     },
-    /// The rank has a connection, which is its identity.
+    /// The rank already has a connection, which is its identity.
     #[error("rank {rank} has a connection to its server already")]
     Connected {
         /// The rank.
@@ -33,7 +33,7 @@ pub enum ConnectError {
 }
 
 impl Server {
-    /// Begins the conversation with a rank over a socket that nobody else holds: the socket is the rank's identity.
+    /// Begins the conversation with a rank over a socket that no other process holds: the socket is the rank's identity.
     ///
     /// # Errors
     /// Refuses a rank that is not on the node, and one that has a connection.
@@ -49,8 +49,8 @@ impl Server {
         Ok(connection)
     }
 
-    /// Begins the conversation with a program that nobody launched, and that asked for a server by running `mpiexec -pmi_args`: it
-    /// listens, whoever drives this server connects to it. On this connection the server speaks first.
+    /// Begins the conversation with a program that was started without a launcher and requests a server by `mpiexec -pmi_args`. The
+    /// program listens, and the driver of this server connects to it. On this connection the server sends the first message.
     ///
     /// # Errors
     /// As [`Server::connect`].
@@ -60,24 +60,24 @@ impl Server {
         Ok(connection)
     }
 
-    /// Begins a conversation with a process that came through `PMI_PORT`. It must claim a rank (`initack`, or `fullinit` in PMI-2)
-    /// that no other connection has. The server has no clock: the driver closes the connection when that takes too long.
+    /// Begins a conversation with a process that connected through `PMI_PORT`. It must claim a rank without another connection
+    /// (`initack`, or `fullinit` in PMI-2). The server has no clock: the driver closes the connection after a time limit.
     pub fn accept(&mut self) -> ConnectionId {
         self.conversations.open()
     }
 
-    /// The rank of a connection, once known.
+    /// The rank of a connection, if known.
     pub fn rank_of(&self, connection: ConnectionId) -> Option<Rank> {
         let local = self.conversations.get(connection)?.rank?;
         Some(self.ranks[local].rank)
     }
 
-    /// The connection of a rank, once it has one.
+    /// The connection of a rank, if any.
     pub fn connection_of(&self, local: LocalRank) -> Option<ConnectionId> {
         self.ranks.get(local)?.connection
     }
 
-    /// A second process sends over the connection of a rank, the answer to [`Action::AskForSender`].
+    /// A second process sends over the connection of a rank; the result of [`Action::AskForSender`].
     pub fn handle_second_sender(&mut self, connection: ConnectionId, pid: u32) {
         let Some(conversation) = self.conversations.get(connection) else { return };
         if let (Some(local), true) = (conversation.rank, conversation.is_repeated) {
@@ -85,7 +85,8 @@ impl Server {
         }
     }
 
-    /// Asks for the sender after each `init` but the first: the rank may begin another MPI session, or a child of it has the socket.
+    /// Requests the sender after each `init` except the first: the rank may begin another MPI session, or a child process uses its
+    /// socket.
     pub(super) fn ask_for_sender(&mut self, connection: ConnectionId, local: LocalRank) {
         let phase = self.ranks[local].phase;
         self.conversations[connection].is_repeated = phase == Phase::Open;
@@ -102,21 +103,21 @@ impl Server {
         }
     }
 
-    /// Takes what was read from a connection: any number of messages, cut anywhere.
+    /// Handles bytes from a connection: any number of messages, split anywhere.
     pub fn handle_bytes(&mut self, connection: ConnectionId, bytes: &[u8]) {
         self.push_bytes(connection, bytes);
         while self.handle_next(connection) {}
     }
 
-    /// Takes the same, and leaves each message to a call of [`Server::handle_next`]: between two of them a host sees how much of the
-    /// answers the rank has read.
+    /// Stores bytes from a connection, and leaves each message to a call of [`Server::handle_next`]. Between two messages, a host can
+    /// check how much of the answers the rank has read.
     pub fn push_bytes(&mut self, connection: ConnectionId, bytes: &[u8]) {
         if self.is_heard(connection) {
             self.conversations[connection].frames.push(bytes);
         }
     }
 
-    /// Handles the next message of a connection. Returns false if none has come whole, or no other will be handled.
+    /// Handles the next message of a connection. Returns false if no message is complete, or no further message is allowed.
     pub fn handle_next(&mut self, connection: ConnectionId) -> bool {
         if !self.is_heard(connection) {
             return false;
@@ -156,21 +157,21 @@ impl Server {
         self.conversations.is_open(connection) && !self.ended
     }
 
-    /// The connection was closed by its rank, or broke. It says nothing about the rank's end: children of a rank hold its
-    /// socket open, and clients close it after `finalize`; see [`Server::handle_exit`].
+    /// The rank has closed the connection, or it broke. That is not the end of the rank: child processes of a rank hold its socket open,
+    /// and clients close it after `finalize`; see [`Server::handle_exit`].
     pub fn handle_disconnect(&mut self, connection: ConnectionId) {
         let Some(conversation) = self.conversations.get_mut(connection) else { return };
         conversation.frames = Default::default();
         let Some(local) = conversation.rank else { return self.conversations.release(connection) };
         let state = &mut self.ranks[local];
-        // A claim that nothing followed is void, and so is that of a program that was through: the rank itself may still come, or the next
-        // program of its script. Where ranks may begin again, so is any claim.
+        // A claim without further messages is void, and so is the claim of a finalized program: the rank itself may still connect, or the
+        // next program of its script. Where ranks may restart, every claim is void.
         let may_return = state.phase != Phase::Open || self.settings.restarts != Restarts::Unexpected;
         let is_void = conversation.claimed && may_return && state.connection == Some(connection);
         if is_void {
             state.connection = None;
         }
-        // An answer that is still to come must find nobody else's connection.
+        // A pending answer must not reach a connection of another rank.
         if is_void && state.quota.questions() == 0 && !self.is_in_fence(connection) {
             self.conversations.release(connection);
         } else {
@@ -178,7 +179,7 @@ impl Server {
         }
     }
 
-    /// Nothing more of this connection can be understood. A rank's job ends with it; a stranger's does not matter.
+    /// The rest of this connection cannot be parsed. For a rank, the job ends; a connection without a rank is only closed.
     fn offend(&mut self, connection: ConnectionId, offence: Offence) {
         self.actions.push_back(Action::Close { connection });
         match self.rank_of(connection) {

@@ -1,4 +1,4 @@
-//! Arrival of ranks in fences, their exchange with other nodes, and the ranks' release.
+//! Arrival of ranks in fences, exchange with other nodes, and release of the ranks.
 
 use std::collections::HashSet;
 use std::str;
@@ -19,7 +19,7 @@ use crate::wire::request::{Group, Message, RingValue};
 use crate::wire::{ErrorCode, Response};
 
 impl Server {
-    /// A fence of the whole job.
+    /// Adds a rank to the fence of the whole job.
     pub(super) fn arrive(
         &mut self,
         connection: ConnectionId,
@@ -48,7 +48,7 @@ impl Server {
         self.actions.push_back(Action::Fence { id, contribution });
     }
 
-    /// A PMI-1.2 fence of some ranks.
+    /// Adds a rank to a PMI-1.2 fence of some ranks.
     pub(super) fn arrive_in_group(
         &mut self,
         connection: ConnectionId,
@@ -76,7 +76,8 @@ impl Server {
         None
     }
 
-    /// The fence of a group, of all ranks of this node or of those among `members`; `None` when too many are open.
+    /// Returns the fence of a group: of all ranks of this node, or of the local ranks in `members`. Returns `None` when too many are
+    /// open.
     pub(super) fn open_group(
         &mut self,
         name: &str,
@@ -93,8 +94,8 @@ impl Server {
         self.exchange_scope(id);
     }
 
-    /// Brings this node's pairs to a group's fence. What was put on a node is readable there at once, so a group on one node
-    /// has nothing to exchange.
+    /// Contributes this node's pairs to a group's fence. Pairs are readable at once on their own node, so a group on one node exchanges
+    /// nothing.
     fn exchange_scope(&mut self, id: FenceId) {
         match &id.scope {
             Scope::Group { nodes, .. } if nodes.len() == 1 => self.leave_fence(&id, Merged::default()),
@@ -105,7 +106,7 @@ impl Server {
         }
     }
 
-    /// Returns true if a fence or ring owes an answer to a connection.
+    /// Returns true if a fence or ring still has to answer on a connection.
     pub(super) fn is_in_fence(&self, connection: ConnectionId) -> bool {
         let all = self.whole_gatherings().into_iter().chain(self.groups.iter());
         all.flat_map(Gathering::waiters).any(|waiter| waiter.connection == connection)
@@ -124,7 +125,7 @@ impl Server {
         nodes
     }
 
-    /// A PMI-2 ring: a fence that carries one value from each rank to its neighbours.
+    /// Adds a rank to a PMI-2 ring: a fence that carries one value from each rank to its neighbours.
     pub(super) fn arrive_in_ring(
         &mut self,
         connection: ConnectionId,
@@ -152,7 +153,7 @@ impl Server {
         self.exchange(FenceId { scope: Scope::Ring, epoch }, vec![segment].into());
     }
 
-    /// All nodes have arrived: what they brought becomes readable, and this node's ranks go on.
+    /// All nodes have arrived: their pairs become readable, and this node's ranks continue.
     pub(super) fn leave_fence(&mut self, id: &FenceId, merged: Merged) {
         match &id.scope {
             Scope::World => {
@@ -162,11 +163,11 @@ impl Server {
                 self.report(brought);
                 let waiters = self.world.complete();
                 self.release(waiters);
-                // The first one has told of all that ranks need of each other.
+                // The first fence has distributed all data that ranks need from each other.
                 self.tell_deaths();
                 match self.begin_world() {
                     Some(epoch) => self.exchange_world(epoch),
-                    // A rank may have left behind this fence, for which others wait in the next one.
+                    // A rank may have finalized after this fence, while other ranks wait for it in the next one.
                     None => self.look_for_deserters(),
                 }
             }
@@ -195,7 +196,7 @@ impl Server {
                 self.leave_ring(&merged);
                 self.begin_ring();
             }
-            // No other of these is asked for here.
+            // The server begins no other fence of this scope.
             Scope::Foreign { .. } => self.agree_on_restart(&merged),
         }
         self.end_restart();
@@ -249,7 +250,7 @@ fn nodes_of_block(block: &Block) -> impl Iterator<Item = NodeIndex> + use<> {
     (block.first_node.0..block.first_node.0 + block.nodes).map(NodeIndex)
 }
 
-/// Ranks that a group names one by one; `None` if it has all ranks of each of its nodes.
+/// Ranks of a group that lists single ranks; `None` if it includes all ranks of each of its nodes.
 pub(super) fn members_of(group: &Group<'_>) -> Option<HashSet<Rank>> {
     match group {
         Group::World | Group::Node => None,

@@ -1,15 +1,16 @@
-//! Ranks that die while the others of their job go on: these others are told, and their fences do without the dead.
+//! Ranks that die while other ranks of their job continue. The server notifies the other ranks, and their fences proceed without the
+//! dead.
 //!
 //! ```text
-//!       nothing is put                 first fence of all ranks over
-//! dies ───────────────> dead, told ────────────────────────────────────> dead, told, done without
-//!   │                       │ something is put, somebody waits               ^
-//!   │ something is put      v                                                │
-//!   └───────────────> dead, missed ──────────────────────────────────────────┘
+//!       no put                          first fence of all ranks complete
+//! dies ───────────────> dead, reported ────────────────────────────────> dead, reported, dispensable
+//!   │                     │ a put, and a rank waits                          ^
+//!   │ a put               v                                                  │
+//!   └─────────────────> dead, needed ────────────────────────────────────────┘
 //! ```
-//! From the first put to the end of the first fence of all ranks, MPI is being initialized, and nobody can do without what a rank was to
-//! bring: those who wait for a dead one then end the job. A fence that only dead ranks are missing in decides by what was put until then:
-//! others may put after a rank has died. MPICH 5 puts nothing where all ranks share a node, and has no such fence.
+//! From the first put to the end of the first fence of all ranks, MPI is being initialized, and all ranks need each other's data. The job
+//! then ends if ranks wait for a dead rank. If only dead ranks are missing in a fence, the puts so far decide: other ranks may put after
+//! a rank has died. MPICH 5 puts nothing where all ranks share a node, and has no such fence.
 
 use std::sync::Arc;
 
@@ -22,8 +23,8 @@ use crate::roster::Roster;
 use crate::wire::request::Group;
 
 impl Server {
-    /// The rank's process failed, and the host lets the others go on. The job ends if they wait for it while MPI is initialized; else they
-    /// do without it, which an [`Action::Died`] tells.
+    /// The rank's process failed, and the host lets the other ranks continue. The job ends if ranks wait for it during the initialization
+    /// of MPI. Otherwise they continue without it, and the server emits an [`Action::Died`].
     pub fn handle_borne_failure(&mut self, local: LocalRank, kind: DeathKind) {
         let Some(state) = self.ranks.get_mut(local) else { return };
         state.fail(kind);
@@ -35,8 +36,8 @@ impl Server {
         self.look_for_deserters();
     }
 
-    /// Ranks of other nodes have died, and the others are to go on. Ranks that ask for `PMI_dead_processes` read so from now on. The job
-    /// ends if ranks of this node wait for what a node without living ranks was to bring while MPI is initialized.
+    /// Ranks of other nodes have died, and the other ranks continue. Reads of `PMI_dead_processes` include them from now on. The job ends
+    /// if ranks of this node wait, during the initialization of MPI, for data of a node without living ranks.
     pub fn handle_deaths(&mut self, deaths: &[Death]) {
         for death in deaths {
             self.deaths.add(death.rank);
@@ -44,7 +45,7 @@ impl Server {
         self.look_for_missed_node();
     }
 
-    /// Tells of ranks of this node that have died, unless they are missed.
+    /// Reports dead ranks of this node, unless their data is still needed.
     pub(super) fn tell_deaths(&mut self) {
         if self.misses_the_dead() || self.ended {
             return;
@@ -53,37 +54,37 @@ impl Server {
         self.actions.extend(new.map(Action::Died));
     }
 
-    /// Returns true while nobody can do without what a rank was to bring.
+    /// Returns true while all ranks need each other's data.
     pub(super) fn misses_the_dead(&self) -> bool {
         misses_the_dead(&self.ranks, self.fences)
     }
 
-    /// Returns true for a rank that fences go on without.
+    /// Returns true for a dead rank that fences do not wait for.
     pub(super) fn can_do_without(&self, local: LocalRank) -> bool {
         dispensable(&self.ranks, self.fences)(local)
     }
 
-    /// Begins the exchange of the next fence of all ranks, if that is complete.
+    /// Begins the exchange of the next fence of all ranks, if no needed rank is missing.
     pub(super) fn begin_world(&mut self) -> Option<Epoch> {
         self.world.begin(dispensable(&self.ranks, self.fences))
     }
 
-    /// Begins the exchange of the next ring, if that is complete.
+    /// Begins the exchange of the next ring, if no needed rank is missing.
     pub(super) fn begin_next_ring(&mut self) -> Option<Epoch> {
         self.ring.gathering.begin(dispensable(&self.ranks, self.fences))
     }
 
-    /// Begins the next restart, if all ranks that are needed wait for it.
+    /// Begins the next restart, if all needed ranks wait for it.
     pub(super) fn begin_next_restart(&mut self) -> Option<Epoch> {
         self.restart.gathering_mut().begin(dispensable(&self.ranks, self.fences))
     }
 
-    /// Begins the exchange of a group's next fence, if that is complete.
+    /// Begins the exchange of a group's next fence, if no needed rank is missing.
     pub(super) fn begin_group(&mut self, name: &str) -> Option<Epoch> {
         self.groups.get_mut(name)?.begin(dispensable(&self.ranks, self.fences))
     }
 
-    /// Begins the fences that wait for nobody of this node any more.
+    /// Begins the fences that no longer wait for a rank of this node.
     fn begin_fences(&mut self) {
         if let Some(epoch) = self.begin_world() {
             self.exchange_world(epoch);
@@ -100,7 +101,8 @@ impl Server {
         }
     }
 
-    /// Ends the job if all ranks of this node are in the first fence of all, and a node without living ranks brings nothing to it.
+    /// Ends the job if all ranks of this node are in the first fence of all ranks, and a node without living ranks cannot contribute to
+    /// it.
     pub(super) fn look_for_missed_node(&mut self) {
         if self.deaths.is_empty() || self.world.leaving().is_empty() || !self.misses_the_dead() {
             return;
@@ -111,17 +113,17 @@ impl Server {
     }
 }
 
-/// Tells the ranks that fences go on without, after so many fences of all ranks. What was put is looked at for dead ranks only.
+/// Returns the predicate for dispensable ranks, after `fences` fences of all ranks. It checks puts only for dead ranks.
 fn dispensable(ranks: &Roster, fences: u64) -> impl Fn(LocalRank) -> bool {
     move |local| ranks[local].died.is_some() && !misses_the_dead(ranks, fences)
 }
 
-/// Returns true if ranks of this node have put something, and no fence of all ranks is over.
+/// Returns true if ranks of this node have put pairs, and no fence of all ranks is complete.
 fn misses_the_dead(ranks: &Roster, fences: u64) -> bool {
     fences == 0 && ranks.iter().any(|(_, state)| state.quota.bytes() > 0)
 }
 
-/// Reason to end a job whose ranks wait in their first fence for what a node was to bring, and all ranks of that node are dead.
+/// Reason to end a job: its ranks wait in their first fence for the data of a node on which all ranks are dead.
 pub fn missed(node: NodeIndex) -> EndReason {
     let reason = "its ranks died while others were in MPI_Init, which need what they were to put".to_owned();
     EndReason::Fence(Arc::new(FenceError::NodeLost { node, epoch: Epoch(0), reason }))

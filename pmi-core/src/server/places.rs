@@ -1,7 +1,7 @@
-//! Places of ranks on the machine, for those who ask: `lattice.topo`, and attributes that version 1.3 of PMI-2 names.
+//! Places of ranks on the machine: the attribute `lattice.topo`, and attributes of version 1.3 of PMI-2.
 //!
 //! ```text
-//! lattice.topo     node:0:2,numa:1:0,l3:3:0      of the rank that asks; levels from the outermost on, as far as they are known:
+//! lattice.topo     node:0:2,numa:1:0,l3:3:0      of the requesting rank; known levels from the outermost on:
 //!                                                number of the node, NUMA domain or cache, position among the job's ranks there
 //! ```
 
@@ -12,7 +12,7 @@ use crate::ids::{NodeIndex, Rank};
 use crate::job::Job;
 use crate::wire::VALUE_MAX_ANNOUNCED;
 
-/// Parts of a node that a rank does not leave, by their logical numbers there. What is not known, or not one part alone, is `None`.
+/// Parts of a node to which a rank is bound, by their logical numbers. `None` if the part is unknown, or the rank uses several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RankDomains {
     /// NUMA domain of its CPUs.
@@ -24,9 +24,9 @@ pub struct RankDomains {
 /// Places of the ranks of a node.
 #[derive(Debug)]
 pub(super) struct Places {
-    /// Number of this node among those with ranks of the job.
+    /// Number of this node among the nodes with ranks of the job.
     node: usize,
-    /// Number of those nodes.
+    /// Number of nodes with ranks of the job.
     nodes: usize,
     /// Value of `lattice.topo`, by local rank.
     of_ranks: Vec<String>,
@@ -41,7 +41,7 @@ impl Places {
         places
     }
 
-    /// Takes the domains of all ranks, by local rank.
+    /// Sets the domains of all ranks, by local rank.
     pub(super) fn tell(&mut self, domains: &[RankDomains]) {
         let (mut in_numa, mut in_l3) = (Occupants::default(), Occupants::default());
         self.of_ranks = (0..)
@@ -50,7 +50,7 @@ impl Places {
                 let inner = [("numa", in_numa.enter(rank.numa)), ("l3", in_l3.enter(rank.l3))];
                 let mut text = format!("node:{}:{local}", self.node);
                 for (level, place) in inner {
-                    // A level is found by its position in the list.
+                    // A client finds a level by its position in the list.
                     let Some((number, position)) = place else { break };
                     let _ = write!(text, ",{level}:{number}:{position}");
                 }
@@ -64,7 +64,7 @@ impl Places {
         self.of_ranks.get(local).map(String::as_str)
     }
 
-    /// Value of a job attribute that PMI-2 names.
+    /// Value of a job attribute of PMI-2.
     pub(super) fn job_attribute(&self, name: &str) -> Option<&'static str> {
         let one_node = self.nodes < 2;
         match name {
@@ -75,7 +75,7 @@ impl Places {
     }
 }
 
-/// Node attributes that are there from the start; a list that a client could not take is not.
+/// Initial node attributes. A list that is too long for clients is omitted.
 pub(super) fn node_attributes(ranks: &[Rank]) -> impl Iterator<Item = (&'static str, String)> {
     let list = ranks.iter().map(Rank::to_string).collect::<Vec<_>>().join(",");
     let list = (list.len() < VALUE_MAX_ANNOUNCED).then_some(("localRanks", list));
@@ -87,7 +87,7 @@ pub(super) fn node_attributes(ranks: &[Rank]) -> impl Iterator<Item = (&'static 
 struct Occupants(HashMap<u32, u32>);
 
 impl Occupants {
-    /// Counts a rank in; returns its domain and its position there.
+    /// Adds a rank; returns its domain and its position there.
     fn enter(&mut self, domain: Option<u32>) -> Option<(u32, u32)> {
         let number = domain?;
         let ranks = self.0.entry(number).or_default();

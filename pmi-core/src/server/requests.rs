@@ -16,11 +16,11 @@ use crate::wire::request::{Message, Request, RequestError};
 use crate::wire::response::Address;
 use crate::wire::{ErrorCode, LIMITS_ANNOUNCED, Response, check_pair, check_preput};
 
-/// The longest command that is remembered for reports; every real one is shorter.
+/// The longest command in reports; every real command is shorter.
 const COMMAND_SHOWN: usize = 32;
 
 impl Server {
-    /// Answers one message, or remembers who asked until the answer is known.
+    /// Answers one message, or stores the request until the answer is known.
     pub(super) fn handle_message(&mut self, connection: ConnectionId, message: Message<'_>) {
         self.note_command(connection, message.command);
         let answer = match &message.request {
@@ -45,7 +45,7 @@ impl Server {
         }
     }
 
-    /// The answer, or `None` when it comes later or never.
+    /// Returns the answer, or `None` if it follows later or never.
     fn handle_request<'s>(
         &'s mut self,
         connection: ConnectionId,
@@ -60,7 +60,7 @@ impl Server {
             Request::Init(version) => {
                 let greeting = conversation.greet(*version, self.settings.offer);
                 let Some(local) = conversation.rank else { return Some(greeting) };
-                // A version that nobody knows may be a try of one that knows the others, too.
+                // A client that sends an unknown version may retry with a known one.
                 if matches!((&greeting, version.major), (Response::Error { .. }, 1 | 2)) {
                     self.send(connection, greeting.encode(message.dialect, message.command, None).into());
                     let rank = self.ranks[local].rank;
@@ -81,7 +81,7 @@ impl Server {
         self.handle_ranks_request(connection, local, request, message)
     }
 
-    /// Everything that only a known rank may ask.
+    /// Handles the requests that require a known rank.
     fn handle_ranks_request<'s>(
         &'s mut self,
         connection: ConnectionId,
@@ -158,7 +158,7 @@ impl Server {
         })
     }
 
-    /// The rank said `init`.
+    /// Handles an `init` of the rank.
     fn speaks(&mut self, local: LocalRank) {
         if self.settings.restarts != Restarts::Unexpected && self.ranks[local].phase != Phase::Silent {
             return self.begin_again(local);
@@ -168,7 +168,7 @@ impl Server {
         }
     }
 
-    /// Gives the rank that presents `id` to a connection that came through `PMI_PORT`, unless another connection has it.
+    /// Assigns the rank of `id` to a connection through `PMI_PORT`, unless another connection has it.
     fn initack(&mut self, connection: ConnectionId, id: u32) -> Option<Response<'static>> {
         match self.claim(connection, id) {
             Ok(rank) => Some(Response::InitAck { rank, size: self.job.size() }),
@@ -176,7 +176,7 @@ impl Server {
         }
     }
 
-    /// Does the same. The refusal is not there yet if the other connection is to be read first.
+    /// Assigns the rank of `id`. The error is `None` if the other connection must be read first.
     fn claim(&mut self, connection: ConnectionId, id: u32) -> Result<Rank, Option<Response<'static>>> {
         let refusal = |text: String| Some(Response::Error { code: ErrorCode::NotThere, text: text.into() });
         let local = match &self.keys {
@@ -184,7 +184,7 @@ impl Server {
             None => self.ranks.local(Rank(id)),
         };
         let Some(local) = local else {
-            // A key is not repeated: the answer may be shown to somebody else.
+            // The answer omits the key, because it may be shown to another user.
             let what = if self.keys.is_some() { "this PMI_ID".to_owned() } else { format!("rank {id}") };
             return Err(refusal(format!("{what} is not on this node")));
         };
@@ -200,7 +200,7 @@ impl Server {
         let contest = mem::take(&mut conversation.contest);
         match self.ranks[local].connection {
             Some(owner) if owner != connection => {
-                // Its end may be there, and not be handled yet.
+                // The other connection may have ended without the server having handled its end.
                 if self.settings.restarts != Restarts::Unexpected && contest == Contest::None {
                     conversation.contest = Contest::Opened;
                     self.actions.push_back(Action::ReadOut { connection: owner });
@@ -225,7 +225,7 @@ impl Server {
         }
     }
 
-    /// PMI-2's second greeting; on a connection from `PMI_PORT` it is also the claim.
+    /// Handles PMI-2's second greeting; on a connection from `PMI_PORT` it is also the claim.
     fn full_init(&mut self, connection: ConnectionId, id: Option<u32>) -> Option<Response<'_>> {
         if self.conversations[connection].rank.is_none()
             && let Some(Err(refusal)) = id.map(|id| self.claim(connection, id))
@@ -262,7 +262,7 @@ impl Server {
         Response::Done
     }
 
-    /// Returns the refusal of a pair that cannot be stored; otherwise the pair counts as stored.
+    /// Returns the refusal of a pair that cannot be stored; otherwise counts the pair as stored.
     pub(super) fn refuse_pair(&mut self, local: LocalRank, key: &[u8], value: &[u8]) -> Option<Response<'static>> {
         if let Err(error) = check_pair(key, value) {
             return Some(error.into());
@@ -275,7 +275,7 @@ impl Server {
         Some(Response::Error { code: ErrorCode::NoMemory, text: text.into() })
     }
 
-    /// PMI-1 has one `get` for pairs and for facts about the job; the facts' names are reserved.
+    /// PMI-1 has one `get` for pairs and for facts about the job; the names of facts are reserved.
     fn get(&self, local: LocalRank, space: Space<'_>, key: &[u8]) -> Response<'_> {
         if key.contains(&0) || (space != Space::Job && key.is_empty()) {
             return Response::Value(None);
@@ -287,7 +287,7 @@ impl Server {
         }
     }
 
-    /// Facts about the job. What is not known is not found: every client has a way of its own then.
+    /// Facts about the job. An unknown fact is not found: every client has a fallback.
     fn get_attribute(&self, local: LocalRank, key: &[u8]) -> Response<'_> {
         let value = str::from_utf8(key).ok().and_then(|name| match name {
             "lattice.topo" => self.places.of(local.index()),
@@ -296,7 +296,7 @@ impl Server {
         Response::Value(value.map(str::as_bytes))
     }
 
-    /// The value of one of [`super::JOB_ATTRIBUTES`], or of a fact that changes.
+    /// The value of one of [`super::JOB_ATTRIBUTES`], or of a variable fact.
     pub(super) fn job_attribute(&self, name: &str) -> Option<&str> {
         match name {
             "PMI_process_mapping" => self.mapping.as_deref(),
@@ -304,7 +304,7 @@ impl Server {
             "PMI_hwloc_xmlfile" => self.topology_file.as_deref(),
             "universeSize" => Some(&self.universe_size_text),
             "hasNameServ" => Some(if self.has_names { "TRUE" } else { "FALSE" }),
-            // Requests that other servers would end the job for; clients look here before they make them.
+            // Requests for which other servers end the job. Clients check this attribute before they send them.
             "lattice.ext" if self.settings.resources => Some("getbyidx,create_kvs,topo,memory,barrier_group,resource"),
             "lattice.ext" => Some("getbyidx,create_kvs,topo,memory,barrier_group"),
             // MPICH reads it with `get` in PMI-1 and with `kvs-get` in PMI-2.
@@ -314,7 +314,7 @@ impl Server {
         }
     }
 
-    /// Asks the host.
+    /// Passes a question to the host.
     pub(super) fn call(
         &mut self,
         connection: ConnectionId,
@@ -334,7 +334,7 @@ impl Server {
         None
     }
 
-    /// Returns the refusal of so many more questions that are answered later; otherwise they count.
+    /// Returns the refusal of `questions` more unanswered questions; otherwise counts them.
     pub(super) fn refuse_questions(&mut self, local: LocalRank, questions: usize) -> Option<Response<'static>> {
         let quota = &mut self.ranks[local].quota;
         if quota.ask_many(questions, self.settings.questions_per_rank) {
@@ -345,7 +345,7 @@ impl Server {
     }
 }
 
-/// Bytes of a question that are kept until it is answered.
+/// Bytes of a question that are stored until it is answered.
 fn waiting_bytes(call: &Call) -> usize {
     match call {
         Call::Name(NameCall::Publish { service, port, .. }) => service.len() + port.len(),
@@ -356,7 +356,7 @@ fn waiting_bytes(call: &Call) -> usize {
     }
 }
 
-/// Returns true if the key names a fact about the job; Hydra refuses puts of them as well.
+/// Returns true if the key is reserved for a fact about the job; Hydra also refuses puts of such keys.
 fn is_reserved(key: &[u8]) -> bool {
     key.starts_with(b"PMI_")
 }

@@ -1,12 +1,12 @@
-//! Resources that ranks have registered, one table for each rank that has any. What they leave, their host removes.
+//! Registered resources, one table for each rank that has any. The host removes the resources that ranks leave.
 //!
 //! ```text
-//!          intend               hold                 begin to release            time is over
-//! (none) ─────────> Intended ─────────> Held ──────────────────────> Releasing ───────────────> Overdue, told once
+//!          intend               hold                 begin to release            time expires
+//! (none) ─────────> Intended ─────────> Held ──────────────────────> Releasing ───────────────> Overdue, reported once
 //!    └──────────────── hold ────────────^ │                              │                         │
 //!    <────────────────────────────────────┴────────── release ───────────┴─────────────────────────┘
 //! ```
-//! Each step waits for the host, which looks at the resource; a refusal leaves what was before. Nothing is timed here: a deadline is an
+//! Each step waits for the host, which checks the resource; a refusal keeps the earlier state. The table has no clock: a deadline is an
 //! [`Action`] for the host.
 
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::services::Call;
 use crate::wire::request::{Message, ResourceRequest, ResourceWish};
 use crate::wire::{ErrorCode, Response};
 
-/// Most resources that one rank registers.
+/// Maximum number of registered resources of one rank.
 pub const RESOURCES_MAX: usize = 256;
 
 /// Resources of one rank.
@@ -35,13 +35,13 @@ pub(super) struct Table {
 struct Entry {
     resource: Resource,
     phase: Phase,
-    /// Step for which the host is asked.
+    /// Step that waits for the host.
     asked: Option<ResourceStep>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The host has not taken note of it yet.
+    /// The host has not recorded it yet.
     New,
     Intended,
     Held,
@@ -52,7 +52,7 @@ enum Phase {
     Overdue,
 }
 
-/// A step that a rank cannot make.
+/// Reason why a rank cannot make a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 enum StepError {
     #[error("this rank has registered {RESOURCES_MAX} resources")]
@@ -84,18 +84,18 @@ impl Table {
         self.entries.iter().position(|entry| entry.resource == *resource && entry.asked.is_none())
     }
 
-    /// Finds an entry that may make a step: nobody waits for the answer to another one.
+    /// Finds an entry that may make a step: no other step of it waits for the host.
     fn ready(&self, resource: &Resource) -> Result<usize, StepError> {
         let exists = || self.entries.iter().any(|entry| entry.resource == *resource);
         self.position(resource).ok_or_else(|| if exists() { StepError::Busy } else { StepError::NotThere })
     }
 
-    /// The rank wants to make this step. If it can, the host is to be asked. Returns the deadline that is to be forgotten.
+    /// Begins a step of a rank. On success the caller must ask the host. Returns the deadline to cancel, if any.
     fn ask(&mut self, change: &ResourceChange) -> Result<Option<u64>, StepError> {
         let ResourceChange { resource, step } = change;
         match (step, self.ready(resource)) {
             (ResourceStep::Hold, _) if !resource.is_numbered() => Err(StepError::Unnumbered),
-            // Several may be on their way; each is an entry of its own.
+            // Several intents may be in progress; each has its own entry.
             (ResourceStep::Intend, _) if !resource.is_numbered() => self.add(change),
             (ResourceStep::Intend | ResourceStep::Hold, Err(StepError::NotThere)) => self.add(change),
             (_, Err(error)) => Err(error),
@@ -125,7 +125,7 @@ impl Table {
         Ok(None)
     }
 
-    /// The host has answered for this step.
+    /// Applies the host's answer to a step.
     fn answered(&mut self, ResourceChange { resource, step }: &ResourceChange, accepted: bool) {
         let asked = |entry: &Entry| entry.resource == *resource && entry.asked == Some(*step);
         let Some(at) = self.entries.iter().position(asked) else { return };
@@ -142,13 +142,13 @@ impl Table {
             }
             (true, ResourceStep::Release) => drop(self.entries.remove(at)),
             (false, _) if entry.phase == Phase::New => drop(self.entries.remove(at)),
-            // Its deadline was forgotten when it was asked for.
+            // Its deadline was cancelled when the release was requested.
             (false, _) if matches!(entry.phase, Phase::Releasing { .. }) => entry.phase = Phase::Held,
             (false, _) => {}
         }
     }
 
-    /// The rank is about to remove a resource, within this time. Returns the deadline that is to be forgotten, and that which is to be met.
+    /// The rank is about to remove a resource within this time. Returns the deadline to cancel, if any, and the new deadline.
     fn begin_release(&mut self, resource: &Resource, within: Duration) -> Result<(Option<u64>, u64), StepError> {
         let at = self.ready(resource)?;
         self.last += 1;
@@ -159,7 +159,7 @@ impl Table {
         }
     }
 
-    /// A deadline is over. Returns what should have been released by then, and the time that it had.
+    /// A deadline has expired. Returns the resource that is still held, and its time limit.
     fn overdue(&mut self, number: u64) -> Option<(Resource, Duration)> {
         let entry = self.entries.iter_mut().find(|entry| match entry.phase {
             Phase::Releasing { number: own, .. } => own == number && entry.asked.is_none(),
@@ -173,7 +173,7 @@ impl Table {
 }
 
 impl Server {
-    /// Answers a request about a resource, or asks the host.
+    /// Answers a request about a resource, or passes it to the host.
     pub(super) fn handle_resource(
         &mut self,
         connection: ConnectionId,
@@ -226,7 +226,7 @@ impl Server {
         Response::Done
     }
 
-    /// The host has taken note of a step, or not.
+    /// The host has recorded a step, or refused it.
     pub(super) fn resource_answered(
         &mut self,
         local: LocalRank,
@@ -246,7 +246,7 @@ impl Server {
         }
     }
 
-    /// The time of an [`Action::SetTimer`] is over.
+    /// The time of an [`Action::SetTimer`] has expired.
     pub fn handle_timer(&mut self, timer: ReleaseTimer) {
         let ReleaseTimer { local, number } = timer;
         let overdue = self.resources.get_mut(&local).and_then(|table| table.overdue(number));
@@ -371,7 +371,7 @@ mod tests {
     }
 
     proptest! {
-        /// In any order of steps and answers the table is bounded, holds no name twice, and nothing that nobody asked for.
+        /// In any order of steps and answers the table is bounded, holds no name twice, and holds only requested resources.
         #[test]
         fn a_table_holds_what_was_accepted(steps in prop::collection::vec((0..5_u8, 0..4_usize, any::<bool>()), 0..60)) {
             let names = ["shm:", "shm:1", "file:/a", "pid:9"];

@@ -1,13 +1,14 @@
-//! Ranks that begin again, all together: their programs were killed and started anew, or restored from a checkpoint.
+//! Restart of all ranks together: their programs were killed and started again, or restored from a checkpoint.
 //!
 //! ```text
-//!          a rank says `init` again            all of all nodes have                fences that some had begun are over
+//!          a rank sends `init` again           all ranks have sent it               the begun fences are complete
 //! running ──────────────────────────> waiting ────────────────────────> emptying ───────────────────────────────────────> running
-//!          its answer is held back             nodes compare how many               all are answered: the next generation
+//!          its answer is delayed               nodes compare how many               all are answered: the next generation
 //!                                              fences each has begun
 //! ```
-//! So ranks of two generations never meet, whatever some of them did when they were killed. A fence that some nodes had begun is begun by
-//! the others as well, with nobody in it, and those who waited for its end are gone. Then the space is as it was, or as at the first start.
+//! So ranks of two generations never interact, whatever their state was when they were killed. If only some nodes had begun a fence, the
+//! other nodes begin it too, without ranks. The ranks that waited for its end are gone. Then the space keeps its pairs, or is reset to
+//! the initial pairs.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -25,11 +26,11 @@ use crate::wire::request::Group;
 /// Progress of the ranks towards their next generation.
 #[derive(Debug)]
 pub(super) struct Restart {
-    /// Ranks that have said `init` again; they are owed the answer to it.
+    /// Ranks that have sent `init` again, and wait for its answer.
     gathering: Gathering<LocalRank, Waiter>,
-    /// Rank whose message is being answered, if that was such an `init`.
+    /// Rank of the message in progress, if that is such an `init`.
     arrival: Option<LocalRank>,
-    /// True from the agreement of all nodes until the fences are over that some had begun.
+    /// True from the agreement of all nodes until all fences that some nodes had begun are complete.
     is_agreed: bool,
     /// Number of restarts.
     generation: u32,
@@ -38,7 +39,7 @@ pub(super) struct Restart {
 /// Name of the fence by which nodes agree on a restart.
 const NAME: &str = "PMI restart";
 
-/// Names of fences in it; those of groups follow `GROUP`.
+/// Names of fences in its data; names of groups follow `GROUP`.
 const WORLD: &[u8] = b"world";
 const RING: &[u8] = b"ring";
 const GROUP: u8 = b'g';
@@ -56,31 +57,31 @@ impl Restart {
         &mut self.gathering
     }
 
-    /// The rank that is to wait instead of being answered.
+    /// Returns the rank that must wait for its answer.
     pub(super) fn take_arrival(&mut self) -> Option<LocalRank> {
         self.arrival.take()
     }
 }
 
 impl Server {
-    /// Number of times that all ranks have begun again.
+    /// Number of restarts of all ranks.
     pub fn generation(&self) -> u32 {
         self.restart.generation
     }
 
-    /// The rank said `init`, not for the first time.
+    /// Handles a repeated `init` of the rank.
     pub(super) fn begin_again(&mut self, local: LocalRank) {
         // The first generation is the first life.
         self.ranks[local].begin_again(self.restart.generation.saturating_add(2));
         self.restart.arrival = Some(local);
     }
 
-    /// Holds the answer to its `init` back until all ranks have begun again.
+    /// Delays the answer to its `init` until all ranks have restarted.
     pub(super) fn wait_for_restart(&mut self, local: LocalRank, waiter: Waiter) {
         let conversations = &self.conversations;
         let is_its_own = |former: &&mut Waiter| conversations[former.connection].rank == Some(local);
         let gathering = &mut self.restart.gathering;
-        // A program that was replaced before it was answered waits no more.
+        // A program that was replaced before its answer no longer waits.
         if let Some(former) = gathering.leaving_mut().iter_mut().find(is_its_own) {
             *former = waiter;
         } else if let Some(former) = gathering.waiter_mut(local) {
@@ -91,7 +92,7 @@ impl Server {
         }
     }
 
-    /// Asks the other nodes, if all ranks of this one wait.
+    /// Begins the agreement with the other nodes, if all ranks of this node wait.
     pub(super) fn begin_restart(&mut self) {
         let Some(epoch) = self.begin_next_restart() else { return self.look_for_deserters() };
         let nodes = self.nodes_of(&Group::World).into();
@@ -99,7 +100,7 @@ impl Server {
         self.exchange(FenceId { scope: Scope::Foreign { name: NAME.into(), nodes }, epoch }, vec![begun].into());
     }
 
-    /// Number of fences that were begun here, of each kind that other nodes may have to begin as well.
+    /// Number of fences begun here, for each kind that other nodes may also have to begin.
     fn begun(&self) -> Segment {
         let of_groups = self.groups.named().filter(|(_, group)| group.is_exchanging());
         let of_groups = of_groups.map(|(name, group)| ([&[GROUP], name.as_bytes()].concat(), group.epoch()));
@@ -108,8 +109,8 @@ impl Server {
         of_all.into_iter().chain(of_groups).map(|(name, Epoch(begun))| (name, begun.to_be_bytes())).collect()
     }
 
-    /// All ranks of all nodes wait: nobody of the generation before begins a fence any more, so those that some nodes have begun are begun
-    /// here as well.
+    /// All ranks of all nodes wait: no rank of the earlier generation begins a fence any more. So this node also begins the fences that
+    /// some nodes have begun.
     pub(super) fn agree_on_restart(&mut self, merged: &Merged) {
         self.restart.is_agreed = true;
         self.world.dismiss();
@@ -128,7 +129,8 @@ impl Server {
         }
     }
 
-    /// Begins the fence of this name, if another node has and this one has not. None is ahead by more than one: it would wait for this node.
+    /// Begins the fence of this name, if another node has begun it and this node has not. No node is ahead by two fences, because the
+    /// first one waits for this node.
     fn catch_up(&mut self, name: &[u8], begun: Epoch) {
         match name {
             WORLD if self.world.epoch() < begun => {
@@ -163,7 +165,7 @@ impl Server {
         }
     }
 
-    /// Begins the next generation, if nodes have agreed on it and no fence of the one before is under way here.
+    /// Begins the next generation, if the nodes have agreed on it and no fence of the earlier generation is in exchange here.
     pub(super) fn end_restart(&mut self) {
         let fences = || [&self.world, &self.ring.gathering].into_iter().chain(self.groups.iter());
         if self.ended || !self.restart.is_agreed || fences().any(Gathering::is_exchanging) {
@@ -176,7 +178,7 @@ impl Server {
         for name in idle {
             self.groups.rest(&name);
         }
-        // Nobody waits for these to be put again, as in a fence.
+        // No rank waits in a fence for new puts of these, so the old values must not stay.
         self.node_attributes = first_attributes(&self.ranks, self.node_memory.as_deref());
         if self.settings.restarts == Restarts::Fresh {
             self.kvs = first_pairs(&self.job);

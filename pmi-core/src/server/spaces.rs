@@ -1,8 +1,8 @@
-//! Further key-value spaces of a job, made and removed by its ranks.
+//! Further key-value spaces of a job, created and removed by its ranks.
 //!
-//! Their pairs lie among the job's own, each key behind the space's name and a NUL, which no key of a rank holds. So they are read and
-//! brought by fences as all others are. The pair with nothing behind the NUL says that the space is there, or that it was removed:
-//! from then on nothing of it is read, though its pairs stay with the job, counted to those who have put them.
+//! Their pairs are stored among the job's own. Each key follows the space's name and a NUL, which no key of a rank holds. So gets and
+//! fences handle them like all other pairs. The pair with an empty rest after the NUL records that the space exists, or was removed. A
+//! removed space cannot be read, but its pairs stay with the job, and still count for the ranks that put them.
 
 use std::collections::HashMap;
 
@@ -11,24 +11,24 @@ use crate::ids::LocalRank;
 use crate::kvs::Kvs;
 use crate::wire::{ErrorCode, Response};
 
-/// Most spaces that one rank makes.
+/// Maximum number of spaces that one rank creates.
 const MADE_MAX: u32 = 1024;
 
-/// Values of the pair that says what became of a space.
+/// Values of the pair that records the state of a space.
 const THERE: &[u8] = b"there";
 const REMOVED: &[u8] = b"removed";
 
-/// A key-value space that a request names.
+/// The key-value space of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Space<'a> {
-    /// The job's.
+    /// The job's own space.
     Job,
-    /// One that a rank has made.
+    /// A space that a rank has created.
     Made(&'a [u8]),
 }
 
 impl Space<'_> {
-    /// Returns the key under which a pair of the space lies.
+    /// Returns the key under which a pair of the space is stored.
     pub(super) fn stored(self, key: &[u8]) -> Vec<u8> {
         match self {
             Self::Job => key.to_vec(),
@@ -36,7 +36,7 @@ impl Space<'_> {
         }
     }
 
-    /// Returns the key of one of its pairs as ranks know it.
+    /// Returns the key of one of its pairs as ranks use it.
     fn shown(self, stored: &[u8]) -> &[u8] {
         match self {
             Self::Job => stored,
@@ -58,7 +58,7 @@ impl Server {
         }
     }
 
-    /// Makes a space; other ranks may use it as soon as they know its name, those of other nodes after the next fence.
+    /// Creates a space. Other ranks of this node can use it at once, ranks of other nodes after the next fence.
     pub(super) fn create_space(&mut self, local: LocalRank) -> Response<'static> {
         let rank = self.ranks[local].rank;
         let Some(number) = self.ranks[local].quota.take_space(MADE_MAX) else {
@@ -70,7 +70,7 @@ impl Server {
         Response::Space(name)
     }
 
-    /// Removes a space that some rank has made.
+    /// Removes a space that a rank has created.
     pub(super) fn destroy_space(&mut self, name: &[u8]) -> Response<'static> {
         match self.space(Some(name)) {
             Some(made @ Space::Made(_)) => {
@@ -93,10 +93,11 @@ impl Server {
     }
 }
 
-/// Indices of the pairs of each space, as far as a rank has asked for pairs by index: a job may have millions of pairs, and a space few.
+/// Indices of the pairs of each space, as far as a rank has requested pairs by index. A job may have millions of pairs, and a space only
+/// a few.
 #[derive(Default)]
 pub(super) struct Indices {
-    /// Number of pairs that were looked at. A key keeps its index, so none is looked at twice.
+    /// Number of indexed pairs. A key keeps its index, so each pair is indexed once.
     seen: usize,
     of_job: Vec<u32>,
     of_made: HashMap<Vec<u8>, Vec<u32>>,
@@ -108,7 +109,7 @@ impl Indices {
             let stored = kvs.nth(index).map_or(&[][..], |(stored, _)| stored);
             match memchr::memchr(0, stored) {
                 None => self.of_job.push(index as u32),
-                // The pair that says what became of the space.
+                // The pair that records the state of the space.
                 Some(end) if end + 1 == stored.len() => {}
                 Some(end) => match self.of_made.get_mut(&stored[..end]) {
                     Some(indices) => indices.push(index as u32),

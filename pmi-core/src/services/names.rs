@@ -1,6 +1,6 @@
 //! Published names: the requests of ranks, their ranges and lifetimes, and the table that holds the names of one launch.
 //!
-//! A name belongs to the launch of its publisher. The search in other launches is left to the host.
+//! A name belongs to the launch of its publisher. The host searches other launches.
 
 mod error;
 mod range;
@@ -15,7 +15,7 @@ pub use self::error::NameError;
 pub use self::range::{NamePeer, NameRange};
 use crate::ids::Rank;
 
-/// Lifetime of a published name. No name outlives its launch: the port behind it is gone by then.
+/// Lifetime of a published name. No name outlives its launch, because its port is gone by then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Lifetime {
     /// Until it is withdrawn.
@@ -27,7 +27,7 @@ pub enum Lifetime {
     Process,
 }
 
-/// A program, by which two launches of the same program are recognised.
+/// Identity of a program, to recognise two launches of the same program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Program {
     /// Hash of the last part of its path.
@@ -43,11 +43,11 @@ pub struct NameUser {
     pub launch: String,
     /// Id of its job.
     pub job: String,
-    /// Its rank there.
+    /// Its rank in the job.
     pub rank: u32,
     /// Name of its node.
     pub host: String,
-    /// Its program; of a spawned process, the first program of the launch.
+    /// Its program; for a spawned process, the first program of the launch.
     pub program: Program,
 }
 
@@ -68,7 +68,7 @@ impl fmt::Display for NameUser {
     }
 }
 
-/// A request of a process about names. A server of ranks fills in the rank alone; its host adds the other facts.
+/// A request of a process about names. A server of ranks sets only the rank; its host adds the other facts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameRequest {
     /// The process.
@@ -78,7 +78,7 @@ pub struct NameRequest {
 }
 
 impl NameRequest {
-    /// The request of a rank.
+    /// Creates the request of a rank.
     pub fn of(rank: Rank, call: NameCall) -> Self {
         Self { user: NameUser { rank: rank.0, ..NameUser::default() }, call }
     }
@@ -87,7 +87,7 @@ impl NameRequest {
 /// One call to the name service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NameCall {
-    /// Makes a port known.
+    /// Publishes a port.
     Publish {
         /// The name.
         service: Bytes,
@@ -104,7 +104,7 @@ pub enum NameCall {
         service: Bytes,
         /// Time to wait for the name to be published; `None` does not wait.
         timeout: Option<Duration>,
-        /// Publishers that are searched.
+        /// Publishers to search.
         range: NameRange,
     },
     /// Withdraws a name of the launch.
@@ -114,11 +114,11 @@ pub enum NameCall {
         /// Ranks that may have published it.
         publisher: Publisher,
     },
-    /// The process has ended: names that live as long as it are withdrawn.
+    /// The process has ended: withdraws names with the lifetime of the process.
     Leave,
 }
 
-/// Ranks whose name a process may withdraw.
+/// Publishers of the names that a process may withdraw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Publisher {
     /// The process itself, as in PMIx.
@@ -161,17 +161,17 @@ pub struct Names {
 }
 
 impl Names {
-    /// The most names of a launch.
+    /// Maximum number of names of a launch.
     pub const LIMIT: usize = 16_384;
-    /// The longest name, and the longest port, in bytes.
+    /// Maximum length of a name and of a port, in bytes.
     pub const LENGTH_MAX: usize = 64 << 10;
-    /// The most bytes of all names and ports of a launch.
+    /// Maximum number of bytes of all names and ports of a launch.
     pub const BYTES_MAX: usize = 16 << 20;
 
     /// Publishes a port under `service`.
     ///
     /// # Errors
-    /// Refuses a name that the launch has in this range already, as MPICH's Hydra does, and one beyond the limits.
+    /// Refuses a name that the launch already has in this range, as MPICH's Hydra does, and a name beyond the limits.
     pub fn publish(&mut self, service: Bytes, new: Published) -> Result<(), NameError> {
         let longest = service.len().max(new.port.len());
         let bytes = self.bytes + service.len() + new.port.len();
@@ -191,13 +191,13 @@ impl Names {
         Ok(())
     }
 
-    /// The narrowest name that `user` may find in a search of `range`.
+    /// Returns the name with the narrowest range that `user` may find in a search of `range`.
     pub fn find(&self, user: &NameUser, service: &[u8], range: &NameRange) -> Option<&Published> {
         let visible = self.published(service).iter().filter(|published| published.is_visible(user, range, true));
         visible.min_by_key(|published| published.range.width())
     }
 
-    /// Finds a port; the name is gone with it if it was published for one reader.
+    /// Finds a port, and withdraws the name if it was published for one reader.
     ///
     /// # Errors
     /// Fails with [`NameError::NotFound`] if the launch has no such name in range.
@@ -214,15 +214,15 @@ impl Names {
         self.services.get(service).map_or(&[], Vec::as_slice)
     }
 
-    /// Withdraws one name; returns false if it is gone already.
+    /// Withdraws one name; returns false if it does not exist any more.
     pub fn remove(&mut self, service: &[u8], name: &Published) -> bool {
         self.retain(service, |published| published != name) > 0
     }
 
-    /// Withdraws `service`, in all ranges in which `user` may.
+    /// Withdraws `service` in all ranges in which `user` may do so.
     ///
     /// # Errors
-    /// Fails if the launch has no such name, and if other processes alone may withdraw it.
+    /// Fails if the launch has no such name, and if only other processes may withdraw it.
     pub fn unpublish(&mut self, user: &NameUser, service: &[u8], publisher: Publisher) -> Result<(), NameError> {
         let holder = self.published(service).first().map(|published| published.publisher.to_string());
         let holder = holder.ok_or(NameError::NotFound)?;
@@ -233,7 +233,7 @@ impl Names {
         }
     }
 
-    /// Withdraws the names that live as long as their publisher `user`; returns them.
+    /// Withdraws the names that end with their publisher `user`, and returns them.
     pub fn leave(&mut self, user: &NameUser) -> Vec<Bytes> {
         let goes = |published: &Published| published.lifetime == Lifetime::Process && published.publisher.is(user);
         let services = self.services.iter().filter(|(_, published)| published.iter().any(goes));
@@ -254,7 +254,7 @@ impl Names {
         self.services.is_empty()
     }
 
-    /// Keeps some names of a service; returns the number of the others.
+    /// Keeps some names of a service; returns the number of removed names.
     fn retain(&mut self, service: &[u8], stays: impl Fn(&Published) -> bool) -> usize {
         let Some(all) = self.services.get_mut(service) else { return 0 };
         let (before, mut bytes) = (all.len(), 0);

@@ -4,16 +4,16 @@ use bytes::Bytes;
 
 use crate::ids::Rank;
 
-/// A job's processes on one node, the memory there, and the time that is left.
+/// A job's processes on one node, the memory there, and the remaining time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobProcesses {
-    /// Bytes of memory of the node; 0 if the host does not know.
+    /// Bytes of memory of the node; 0 if unknown.
     pub node_memory: u64,
-    /// Bytes of memory that the process uses in which the ranks' server is; 0 if the host does not know.
+    /// Bytes of memory of the process that runs the ranks' server; 0 if unknown.
     pub server_memory: u64,
     /// Seconds until a time limit ends the launch; `None` if it has none.
     pub seconds_left: Option<u32>,
-    /// The processes that have been started, in the order of their ranks.
+    /// The started processes, in the order of their ranks.
     pub ranks: Vec<RankProcess>,
 }
 
@@ -22,13 +22,13 @@ pub struct JobProcesses {
 pub struct RankProcess {
     /// The rank.
     pub rank: Rank,
-    /// Number of its process.
+    /// Process id.
     pub pid: u32,
     /// The program.
     pub program: Bytes,
     /// State of the process.
     pub state: ProcessState,
-    /// Bytes of memory that it and its descendants use; 0 for one that has ended.
+    /// Bytes of memory of the process and its descendants; 0 after its end.
     pub memory: u64,
 }
 
@@ -41,21 +41,21 @@ pub enum ProcessState {
     Ended,
     /// It ended with another status.
     Failed,
-    /// A signal has ended it.
+    /// A signal ended it.
     Killed,
 }
 
-/// A signal that was not sent.
+/// Reason why a signal was not sent.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SignalError {
-    /// This host sends ranks no signals for each other.
+    /// This host sends no signals between ranks.
     #[error("this host sends no signals for ranks")]
     Refused,
-    /// There is no such signal.
+    /// The signal does not exist.
     #[error("there is no signal {signal}")]
     NoSuchSignal {
-        /// Number that was asked for.
+        /// Requested number.
         signal: i32,
     },
     /// The launch is ending.

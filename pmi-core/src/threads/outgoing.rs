@@ -8,10 +8,10 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-/// Bytes above which nothing more is read from a rank until it has read some.
+/// Queued bytes above which the server stops reading from a rank.
 const MANY: usize = 64 * 1024;
 
-/// What a rank is told, in order.
+/// Queue of the messages to a rank, in order.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     queue: Mutex<Queue>,
@@ -21,13 +21,13 @@ pub(super) struct Outgoing {
 #[derive(Debug, Default)]
 struct Queue {
     pieces: VecDeque<Bytes>,
-    /// Bytes of the pieces, that which is being written included.
+    /// Bytes of the pieces, including the piece that is being written.
     bytes: usize,
     is_closed: bool,
 }
 
 impl Outgoing {
-    /// Appends bytes, unless it is closed.
+    /// Appends bytes, unless the queue is closed.
     pub(super) fn push(&self, piece: Bytes) {
         self.change(|queue| {
             if !queue.is_closed {
@@ -37,17 +37,17 @@ impl Outgoing {
         });
     }
 
-    /// Takes nothing more. What waits is still written.
+    /// Closes the queue for new bytes. Queued bytes are still written.
     pub(super) fn close(&self) {
         self.change(|queue| queue.is_closed = true);
     }
 
-    /// Waits until little waits for the rank.
+    /// Waits until only few bytes are queued.
     pub(super) fn wait_until_few(&self) {
         drop(self.wait_while(|queue| queue.bytes > MANY && !queue.is_closed));
     }
 
-    /// Writes all that comes, until it is closed or the rank is gone; then closes the socket in both directions.
+    /// Writes all queued bytes, until the queue is closed or the rank is gone. Then closes the socket in both directions.
     pub(super) fn write_to(&self, mut socket: UnixStream) {
         while let Some(piece) = self.next() {
             if socket.write_all(&piece).is_err() {

@@ -1,28 +1,28 @@
-//! Cuts a rank's byte stream into messages, whatever way it was split, and never holds more than one message may have.
+//! Splits a rank's byte stream into messages, independent of the boundaries of reads. Never holds more than the limit of one message.
 
 use std::ops::Range;
 
 use super::VALUE_MAX;
 
-/// One whole message, without its framing.
+/// One complete message, without its framing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame<'a> {
     /// A PMI-1 line without its line end.
     Line(&'a [u8]),
-    /// All blocks of a PMI-1 spawn, from the first `mcmd=spawn` to the last `endcmd`, lines and line ends included.
+    /// All blocks of a PMI-1 spawn, from the first `mcmd=spawn` to the last `endcmd`, including line ends.
     SpawnBlocks(&'a [u8]),
     /// A PMI-2 message without its length.
     Pmi2(&'a [u8]),
 }
 
-/// A stream that is not PMI; nothing after it can be understood.
+/// Error of a stream that is not PMI; the rest of it cannot be parsed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
     /// A message begins with a byte that begins neither a PMI-1 nor a PMI-2 message.
     #[error("a message begins with {}; PMI-1 begins with `cmd=` or `mcmd=`, PMI-2 with a six-digit length", Quoted(.0))]
     NotPmi(Vec<u8>),
-    /// The length of a PMI-2 message is no number, or 0.
+    /// The length of a PMI-2 message is not a number, or is 0.
     #[error("a PMI-2 message has the length {}; it is a number from 1 to {max}", Quoted(.0), max = FrameBuffer::MESSAGE_MAX)]
     BadLength(Vec<u8>),
     /// A message is longer than any real client sends.
@@ -31,13 +31,13 @@ pub enum FrameError {
         /// The limit, in bytes.
         max: usize,
     },
-    /// The blocks of a PMI-1 spawn do not say how many there are.
+    /// The blocks of a PMI-1 spawn do not contain their total.
     #[error("block {block} of a spawn has no valid `totspawns`; it is a number from 1 to {max}", max = FrameBuffer::SPAWN_BLOCKS_MAX)]
     SpawnWithoutTotal {
         /// The block, counted from 1.
         block: usize,
     },
-    /// A spawn was begun and something else came before its last block.
+    /// Another message interrupts a spawn before its last block.
     #[error("block {block} of a spawn begins with {}, not `mcmd=spawn`", Quoted(found))]
     SpawnInterrupted {
         /// The block, counted from 1.
@@ -47,7 +47,7 @@ pub enum FrameError {
     },
 }
 
-/// The first bytes of what a rank sent, fit for a message to the user.
+/// The first bytes of a rank's message, printable in a message to the user.
 pub(crate) struct Quoted<'a>(pub(crate) &'a [u8]);
 
 impl std::fmt::Display for Quoted<'_> {
@@ -59,7 +59,7 @@ impl std::fmt::Display for Quoted<'_> {
     }
 }
 
-/// Collects a rank's bytes and hands out whole messages.
+/// Collects a rank's bytes and returns complete messages.
 ///
 /// ```
 /// use pmi_core::wire::{Frame, FrameBuffer};
@@ -73,21 +73,21 @@ impl std::fmt::Display for Quoted<'_> {
 #[derive(Debug, Default)]
 pub struct FrameBuffer {
     bytes: Vec<u8>,
-    /// Start of what was not handed out yet; `start <= scanned <= bytes.len()`.
+    /// Start of the bytes that were not returned yet; `start <= scanned <= bytes.len()`.
     start: usize,
-    /// Everything before this was searched for the end of the message that begins at `start`.
+    /// All bytes before this were searched for the end of the message that begins at `start`.
     scanned: usize,
     spawn: SpawnProgress,
     current: Current,
 }
 
-/// The message handed out last. Its bytes stay in place until the next `push`.
+/// The last returned message. Its bytes stay in place until the next `push`.
 #[derive(Debug, Default)]
 struct Current {
     kind: Kind,
-    /// With its framing.
+    /// Range with the framing.
     raw: Range<usize>,
-    /// Without.
+    /// Range without the framing.
     content: Range<usize>,
 }
 
@@ -102,30 +102,30 @@ enum Kind {
 /// Progress in the blocks of a spawn.
 #[derive(Debug, Default)]
 struct SpawnProgress {
-    /// Whole blocks seen.
+    /// Complete blocks so far.
     blocks: usize,
-    /// Blocks expected, once a `totspawns` line told.
+    /// Expected blocks, once a `totspawns` line has arrived.
     total: Option<usize>,
     /// True if the next line begins a block.
     between_blocks: bool,
-    /// Offset of the line at hand, counted from the begin of the message.
+    /// Offset of the current line from the start of the message.
     line: usize,
 }
 
 impl FrameBuffer {
-    /// The longest line or PMI-2 message, in bytes: the longest value that is stored, and 1 KiB for its key and the names around
-    /// it. So a rank whose value is a little too long is told so. Real clients stay far below.
+    /// Maximum length of a line or PMI-2 message in bytes: the longest stored value, and 1 KiB for its key and the names around it. So a
+    /// rank with a slightly too long value receives an error. Real clients stay far below.
     pub const MESSAGE_MAX: usize = VALUE_MAX + 1024;
-    /// The longest spawn, all blocks together, in bytes.
+    /// Maximum length of a spawn in bytes, with all its blocks.
     pub const SPAWN_MAX: usize = 1024 * 1024;
-    /// The most blocks of one spawn.
+    /// Maximum number of blocks of one spawn.
     pub const SPAWN_BLOCKS_MAX: usize = 1024;
 
-    /// A buffer that holds no more than this while it is empty gives nothing back to the allocator.
+    /// Capacity in bytes up to which an empty buffer keeps its memory.
     const KEPT: usize = 1024;
 
-    /// Appends what was read. Call [`FrameBuffer::next`] until it has nothing more before the next `push`: then the buffer never
-    /// holds more than one incomplete message beside the bytes of one read.
+    /// Appends received bytes. Call [`FrameBuffer::next`] until it returns no message before the next `push`. Then the buffer never holds
+    /// more than one incomplete message and the bytes of one read.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.start == self.bytes.len() {
             self.reset();
@@ -143,7 +143,7 @@ impl FrameBuffer {
         self.bytes.len() - self.start
     }
 
-    /// The next whole message, or `None` until more bytes come.
+    /// Returns the next complete message, or `None` until more bytes arrive.
     ///
     /// # Errors
     /// As [`FrameBuffer::advance`].
@@ -152,11 +152,10 @@ impl FrameBuffer {
         Ok(if self.advance()? { Some(self.frame()) } else { None })
     }
 
-    /// Goes on to the next whole message; false until more bytes come.
+    /// Advances to the next complete message; returns false until more bytes arrive.
     ///
     /// # Errors
-    /// Fails where the stream is not PMI or a message is too long. The stream has no next message then, and nothing more can be
-    /// learnt from it.
+    /// Fails where the stream is not PMI or a message is too long. The stream then has no next message, and the rest cannot be parsed.
     pub fn advance(&mut self) -> Result<bool, FrameError> {
         let Some(&first) = self.bytes.get(self.start) else { return Ok(false) };
         match first {
@@ -167,7 +166,7 @@ impl FrameBuffer {
         }
     }
 
-    /// The message that the last successful [`FrameBuffer::advance`] went on to.
+    /// Returns the message of the last successful [`FrameBuffer::advance`].
     pub fn frame(&self) -> Frame<'_> {
         let content = &self.bytes[self.current.content.clone()];
         match self.current.kind {
@@ -177,18 +176,19 @@ impl FrameBuffer {
         }
     }
 
-    /// Goes back to before that message, which the next [`FrameBuffer::advance`] goes on to again; to be called once, before the next `push`.
+    /// Steps back before that message, so that the next [`FrameBuffer::advance`] returns to it. Must be called only once, before the next
+    /// `push`.
     pub(crate) fn go_back(&mut self) {
         self.start = self.current.raw.start;
         self.scanned = self.start;
     }
 
-    /// The same message as it was received, with its framing.
+    /// Returns the same message as received, with its framing.
     pub fn raw(&self) -> &[u8] {
         &self.bytes[self.current.raw.clone()]
     }
 
-    /// The beginning of the message at hand, for an error.
+    /// Returns the beginning of the current message, for an error.
     fn opening(&self) -> Vec<u8> {
         let rest = &self.bytes[self.start..];
         rest[..rest.len().min(64)].to_vec()
@@ -204,7 +204,7 @@ impl FrameBuffer {
         self.current = Current::default();
     }
 
-    /// Hands out the message that ends before `end`.
+    /// Returns the message that ends before `end`.
     fn hand_out(&mut self, kind: Kind, content: Range<usize>, end: usize) -> bool {
         self.current = Current { kind, raw: self.start..end, content };
         self.start = end;
@@ -213,7 +213,7 @@ impl FrameBuffer {
         true
     }
 
-    /// The position of the next line end that was not looked at before.
+    /// Returns the position of the next line end in the bytes that were not searched before.
     fn next_line_end(&mut self, message_max: usize) -> Result<Option<usize>, FrameError> {
         let found = memchr::memchr(b'\n', &self.bytes[self.scanned..]).map(|ahead| self.scanned + ahead);
         let end = found.unwrap_or(self.bytes.len());
@@ -242,7 +242,7 @@ impl FrameBuffer {
         Ok(end <= self.bytes.len() && self.hand_out(Kind::Pmi2, content, end))
     }
 
-    /// Counts whole `endcmd` lines up to `totspawns`: an argument may look like `endcmd`, and MPICH up to 4.0 sends many writes.
+    /// Counts complete `endcmd` lines up to `totspawns`: an argument may look like `endcmd`, and MPICH up to 4.0 sends many writes.
     fn spawn_blocks(&mut self) -> Result<bool, FrameError> {
         if self.scanned == self.start {
             self.spawn = SpawnProgress { between_blocks: true, ..SpawnProgress::default() };
@@ -250,7 +250,7 @@ impl FrameBuffer {
         loop {
             let line_start = self.start + self.spawn.line;
             let Some(line_end) = self.next_line_end(Self::SPAWN_MAX)? else {
-                // The room of a spawn is for those who begin one.
+                // Only a message that begins a spawn may use the limit of a spawn.
                 return if self.spawn.between_blocks {
                     self.spawn_opening(line_start).map(|()| false)
                 } else {
@@ -265,13 +265,13 @@ impl FrameBuffer {
         }
     }
 
-    /// Returns true if the incomplete line at hand can become the first line of a block.
+    /// Checks that the incomplete current line can become the first line of a block.
     fn spawn_opening(&self, line_start: usize) -> Result<(), FrameError> {
         let line = &self.bytes[line_start..];
         if SPAWN_OPENING.starts_with(line) { Ok(()) } else { Err(interrupted(self.spawn.blocks + 1, line)) }
     }
 
-    /// Takes one line of a spawn; true when it is the last one.
+    /// Handles one line of a spawn; returns true for the last one.
     fn spawn_line(&mut self, line: Range<usize>) -> Result<bool, FrameError> {
         let line = &self.bytes[line];
         let block = self.spawn.blocks + 1;
@@ -319,7 +319,7 @@ mod tests {
         Pmi2(String),
     }
 
-    /// Feeds `bytes` in pieces of `step` and returns all messages, and the error that ended the stream.
+    /// Pushes `bytes` in pieces of `step`. Returns all messages, and the error that ended the stream.
     fn frames(bytes: &[u8], step: usize) -> (Vec<Owned>, Option<FrameError>) {
         let mut buffer = FrameBuffer::default();
         let mut seen = Vec::new();

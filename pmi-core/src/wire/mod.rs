@@ -1,10 +1,10 @@
-//! PMI-1 and PMI-2 as bytes. Here, and only here, the two protocols differ.
+//! PMI-1 and PMI-2 as bytes. Only this module distinguishes the two protocols.
 //!
 //! ```text
 //! bytes ──frame──> Frame ──pmi1 | pmi2──> Message { Request } ──> Server ──> Response ──encode──> bytes
 //!
 //! PMI-1 line      cmd=put kvsname=K key=k value=v with spaces\n
-//! PMI-1 spawn     mcmd=spawn\nnprocs=2\n...endcmd\n  (as many blocks as `totspawns` says)
+//! PMI-1 spawn     mcmd=spawn\nnprocs=2\n...endcmd\n  (`totspawns` blocks)
 //! PMI-2 message   "    36" cmd=kvs-put;key=k;value=a;;b;      (six bytes of decimal length, then that many bytes)
 //! ```
 //!
@@ -24,25 +24,25 @@ pub use response::{ErrorCode, Response};
 
 use crate::services::SpawnRequest;
 
-/// Text format of a message, one of two. Decided per message: a PMI-2 client begins with a PMI-1 line.
+/// Text format of a message. It is decided for each message: a PMI-2 client begins with a PMI-1 line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// Lines of `name=value` fields between spaces.
+    /// Lines of `name=value` fields, separated by spaces.
     Pmi1,
     /// Length-prefixed messages of `name=value` fields that end with `;`.
     Pmi2,
 }
 
-/// The longest key in bytes: what every server announces (`keylen_max=64`, PMI-2 `PMI2_MAX_KEYLEN`).
+/// Maximum length of a key in bytes, as every server announces it (`keylen_max=64`, PMI-2 `PMI2_MAX_KEYLEN`).
 pub const KEY_MAX: usize = 64;
 
-/// The longest value that is announced, in bytes; the NUL of C clients counts.
+/// Maximum announced length of a value in bytes, including the NUL of C clients.
 pub const VALUE_MAX_ANNOUNCED: usize = 1024;
 
-/// The longest value that is taken, in bytes: clients that ignore what is announced get that far.
+/// Maximum accepted length of a value in bytes. Clients that ignore the announced limit send values up to this length.
 pub const VALUE_MAX: usize = 64 * 1024;
 
-/// Reason for which a pair cannot be kept, whoever puts it.
+/// Reason why a pair cannot be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PairError {
@@ -60,7 +60,7 @@ pub enum PairError {
     },
 }
 
-/// Checks that a pair is one that ranks can be told: a key of 1 to [`KEY_MAX`] bytes, and a value of [`VALUE_MAX`] at most.
+/// Checks that a pair can be sent to ranks: a key of 1 to [`KEY_MAX`] bytes, and a value of at most [`VALUE_MAX`].
 ///
 /// # Errors
 /// Fails with the length that is out of bounds.
@@ -72,8 +72,8 @@ pub fn check_pair(key: &[u8], value: &[u8]) -> Result<(), PairError> {
     }
 }
 
-/// Checks that ranks of the new job can be told its preput pairs, as [`check_pair`] says. A server asks this before it hands a request
-/// to its host; a host asks it of requests that others hand on.
+/// Checks the preput pairs of a new job, as [`check_pair`] does. A server checks a request before it passes the request to its host. A
+/// host checks forwarded requests.
 ///
 /// # Errors
 /// Fails with the first pair that is out of bounds.
@@ -81,8 +81,8 @@ pub fn check_preput(request: &SpawnRequest) -> Result<(), PairError> {
     request.preput.iter().try_for_each(|(key, value)| check_pair(key, value))
 }
 
-/// The longest job id that is announced, in bytes; the NUL of C clients counts.
+/// Maximum announced length of a job id in bytes, including the NUL of C clients.
 pub const KVSNAME_MAX_ANNOUNCED: usize = 256;
 
-/// What is announced for names, keys and values, as the fact `lattice.limits` has it.
+/// Announced limits of names, keys and values, in the format of the fact `lattice.limits`.
 pub(crate) const LIMITS_ANNOUNCED: &str = "256,64,1024";

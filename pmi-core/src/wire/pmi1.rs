@@ -1,7 +1,7 @@
 //! PMI-1.1 and 1.2 text: `cmd=name key=value ...`, and the `mcmd=spawn` blocks.
 //!
-//! Nothing is escaped. A field ends at the next space, but for the last field of a few commands, which runs to the end of
-//! the line: values of Open MPI hold spaces, abort messages of MPICH 4.1 do (both measured).
+//! The format has no escapes. A field ends at the next space; the last field of a few commands extends to the end of the line. Values of
+//! Open MPI and abort messages of MPICH 4.1 contain spaces (both measured).
 
 use std::collections::HashMap;
 use std::str;
@@ -65,12 +65,12 @@ fn request<'a>(command: &str, fields: Fields<'a>) -> Decoded<'a> {
 struct Fields<'a>(Bytestring<'a>);
 
 impl<'a> Fields<'a> {
-    /// The text behind ` name=`, to the end of the line.
+    /// The text after ` name=`, to the end of the line.
     fn tail(self, name: &str) -> Option<Bytestring<'a>> {
         self.split_at(name).map(|(_, tail)| tail)
     }
 
-    /// Splits at ` name=` into the text before and the text behind it.
+    /// Splits at ` name=` into the text before it and the text after it.
     fn split_at(self, name: &str) -> Option<(Self, Bytestring<'a>)> {
         let mut searched = 0;
         loop {
@@ -84,7 +84,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The field `name`, which ends at the next space. Words without `=` are passed over.
+    /// The field `name`, which ends at the next space. Words without `=` are skipped.
     fn get(self, name: &str) -> Option<Bytestring<'a>> {
         self.tail(name).map(|tail| word(tail).map_or(tail, |(_, word)| word))
     }
@@ -141,14 +141,14 @@ fn abort(fields: Fields<'_>) -> Request<'_> {
     let code = fields.get("exitcode").or_else(|| fields.get("exit_code"));
     let message = fields.tail("message").or_else(|| fields.tail("error_msg"));
     Request::Abort {
-        // A code that is no number is still an abort.
+        // An abort with an invalid code is still an abort.
         code: code.and_then(|code| number("exitcode", code).ok()),
         whole_job: true,
         message: message.unwrap_or_default().into(),
     }
 }
 
-/// Decodes all blocks of a spawn. The frame made sure that they begin with `mcmd=spawn` and end with `endcmd`.
+/// Decodes all blocks of a spawn. The frame guarantees that they begin with `mcmd=spawn` and end with `endcmd`.
 pub(super) fn decode_spawn(blocks: &[u8]) -> Message<'_> {
     let request = spawn(blocks).map(Request::Spawn);
     Message { dialect: Dialect::Pmi1, command: "spawn", thread: None, request }
@@ -161,7 +161,7 @@ fn spawn(blocks: &[u8]) -> Result<SpawnRequest, RequestError> {
         if line == b"endcmd" {
             let fields = std::mem::take(&mut block);
             request.apps.push(fields.app()?);
-            // MPICH up to 4.0 and Intel MPI repeat the preput in every block, MPICH 4.1 sends it in the first alone.
+            // MPICH up to 4.0 and Intel MPI repeat the preput in every block, MPICH 4.1 sends it only in the first.
             if request.preput.is_empty() {
                 request.preput = fields.pairs("preput_num", "preput_key_", "preput_val_")?;
             }
@@ -176,8 +176,8 @@ fn name_of(line: Bytestring<'_>) -> IResult<Bytestring<'_>, Bytestring<'_>> {
     terminated(take_while1(|byte| byte != b'='), tag("=")).parse(line)
 }
 
-/// The fields of one spawn block, whose lists are numbered: `arg1`, `info_key_0`. Clients differ in the order of the lines, so
-/// lists are read by their numbers.
+/// The fields of one spawn block, with numbered lists: `arg1`, `info_key_0`. Clients differ in the order of the lines, so lists are read
+/// by their numbers.
 #[derive(Default)]
 struct SpawnFields<'a>(HashMap<Bytestring<'a>, Bytestring<'a>>);
 
@@ -187,10 +187,10 @@ impl SpawnFields<'_> {
         Ok(Bytes::copy_from_slice(value))
     }
 
-    /// Returns the number of entries of a list; a list that is not mentioned is empty.
+    /// Returns the number of entries of a list; a missing list is empty.
     fn count(&self, name: &'static str) -> Result<usize, RequestError> {
         let count = self.0.get(name.as_bytes()).map_or(Ok(0), |count| number(name, count))?;
-        // Each entry takes a line, so a longer list than the spawn has bytes is a lie.
+        // Each entry takes a line, so a list cannot have more entries than a spawn has bytes.
         let believable = count <= FrameBuffer::SPAWN_MAX;
         believable.then_some(count).ok_or(RequestError::MissingField { name })
     }

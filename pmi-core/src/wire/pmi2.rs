@@ -1,7 +1,7 @@
 //! PMI-2 text: `cmd=name;key=value;...;`.
 //!
-//! `;` in a value is written `;;` by Slurm's client and MPICH up to 4.0; MPICH from 4.1 on writes it bare, so that its value
-//! ends there. What is left of such a value has no `=` and is passed over.
+//! Slurm's client and MPICH up to 4.0 write `;;` for `;` in a value. MPICH from 4.1 on writes a single `;`, so that its value ends there.
+//! The rest of such a value has no `=` and is skipped.
 
 use std::borrow::Cow;
 use std::str;
@@ -32,7 +32,7 @@ fn command(message: &[u8]) -> IResult<&[u8], &[u8]> {
     preceded(tag("cmd="), take_while1(|byte| byte != b';')).parse(message)
 }
 
-/// Each command under its name on the wire, and under the name that the design document gives it.
+/// Each command by its name on the wire, and by its name in the design document.
 fn request<'a>(command: &str, fields: Fields<'a>) -> Result<Request<'a>, RequestError> {
     Ok(match command {
         "fullinit" => Request::FullInit { id: fields.claimed_id()? },
@@ -68,17 +68,17 @@ fn request<'a>(command: &str, fields: Fields<'a>) -> Result<Request<'a>, Request
     })
 }
 
-/// The fields of a message after its command, in the order they were written.
+/// The fields of a message after its command, in the order of the message.
 #[derive(Clone, Copy)]
 struct Fields<'a> {
-    /// Begins with the `;` that ends the field before.
+    /// Begins with the `;` that ends the previous field.
     rest: &'a [u8],
 }
 
 impl<'a> Iterator for Fields<'a> {
     type Item = (&'a [u8], Cow<'a, [u8]>);
 
-    /// The next `name=value`. Whatever has no `=` is passed over.
+    /// Returns the next `name=value`. Text without `=` is skipped.
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             let text = self.rest.strip_prefix(b";").unwrap_or(self.rest);
@@ -100,7 +100,7 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-/// Reads up to the first single `;`, and what follows from that `;` on. `;;` stands for `;`.
+/// Reads up to the first single `;`, and returns the rest from that `;` on. `;;` stands for `;`.
 fn unescape_until_end(text: &[u8]) -> (Cow<'_, [u8]>, &[u8]) {
     let mut unescaped: Option<Vec<u8>> = None;
     let mut start = 0;
@@ -162,8 +162,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// `spawn`: fields in order, those from `subcmd` on repeated for each program; `argv0` is the first argument, not the
-/// program.
+/// `spawn`: fields in order. The fields from `subcmd` on repeat for each program. `argv0` is the first argument, not the program.
 fn spawn(fields: Fields<'_>) -> Result<SpawnRequest, RequestError> {
     let mut request = SpawnRequest::default();
     let mut preput_key = None;
@@ -196,7 +195,7 @@ fn spawn(fields: Fields<'_>) -> Result<SpawnRequest, RequestError> {
     Ok(request)
 }
 
-/// Returns true if `name` is `list` and a number.
+/// Returns true if `name` is `list` followed by a number.
 fn numbered(name: &[u8], list: &[u8]) -> bool {
     let digits = name.strip_prefix(list).unwrap_or_default();
     !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)

@@ -14,11 +14,11 @@ use crate::services::SpawnRequest;
 pub struct Message<'a> {
     /// Text format of the message and of its answer.
     pub dialect: Dialect,
-    /// The command as it was written; PMI-2 answers repeat it.
+    /// The command as sent; PMI-2 answers repeat it.
     pub command: &'a str,
     /// PMI-2's `thrid`, which the answer must repeat: an address in the client's memory.
     pub thread: Option<&'a [u8]>,
-    /// The request, or the fault in it.
+    /// The request, or its error.
     pub request: Result<Request<'a>, RequestError>,
 }
 
@@ -33,15 +33,15 @@ impl NoCommand {
     }
 }
 
-/// Everything that a rank can ask for.
+/// Every request that a rank can send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
-    /// PMI-1's claim of a rank on a connection that came through `PMI_PORT`.
+    /// PMI-1's claim of a rank on a connection through `PMI_PORT`.
     InitAck {
         /// The client's `PMI_ID`: its rank, or its key. See [`crate::server::Server::require_keys`].
         id: u32,
     },
-    /// PMI-1's answer to a server that adopts a program which nobody launched (`singinit`).
+    /// PMI-1's answer to a server that adopts a program without a launcher (`singinit`).
     Adopted(Version),
     /// The greeting of both protocols, always a PMI-1 line.
     Init(Version),
@@ -60,7 +60,7 @@ pub enum Request<'a> {
     UniverseSize,
     /// Stores a pair, readable by all ranks after the next fence.
     Put {
-        /// The job it is meant for; absent or empty for the rank's own.
+        /// The target job; absent or empty for the rank's own.
         job: Option<&'a [u8]>,
         /// The key.
         key: Cow<'a, [u8]>,
@@ -69,21 +69,21 @@ pub enum Request<'a> {
     },
     /// Reads a pair; never waits.
     Get {
-        /// The job whose pair it is; absent or empty for the rank's own.
+        /// The job that holds the pair; absent or empty for the rank's own.
         job: Option<&'a [u8]>,
         /// The key.
         key: Cow<'a, [u8]>,
     },
-    /// Reads the pair at a position, to walk over all of them.
+    /// Reads the pair at a position, for an iteration over all pairs.
     GetByIndex {
         /// The key-value space; absent or empty for the job's own.
         job: Option<&'a [u8]>,
         /// The position, from 0.
         index: usize,
     },
-    /// Makes a key-value space beside the job's own (PMI-1).
+    /// Creates a key-value space in addition to the job's own (PMI-1).
     CreateSpace,
-    /// Removes such a space.
+    /// Removes a created key-value space.
     DestroySpace {
         /// Its name.
         name: &'a [u8],
@@ -98,7 +98,7 @@ pub enum Request<'a> {
         group: Group<'a>,
         /// Distinguishes fences of the same group.
         tag: u32,
-        /// Group and tag as the client wrote them.
+        /// Group and tag as the client sent them.
         name: &'a str,
     },
     /// Reads a fact about the job; never waits.
@@ -113,11 +113,11 @@ pub enum Request<'a> {
         /// The value.
         value: Cow<'a, [u8]>,
     },
-    /// Reads such a pair.
+    /// Reads a pair of the node.
     GetNodeAttribute {
         /// The key.
         key: Cow<'a, [u8]>,
-        /// True if the answer waits until somebody puts the pair.
+        /// True if the answer waits for the put of the pair.
         wait: bool,
     },
     /// Publishes a port under a name.
@@ -145,14 +145,14 @@ pub enum Request<'a> {
     Abort {
         /// The code to end with; PMI-2 clients of Slurm send none.
         code: Option<i32>,
-        /// True if the whole job ends; else the rank alone.
+        /// True if the whole job ends; else only the rank.
         whole_job: bool,
         /// A text for the user.
         message: Cow<'a, [u8]>,
     },
     /// The last message of a rank.
     Finalize,
-    /// A command of the standards that nobody implements, and that is refused with words.
+    /// A command of the standards without any implementation; it is refused with an error text.
     Unimplemented,
 }
 
@@ -161,20 +161,20 @@ pub enum Request<'a> {
 pub struct ResourceRequest<'a> {
     /// Its name.
     pub name: Cow<'a, [u8]>,
-    /// What the rank wants of it.
+    /// Kind of the request.
     pub wish: ResourceWish,
 }
 
 /// Kind of a [`ResourceRequest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResourceWish {
-    /// The rank is about to make the resource.
+    /// The rank is about to create the resource.
     Intend,
-    /// The rank has made it.
+    /// The rank has created it.
     Hold,
     /// The rank is about to remove it.
     BeginRelease {
-        /// Time that it gives itself; `None` for no limit.
+        /// Time limit of the rank; `None` for no limit.
         within: Option<Duration>,
     },
     /// The rank has removed it.
@@ -182,7 +182,7 @@ pub enum ResourceWish {
 }
 
 impl ResourceWish {
-    /// Reads the phase of a registration.
+    /// Parses the phase of a registration.
     pub(super) fn registration(phase: &[u8]) -> Result<Self, RequestError> {
         match phase {
             b"intent" => Ok(Self::Intend),
@@ -191,14 +191,14 @@ impl ResourceWish {
         }
     }
 
-    /// Reads the seconds of a release; 0 for no limit.
+    /// Parses the seconds of a release; 0 for no limit.
     pub(super) fn release(timeout: &[u8]) -> Result<Self, RequestError> {
         let seconds: u32 = number("timeout", timeout)?;
         Ok(Self::BeginRelease { within: (seconds > 0).then(|| Duration::from_secs(seconds.into())) })
     }
 }
 
-/// A protocol version as `init` names it.
+/// A protocol version in an `init`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
     /// 1 or 2.
@@ -212,14 +212,14 @@ pub struct Version {
 pub enum Group<'a> {
     /// All ranks of the job.
     World,
-    /// All ranks on the asker's node.
+    /// All ranks on the node of the requesting rank.
     Node,
-    /// The named ranks.
+    /// The listed ranks.
     Ranks(RankSet<'a>),
 }
 
 impl<'a> Group<'a> {
-    /// Reads the members and the tag of `WORLD:7`, `NODE:7` or `0,2,5:7`; `None` if it is nothing like that.
+    /// Parses the members and the tag of `WORLD:7`, `NODE:7` or `0,2,5:7`; `None` for any other form.
     pub fn parse(name: &'a str) -> Option<(Self, u32)> {
         let (members, tag) = name.split_once(':')?;
         let group = match members {
@@ -231,12 +231,12 @@ impl<'a> Group<'a> {
     }
 }
 
-/// The ranks of a group as the client listed them, checked to be numbers.
+/// The ranks of a group as the client listed them; all entries are numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankSet<'a>(&'a str);
 
 impl<'a> RankSet<'a> {
-    /// Takes a list such as `0,2,5`.
+    /// Parses a list such as `0,2,5`.
     fn new(list: &'a str) -> Option<Self> {
         list.split(',').all(|rank| rank.parse::<u32>().is_ok()).then_some(Self(list))
     }
@@ -250,7 +250,7 @@ impl<'a> RankSet<'a> {
 /// Contribution of one rank to a PMI-2 ring.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RingValue {
-    /// Added up over all earlier ranks.
+    /// Summed over all earlier ranks.
     pub count: u32,
     /// Right-hand value for the rank before this one.
     pub left: Vec<u8>,
@@ -258,27 +258,27 @@ pub struct RingValue {
     pub right: Vec<u8>,
 }
 
-/// Fault in a request. The rank gets an error as its answer, and the job lives.
+/// Error in a request. The rank receives an error answer, and the job continues.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
     /// No standard has such a command.
     #[error("unknown command")]
     UnknownCommand,
-    /// A field that the command needs is not there.
+    /// A field that the command requires is missing.
     #[error("field {name} is missing")]
     MissingField {
         /// The field's name.
         name: &'static str,
     },
-    /// A field does not have the form it must have.
+    /// A field has an invalid form.
     #[error("field {name} is {}, not {expected}", Quoted(found))]
     BadField {
         /// The field's name.
         name: &'static str,
         /// Content of the field, shortened.
         found: Vec<u8>,
-        /// Description of what is possible.
+        /// Description of the valid forms.
         expected: &'static str,
     },
 }
@@ -289,7 +289,7 @@ impl RequestError {
     }
 }
 
-/// Reads a field that holds a number.
+/// Parses a field that holds a number.
 pub(super) fn number<N: str::FromStr>(name: &'static str, text: &[u8]) -> Result<N, RequestError> {
     let parsed = str::from_utf8(text).ok().and_then(|text| text.trim().parse().ok());
     parsed.ok_or_else(|| RequestError::bad(name, text, "a number in range"))

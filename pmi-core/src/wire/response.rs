@@ -1,8 +1,8 @@
 //! Answers to ranks: one type for both protocols, and the only table of `rc` codes.
 //!
-//! Rules that some client needs (each measured): `rc=0` in every PMI-1 answer; `value=` last; no spaces in `msg=`, no
-//! empty fields where a field can be left out; upper-case booleans; `found=FALSE` with `rc=0` for what PMI-2 does not find;
-//! both `value` and `port` for a PMI-2 lookup.
+//! Rules that some clients need (each measured): `rc=0` in every PMI-1 answer; `value=` last; no spaces in `msg=`; no empty field that
+//! can be omitted; upper-case booleans; `found=FALSE` with `rc=0` for a missing value in PMI-2; both `value` and `port` for a PMI-2
+//! lookup.
 
 use std::borrow::Cow;
 
@@ -24,10 +24,10 @@ pub enum Response<'a> {
     Adopted {
         /// True if its version is served.
         served: bool,
-        /// The job it is in now.
+        /// The job that it now belongs to.
         job: &'a str,
     },
-    /// To `init`: the version that is spoken from here on.
+    /// To `init`: the version of all further messages.
     Init(Version),
     /// To `fullinit`.
     FullInit {
@@ -50,18 +50,18 @@ pub enum Response<'a> {
     UniverseSize(Option<u32>),
     /// Done: puts, publish, unpublish, finalize.
     Done,
-    /// To every get: the value, if there is one.
+    /// To every get: the value, if any.
     Value(Option<&'a [u8]>),
-    /// To `getbyidx`: a pair and the index of the next, or nothing when there are no more.
+    /// To `getbyidx`: a pair and the index of the next one; `None` after the last pair.
     Indexed(Option<(usize, &'a [u8], &'a [u8])>),
     /// To `create_kvs`: the name of the new key-value space.
     Space(String),
-    /// To a fence; a PMI-1.2 client is told the tag.
+    /// To a fence; a PMI-1.2 client receives the tag.
     Fence {
-        /// The tag, for clients that were told version 1.2.
+        /// The tag, for clients of version 1.2.
         tag: Option<u32>,
     },
-    /// To a fence of a group, which does not take place: the client may have others open, and tells them by their tags.
+    /// To a refused fence of a group. The client may have further fences open, and distinguishes them by their tags.
     FenceRefused {
         /// The tag of the request.
         tag: u32,
@@ -76,9 +76,9 @@ pub enum Response<'a> {
     Ring {
         /// The sum of the counts of all earlier ranks.
         count: u32,
-        /// The right-hand value of the rank before.
+        /// The right-hand value of the previous rank.
         left: &'a [u8],
-        /// The left-hand value of the rank after.
+        /// The left-hand value of the next rank.
         right: &'a [u8],
     },
     /// To `spawn`: the new job runs.
@@ -86,7 +86,7 @@ pub enum Response<'a> {
         /// Its id.
         job: &'a str,
     },
-    /// The request failed; the job lives.
+    /// The request failed; the job continues.
     Error {
         /// Error code.
         code: ErrorCode,
@@ -95,7 +95,7 @@ pub enum Response<'a> {
     },
 }
 
-/// The `rc` of a failed request. PMI-2's table (`pmi2.h`); to PMI-1 it is 1 or -1.
+/// The `rc` of a failed request, from PMI-2's table (`pmi2.h`); in PMI-1 it is 1 or -1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorCode {
     /// -1: failed.
@@ -115,7 +115,7 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    /// PMI-1 knows failure, and here and there one code of its own.
+    /// PMI-1 has one code for failures, and 1 for some commands.
     fn pmi1_rc(self) -> i32 {
         if self == Self::NotThere { 1 } else { -1 }
     }
@@ -158,7 +158,7 @@ pub struct Address {
 }
 
 impl Response<'_> {
-    /// Writes the answer with its framing.
+    /// Encodes the answer with its framing.
     pub fn encode(&self, dialect: Dialect, command: &str, thread: Option<&[u8]>) -> Vec<u8> {
         let command = shortened(command, COMMAND_ECHOED);
         match dialect {
@@ -171,12 +171,12 @@ impl Response<'_> {
         }
     }
 
-    /// Writes the answer to the request that came with `address`.
+    /// Encodes the answer to the request with this `address`.
     pub fn encode_to(&self, address: &Address) -> Vec<u8> {
         self.encode(address.dialect, &address.command, address.thread.as_deref())
     }
 
-    /// PMI-2 clients may store line ends, and PMI-1 clients may ask for what they stored.
+    /// PMI-2 clients may store line ends, and PMI-1 clients may request the stored values.
     fn fits_on_a_line(&self) -> bool {
         let fits = |bytes: &[u8]| memchr::memchr(b'\n', bytes).is_none();
         match self {
@@ -229,7 +229,7 @@ impl Response<'_> {
             Response::Ring { count, left, right } => {
                 line.rc(0).field("ring-count", count).raw("ring-left", left).raw("ring-right", right)
             }
-            // No `errcodes`: MPICH up to 4.0 has no room for many of them, and every client takes their absence for success.
+            // No `errcodes`: MPICH up to 4.0 has no room for many of them, and every client treats their absence as success.
             Response::Spawned { job } => line.rc(0).field("jobid", job),
             Response::Error { code, text } => line.rc(code.pmi1_rc()).field("msg", one_word(text)),
         };
@@ -258,7 +258,7 @@ impl Response<'_> {
             Response::Spawned { job } => block.rc(0).field("jobid", job).field("nerrs", 0),
             Response::Error { code, text } => block.rc(code.pmi2_rc()).field("errmsg", one_word(text)),
             Response::Done | Response::Fence { .. } => block.rc(0),
-            // PMI-2 has no such requests; a request in one dialect is answered in it.
+            // PMI-2 has no such requests; an answer uses the dialect of its request.
             Response::InitAck { .. }
             | Response::Adopted { .. }
             | Response::Init(_)
@@ -276,11 +276,11 @@ impl Response<'_> {
     }
 }
 
-/// The longest PMI-2 message behind its length, which has six digits.
+/// Maximum length of a PMI-2 message after its length field, which has six digits.
 const PMI2_MAX: usize = 999_999;
 
-/// The longest command that is repeated in an answer, and the longest text of an error, in characters. MPICH up to 4.0 reads an
-/// answer into 1024 bytes and takes the rest of a longer one for the next.
+/// Maximum length of a repeated command and of an error text, in characters. MPICH up to 4.0 reads an answer into 1024 bytes, and treats
+/// the rest of a longer answer as the next one.
 const COMMAND_ECHOED: usize = 64;
 const ERROR_TEXT_MAX: usize = 160;
 
@@ -288,7 +288,7 @@ fn shortened(text: &str, chars: usize) -> &str {
     text.char_indices().nth(chars).map_or(text, |(end, _)| &text[..end])
 }
 
-/// An error's text as both protocols and all clients can carry it: without spaces, ends of lines and fields, and not empty.
+/// An error text for both protocols and all clients: without spaces, ends of lines and fields, and not empty.
 fn one_word(text: &str) -> String {
     if text.is_empty() {
         return "failed".into();
@@ -297,7 +297,7 @@ fn one_word(text: &str) -> String {
     shortened(text, ERROR_TEXT_MAX).replace(harmful, "_")
 }
 
-/// PMI-1 answers have names of their own; `None` stands for the request's name with `_result` behind it.
+/// Name of a PMI-1 answer; `None` means the request's name with the suffix `_result`.
 fn pmi1_reply_name(command: &str) -> Option<&'static str> {
     Some(match command {
         "init" => "response_to_init",
@@ -319,7 +319,7 @@ fn pmi1_reply_name(command: &str) -> Option<&'static str> {
     })
 }
 
-/// A PMI-1 line that is being written.
+/// A PMI-1 line under construction.
 struct Line(Vec<u8>);
 
 impl Line {
@@ -358,7 +358,7 @@ impl Line {
     }
 }
 
-/// A PMI-2 message that is being written; the first six bytes are kept free for its length.
+/// A PMI-2 message under construction; its first six bytes are reserved for its length.
 struct Block(Vec<u8>);
 
 impl Block {
@@ -381,7 +381,7 @@ impl Block {
         self.raw(name, value.to_string().as_bytes())
     }
 
-    /// Writes a field, `;` doubled: the form that Slurm's client and MPICH up to 4.0 read back.
+    /// Writes a field with doubled `;`: the form that Slurm's client and MPICH up to 4.0 decode.
     fn raw(&mut self, name: &str, value: &[u8]) -> &mut Self {
         self.0.extend_from_slice(name.as_bytes());
         self.0.push(b'=');

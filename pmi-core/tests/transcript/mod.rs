@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use pmi_core::ids::{JobId, NodeIndex};
 use pmi_core::job::{App, Block, Job, Placement};
 
-/// One side of a conversation: a rank, and the spawned job it belongs to.
+/// One side of a conversation: a rank, and its spawned job.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Speaker {
-    /// The name of a spawned job; none for the first job of the file.
+    /// Name of a spawned job; `None` for the first job of the file.
     pub(crate) spawned: Option<String>,
     pub(crate) rank: u32,
 }
@@ -52,7 +52,7 @@ impl Transcript {
         for line in text.lines() {
             if let Some(who) = line.strip_prefix("@rank ") {
                 let (rank, spawned) = who.split_once(" job ").map_or((who, None), |(rank, job)| (rank, Some(job)));
-                // `?` is a connection that has not said which rank it is; there is one such file, of one rank.
+                // `?` is a connection without a claimed rank; only one file has it, with one rank.
                 speaker = Speaker { spawned: spawned.map(str::to_owned), rank: rank.parse().unwrap_or(0) };
             } else if let Some(comment) = line.strip_prefix('#') {
                 transcript.comments.push(comment.to_owned());
@@ -70,7 +70,7 @@ impl Transcript {
         transcript
     }
 
-    /// Whether the lines are in the order in which they were said by all ranks together.
+    /// Returns true if the lines have the order of the messages over all ranks.
     pub(crate) fn keeps_global_order(&self) -> bool {
         self.comments.iter().any(|comment| comment.contains("throw-away experiment server"))
     }
@@ -88,7 +88,7 @@ impl Transcript {
         of_job.map(|(speaker, what)| (speaker.rank, what))
     }
 
-    /// The job of the recorded conversation as far as the conversation tells: what is not said in it is as usual.
+    /// The job of the recorded conversation, with defaults for all facts that the conversation omits.
     pub(crate) fn job(&self, spawned: Option<&str>) -> Job {
         let id = self.job_name(spawned);
         let size = self.size(spawned);
@@ -101,7 +101,7 @@ impl Transcript {
         job
     }
 
-    /// As it was told to a rank of the job or of one that it spawned, else as the file names it.
+    /// Name in a message to a rank of the job or of a job that it spawned, else the name in the file.
     fn job_name(&self, spawned: Option<&str>) -> String {
         let told = self.fields(spawned, "kvsname").chain(self.fields(spawned, "jobid"));
         let named = told.map(|(_, name)| name).find(|name| !name.is_empty());
@@ -111,7 +111,7 @@ impl Transcript {
         named.unwrap_or_else(|| spawned.unwrap_or("unnamed").to_owned())
     }
 
-    /// From the environment that the header shows, or as many as speak.
+    /// Size from the environment in the header, or the number of ranks with messages.
     fn size(&self, spawned: Option<&str>) -> u32 {
         let shown = self.comments.iter().find_map(|comment| {
             comment.split(' ').find_map(|word| word.strip_prefix("PMI_SIZE=")).and_then(|size| size.parse().ok())
@@ -138,12 +138,12 @@ impl Transcript {
         sizes.next().and_then(|size| size.parse().ok())
     }
 
-    /// Whether the recorded server offered PMI-1.2.
+    /// Returns true if the recorded server offered PMI-1.2.
     pub(crate) fn has_group_barriers(&self) -> bool {
         self.fields(None, "pmi_subversion").any(|(_, minor)| minor == "2")
     }
 
-    /// The values of a field in all that the server said.
+    /// Values of a field in all messages of the server, and of the clients for `kvsname`.
     fn fields<'a>(&'a self, spawned: Option<&'a str>, name: &'a str) -> impl Iterator<Item = (u32, String)> + 'a {
         let said = self.of(spawned).filter_map(move |(rank, what)| match what {
             What::FromServer(bytes) if !text(bytes).contains("cmd=spawn") => Some((rank, bytes)),
@@ -154,8 +154,8 @@ impl Transcript {
     }
 }
 
-/// The fields of a message in either format, by name. A value runs to the end of the field; in a PMI-1 answer to `get` that is the
-/// end of the line, but for the `found=TRUE` that Hydra 4.1 put behind it.
+/// The fields of a message in either format, by name. A value extends to the end of the field. In a PMI-1 answer to `get` that is the end
+/// of the line, except for the `found=TRUE` that Hydra 4.1 appended.
 pub(crate) fn fields(message: &[u8]) -> Vec<(String, String)> {
     let text = text(message);
     let pairs = |words: Vec<&str>| words.into_iter().filter_map(|word| word.split_once('=')).map(own).collect();
@@ -186,7 +186,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Which node each rank is on, as a client reads a mapping: from the start again where it is too short.
+/// Node of each rank, as a client reads a mapping: a short mapping repeats from its start.
 pub(crate) fn nodes_of_mapping(mapping: &str, size: u32) -> Vec<u32> {
     let mut nodes = Vec::new();
     for block in blocks(mapping) {

@@ -1,5 +1,5 @@
-//! All servers of several jobs and nodes in one thread, with a fence between them that keeps its contract and is otherwise as unkind
-//! as its seed says: slow, out of order between nodes and scopes, and with other borders of segments than nodes made. No socket, no clock, no sleep.
+//! All servers of several jobs and nodes in one thread. The fence between them keeps its contract, and its seed varies the rest: it is
+//! slow, reorders results between nodes and scopes, and moves the borders of segments. No socket, no clock, no sleep.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -14,7 +14,7 @@ use pmi_core::segment::Segment;
 use pmi_core::server::{Action, ConnectionId, EndReason, Server, Settings, Ticket, Trace};
 use pmi_core::services::{Answer, Call, NameCall, NameUser, Names, Published, SpawnRequest};
 
-/// A source of numbers that are the same for the same seed.
+/// A source of numbers that depend only on the seed.
 pub(crate) struct Dice(u64);
 
 impl Dice {
@@ -38,11 +38,11 @@ impl Dice {
     }
 }
 
-/// Names a job of a [`World`].
+/// Number of a job in a [`World`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct JobIndex(pub(crate) usize);
 
-/// A spawn that the world's host has not answered.
+/// A spawn without an answer from the world's host.
 pub(crate) struct AskedSpawn {
     pub(crate) job: JobIndex,
     pub(crate) rank: Rank,
@@ -51,13 +51,13 @@ pub(crate) struct AskedSpawn {
     ticket: Ticket,
 }
 
-/// Jobs, their servers and what is on its way between them.
+/// Jobs, their servers and the data in transit between them.
 pub(crate) struct World {
     jobs: Vec<RunningJob>,
     rounds: HashMap<(JobIndex, FenceId), BTreeMap<NodeIndex, Contribution>>,
-    /// Results of fences that have not reached their node.
+    /// Results of fences in transit to their nodes.
     deliveries: Vec<Delivery>,
-    /// Decides which delivery comes next; without it the oldest does.
+    /// Selects the next delivery; without it the oldest one is next.
     dice: Option<Dice>,
     names: Names,
     pub(crate) spawns: VecDeque<AskedSpawn>,
@@ -66,18 +66,18 @@ pub(crate) struct World {
 struct RunningJob {
     job: Job,
     nodes: BTreeMap<NodeIndex, Node>,
-    /// Where each rank is.
+    /// Place of each rank.
     places: Vec<(NodeIndex, LocalRank)>,
     lost: Option<NodeIndex>,
 }
 
-/// One server, and what it has said.
+/// One server, and its output.
 struct Node {
     server: Server,
     connections: Vec<ConnectionId>,
     output: HashMap<ConnectionId, Vec<u8>>,
     closed: Vec<ConnectionId>,
-    /// Connections that have ended without the server's having looked at them.
+    /// Ended connections that the server has not read to the end.
     unseen_ends: Vec<ConnectionId>,
     ended: Option<EndReason>,
     deaths: Vec<Death>,
@@ -92,7 +92,7 @@ struct Delivery {
 }
 
 impl World {
-    /// A world whose fences deliver in the order of their completion.
+    /// A world with fences that deliver in the order of their completion.
     pub(crate) fn kind() -> Self {
         Self {
             jobs: Vec::new(),
@@ -104,7 +104,7 @@ impl World {
         }
     }
 
-    /// A world whose fences deliver in any order.
+    /// A world with fences that deliver in any order.
     pub(crate) fn unkind(seed: u64) -> Self {
         Self { dice: Some(Dice::new(seed)), ..Self::kind() }
     }
@@ -119,7 +119,7 @@ impl World {
         index
     }
 
-    /// The same without connections: the ranks come through `PMI_PORT`.
+    /// The same without connections: the ranks connect through `PMI_PORT`.
     pub(crate) fn start_unconnected(&mut self, job: Job, settings: Settings) -> JobIndex {
         let servers =
             (0..job.placement.nodes()).map(NodeIndex).map(|node| (node, Server::new(job.clone(), node, settings)));
@@ -131,7 +131,7 @@ impl World {
         JobIndex(self.jobs.len() - 1)
     }
 
-    /// Begins the conversation with a program that nobody launched, as the only rank of `job`.
+    /// Begins the conversation with a program without a launcher, as the only rank of `job`.
     pub(crate) fn adopt(&mut self, job: JobIndex) {
         let node = self.node(job, NodeIndex(0));
         let connection = node.server.adopt(LocalRank(0)).unwrap();
@@ -139,7 +139,7 @@ impl World {
         self.collect(job, NodeIndex(0));
     }
 
-    /// Lets a rank come through `PMI_PORT` to its node; it is known as that rank to the world, not yet to the server.
+    /// Connects a rank to its node through `PMI_PORT`. The world maps the connection to the rank; the server does not yet.
     pub(crate) fn come_through_port(&mut self, job: JobIndex, rank: Rank) {
         let (node, local) = self.place(job, rank);
         let node = self.node(job, node);
@@ -147,12 +147,12 @@ impl World {
         node.connections[local.index()] = node.server.accept();
     }
 
-    /// Ranks that come through the node's port must present keys.
+    /// Requires keys from ranks that connect through the node's port.
     pub(crate) fn require_keys(&mut self, job: JobIndex, node: NodeIndex, keys: ClaimKeys) {
         self.node(job, node).server.require_keys(keys);
     }
 
-    /// Lets a connection through `PMI_PORT` come to a node.
+    /// Opens a connection through `PMI_PORT` to a node.
     pub(crate) fn accept(&mut self, job: JobIndex, node: NodeIndex) -> ConnectionId {
         self.node(job, node).server.accept()
     }
@@ -174,18 +174,18 @@ impl World {
         &self.jobs[job.0].job
     }
 
-    /// The server that serves a rank.
+    /// The server of a rank.
     pub(crate) fn server_of(&mut self, job: JobIndex, rank: Rank) -> &Server {
         let (node, _) = self.place(job, rank);
         &self.node(job, node).server
     }
 
-    /// Every server of a job.
+    /// All servers of a job.
     pub(crate) fn servers(&self, job: JobIndex) -> impl Iterator<Item = &Server> {
         self.jobs[job.0].nodes.values().map(|node| &node.server)
     }
 
-    /// Hands bytes of a rank to its server; fences stay open until [`World::step`].
+    /// Passes bytes of a rank to its server; fences stay open until [`World::step`].
     pub(crate) fn send(&mut self, job: JobIndex, rank: Rank, bytes: &[u8]) {
         let (node, connection) = self.connection(job, rank);
         self.send_on(job, node, connection, bytes);
@@ -199,19 +199,19 @@ impl World {
         self.collect(job, node);
     }
 
-    /// Hands a whole line to a rank's server, lets everything settle, and returns what the rank was told.
+    /// Passes a whole line to a rank's server, completes all fences, and returns the bytes to the rank.
     pub(crate) fn ask(&mut self, job: JobIndex, rank: u32, message: &str) -> String {
         self.send(job, Rank(rank), message.as_bytes());
         self.settle();
         self.told(job, rank)
     }
 
-    /// What a rank was told since the last time, as text.
+    /// Bytes to a rank since the last call, as text.
     pub(crate) fn told(&mut self, job: JobIndex, rank: u32) -> String {
         String::from_utf8_lossy(&self.take(job, Rank(rank))).into_owned()
     }
 
-    /// What a rank was told since the last time.
+    /// Bytes to a rank since the last call.
     pub(crate) fn take(&mut self, job: JobIndex, rank: Rank) -> Vec<u8> {
         let (node, connection) = self.connection(job, rank);
         self.take_on(job, node, connection)
@@ -227,7 +227,7 @@ impl World {
         self.collect(job, node);
     }
 
-    /// The same, while the server is busy with other connections.
+    /// Disconnects a rank while the server is busy with other connections.
     pub(crate) fn disconnect_unseen(&mut self, job: JobIndex, rank: Rank) {
         let (node, connection) = self.connection(job, rank);
         self.node(job, node).unseen_ends.push(connection);
@@ -240,14 +240,14 @@ impl World {
         self.collect(job, node);
     }
 
-    /// A rank's process is killed, and its host bears it.
+    /// A rank's process is killed, and its host tolerates that.
     pub(crate) fn kill(&mut self, job: JobIndex, rank: Rank) {
         let (node, local) = self.place(job, rank);
         self.node(job, node).server.handle_borne_failure(local, DeathKind::Killed);
         self.collect(job, node);
     }
 
-    /// Tells all nodes of the deaths that one of them has reported since the last time, and returns the dead.
+    /// Reports to all nodes the deaths that any of them has reported since the last call, and returns the dead ranks.
     pub(crate) fn spread_deaths(&mut self, job: JobIndex) -> Vec<Rank> {
         let nodes = &mut self.jobs[job.0].nodes;
         let deaths: Vec<Death> = nodes.values_mut().flat_map(|node| std::mem::take(&mut node.deaths)).collect();
@@ -257,7 +257,7 @@ impl World {
         deaths.into_iter().map(|death| death.rank).collect()
     }
 
-    /// A node is gone: every open and later fence that needs it fails on all others.
+    /// A node is lost: every open and later fence that needs it fails on all other nodes.
     pub(crate) fn lose(&mut self, job: JobIndex, node: NodeIndex) {
         self.jobs[job.0].lost = Some(node);
         let open: Vec<_> = self.rounds.keys().filter(|(of, _)| *of == job).cloned().collect();
@@ -271,17 +271,17 @@ impl World {
         self.collect(asked.job, asked.node);
     }
 
-    /// Whether a connection was closed by its server.
+    /// Returns true if the server has closed the connection.
     pub(crate) fn is_closed(&mut self, job: JobIndex, node: NodeIndex, connection: ConnectionId) -> bool {
         self.node(job, node).closed.contains(&connection)
     }
 
-    /// Why the job had to end, as the first node says that does.
+    /// Reason why the job had to end, from the first node that reports one.
     pub(crate) fn ended(&self, job: JobIndex) -> Option<&EndReason> {
         self.jobs[job.0].nodes.values().find_map(|node| node.ended.as_ref())
     }
 
-    /// Why it had to end, node by node.
+    /// Reasons why it had to end, node by node.
     pub(crate) fn endings(&self, job: JobIndex) -> Vec<(NodeIndex, Option<&EndReason>)> {
         self.jobs[job.0].nodes.iter().map(|(index, node)| (*index, node.ended.as_ref())).collect()
     }
@@ -292,7 +292,7 @@ impl World {
         &self.node(job, node).traces
     }
 
-    /// Delivers the result of one fence to one node; false when none is on its way.
+    /// Delivers the result of one fence to one node; returns false when none is in transit.
     pub(crate) fn step(&mut self) -> bool {
         if self.deliveries.is_empty() {
             return false;
@@ -304,7 +304,7 @@ impl World {
         true
     }
 
-    /// Steps until nothing is on its way.
+    /// Steps until nothing is in transit.
     pub(crate) fn settle(&mut self) {
         while self.step() {}
     }
@@ -318,7 +318,7 @@ impl World {
                     state.output.entry(connection).or_default().extend_from_slice(&bytes);
                 }
                 Action::Close { connection } => state.closed.push(connection),
-                // What a connection has sent is always handled at once here, its end is not.
+                // The world always handles the bytes of a connection at once, but not its end.
                 Action::ReadOut { connection } => {
                     if state.unseen_ends.contains(&connection) {
                         state.server.handle_disconnect(connection);
@@ -357,7 +357,7 @@ impl World {
             }
             other => panic!("a call that this world does not know: {other:?}"),
         };
-        // Whoever collects now goes on with what the server says to it.
+        // The running `collect` carries out the resulting actions.
         self.node(job, node).server.handle_answer(ticket, &answer);
     }
 
@@ -405,7 +405,7 @@ impl World {
     }
 }
 
-/// The same pairs in other segments: neighbours joined, and segments cut between two pairs.
+/// The same pairs in other segments: neighbours joined, and segments split between two pairs.
 fn move_borders(segments: &[Segment], dice: &mut Dice) -> Vec<Segment> {
     let pairs: Vec<_> = segments.iter().flat_map(Segment::pairs).collect();
     let mut rest = &pairs[..];

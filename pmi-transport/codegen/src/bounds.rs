@@ -1,7 +1,7 @@
-//! Bounds of the fields of requests, and the table by which a server checks a request before it is decoded.
+//! Bounds of the fields of requests, and the table for checks of a request before it is decoded.
 //!
-//! Each field of each message that a request can hold has a bound: how many times it may come, and how many bytes it may have. The rules
-//! below are the only place where the bounds are written.
+//! Each field of each message in a request has a bound for its number of occurrences and for its bytes. The rules below are the only
+//! definition of the bounds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -10,48 +10,48 @@ use prost_types::FileDescriptorSet;
 
 use crate::descriptors::{Field, Kind, Messages};
 
-/// Bytes of an id of a launch, an allocation, or a job. The server makes ids of ten; administrators may choose one.
+/// Bytes of an id of a launch, an allocation, or a job. The server makes ids of ten bytes; administrators may choose an id.
 const ID: u32 = 64;
 /// Bytes of the name of a node.
 const NODE_NAME: u32 = 256;
-/// Bytes of a text that users write.
+/// Bytes of a text from users.
 const TEXT: u32 = 64 << 10;
-/// Bytes of a text that agents write, such as the stacks of ranks.
+/// Bytes of a text from agents, such as the stacks of ranks.
 const AGENT_TEXT: u32 = 1 << 20;
-/// Bytes of one argument or variable, as execve(2) takes them where pages have 64 KiB.
+/// Bytes of one argument or variable: the limit of execve(2) with pages of 64 KiB.
 const ARGUMENT: u32 = 2 << 20;
-/// Bytes of a list of hosts: 131,072 names without any rule.
+/// Bytes of a list of hosts: 131,072 names that cannot be abbreviated.
 const HOST_LIST: u32 = 2 << 20;
-/// Bytes that a message has at most, and so a field of bytes.
+/// Maximum bytes of a message, and so of a field of bytes.
 const PAYLOAD: u32 = 4 << 20;
 
-/// Entries of a list in what users send.
+/// Entries of a list from users.
 const ENTRIES: u32 = 16_384;
-/// Entries of a list in what agents send about ranks and nodes.
+/// Entries of a list from agents about ranks and nodes.
 const AGENT_ENTRIES: u32 = 262_144;
-/// Entries of the arguments of one program: what execve(2) takes.
+/// Entries of the arguments of one program: the limit of execve(2).
 const ARGUMENTS: u32 = 262_144;
 /// Entries of lists that grow with the ranks or nodes of a launch.
 const PER_RANK: u32 = 1 << 20;
 
-/// Services whose calls users may make; see `authorize.rs`.
+/// Services with calls of users; see `authorize.rs`.
 const OF_USERS: &[&str] = &["AllocationService", "LaunchService"];
 
 /// Bounds of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bound {
-    /// Times that it may come.
+    /// Maximum number of occurrences.
     pub(crate) most: u32,
-    /// Bytes that each may have.
+    /// Maximum bytes of each occurrence.
     pub(crate) longest: u32,
 }
 
-/// Fields whose bounds do not follow from their type: bytes of each.
+/// Maximum bytes of each field with a bound that does not follow from its type.
 const LONGEST: &[(&str, u32)] = &[
     ("AppSpec.args", ARGUMENT),
     ("AppSpec.directory", ARGUMENT),
     ("AppSpec.program", ARGUMENT),
-    // A longer one than the server takes is refused in its words.
+    // An id that is too long for the server is refused with the server's own message.
     ("CreateAllocationRequest.id", NODE_NAME),
     ("CreateAllocationRequest.nodes", HOST_LIST),
     ("DrainNodesRequest.nodes", HOST_LIST),
@@ -69,7 +69,7 @@ const LONGEST: &[(&str, u32)] = &[
     ("Variable.value", ARGUMENT),
 ];
 
-/// The same: entries.
+/// Maximum entries of each field with a bound that does not follow from its type.
 const MOST: &[(&str, u32)] = &[
     ("AppSpec.args", ARGUMENTS),
     ("Job.apps", PER_RANK),
@@ -79,7 +79,7 @@ const MOST: &[(&str, u32)] = &[
     ("SignalLaunchRequest.ranks", PER_RANK),
 ];
 
-/// Bounds of one field, which users may send or not.
+/// Bounds of one field; `is_of_users` is true if users may send it.
 fn bound(name: &str, field: &Field, is_of_users: bool) -> Bound {
     let find = |table: &[(&str, u32)]| table.iter().find(|(known, _)| *known == name).map(|(_, bound)| *bound);
     let most = match (field.is_repeated, is_of_users) {
@@ -93,14 +93,14 @@ fn bound(name: &str, field: &Field, is_of_users: bool) -> Bound {
         (Kind::Text, true) => TEXT,
         (Kind::Text, false) => AGENT_TEXT,
         (Kind::Number, _) if !field.is_repeated => 0,
-        // Numbers of a list come together.
+        // Numbers of a list are packed.
         (Kind::Number, _) => PER_RANK,
         (Kind::Bytes | Kind::Message(_), _) => PAYLOAD,
     };
     Bound { most: find(MOST).unwrap_or(most), longest: find(LONGEST).unwrap_or(longest) }
 }
 
-/// The table as Rust, for `pmi-transport/src/bounds.rs`.
+/// The table as Rust code, for `pmi-transport/src/bounds.rs`.
 pub(crate) fn table(files: &FileDescriptorSet) -> String {
     let messages = Messages::of(files);
     let (all, of_users) = (messages.of_requests(|_| true), messages.of_requests(|service| OF_USERS.contains(&service)));
@@ -108,7 +108,7 @@ pub(crate) fn table(files: &FileDescriptorSet) -> String {
     let mut known: BTreeSet<&str> = LONGEST.iter().chain(MOST).map(|(name, _)| *name).collect();
     let mut text = String::from("// @generated by pmi-transport/codegen from the rules in its `bounds.rs`.\n&[\n");
     for name in &all {
-        // A `String` takes everything.
+        // Writing to a `String` cannot fail.
         let _ = writeln!(text, "    Message {{ name: {name:?}, fields: &[");
         for field in messages.fields(name) {
             let path = format!("{name}.{}", field.name);

@@ -1,10 +1,10 @@
-//! The messages of the protocol's files: their fields, and those that requests can hold.
+//! The messages of the protocol's files: their fields, and the messages within requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use prost_types::FileDescriptorSet;
 
-/// Messages by their name in the package, as `LaunchTasksRequest.EnvEntry`.
+/// Messages by their name in the package, such as `LaunchTasksRequest.EnvEntry`.
 pub(crate) struct Messages<'a> {
     files: &'a FileDescriptorSet,
     fields: BTreeMap<String, Vec<Field>>,
@@ -18,11 +18,11 @@ pub(crate) struct Field {
     pub(crate) kind: Kind,
 }
 
-/// Type of a field, as its encoding tells it.
+/// Type of a field, with regard to its encoding.
 pub(crate) enum Kind {
     Text,
     Bytes,
-    /// An integer, a truth value, or one of an enumeration.
+    /// An integer, a boolean, or an enum value.
     Number,
     Message(String),
 }
@@ -52,7 +52,7 @@ impl<'a> Messages<'a> {
         &self.fields[message]
     }
 
-    /// Messages that requests to these services can hold, by name.
+    /// Messages within requests to these services, by name.
     pub(crate) fn of_requests(&self, is_meant: impl Fn(&str) -> bool) -> BTreeSet<String> {
         let services = self.files.file.iter().flat_map(|file| &file.service);
         let methods = services.filter(|service| is_meant(service.name())).flat_map(|service| &service.method);

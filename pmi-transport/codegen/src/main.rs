@@ -1,7 +1,7 @@
 //! Generates `pmi-transport/src/generated/` from `pmi-transport/proto/`, without `protoc`: `cargo xtask proto`.
 //!
-//! The generated files are committed, so that nobody who builds the crate waits for a compiler of protobuf; a test here holds them
-//! to the `.proto` files.
+//! The generated files are committed, so that a build of the crate needs no protobuf compiler. A test here compares them with the
+//! `.proto` files.
 
 mod bounds;
 mod descriptors;
@@ -23,7 +23,7 @@ const FILES: &[&str] = &[
     "lattice/v1/session.proto",
 ];
 
-/// Names of the generated files: the code, the encoded descriptors that the reflection service shows, and the bounds of requests.
+/// Names of the generated files: the code, the encoded descriptors for the reflection service, and the bounds of requests.
 const GENERATED: &[&str] = &["lattice.v1.rs", "descriptors.bin", "bounds.rs"];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -39,13 +39,13 @@ fn transport() -> &'static Path {
 fn generate(directory: &Path) -> Result<(), Box<dyn Error>> {
     let descriptors = protox::compile(FILES, [transport().join("proto")])?;
     let mut shown = descriptors.clone();
-    // Comments and lines are two thirds of it, and part of every program that serves.
+    // Comments and source positions are two thirds of the descriptors, which are part of every program that serves.
     shown.file.iter_mut().for_each(|file| file.source_code_info = None);
     std::fs::write(directory.join(GENERATED[1]), shown.encode_to_vec())?;
-    // Types that hold a key have a `Debug` of their own, which does not show it: pmi-transport/src/proto.rs.
+    // Types with a key have their own `Debug`, which hides the key: pmi-transport/src/proto.rs.
     std::fs::write(directory.join(GENERATED[2]), bounds::table(&shown))?;
     let mut names = tonic_prost_build::Config::new();
-    // By its name a request finds its bounds.
+    // The bounds of a request are found by its name.
     names.enable_type_names();
     let config = tonic_prost_build::configure()
         .bytes(".lattice.v1")

@@ -1,5 +1,5 @@
-//! The connections to agents: one for each, made when it is first needed and kept, because a handshake costs both ends more than
-//! most calls do. Who keeps them says how many, and may close those that are no longer used.
+//! The connections to agents: one per agent, made at its first use and kept, because a handshake costs both ends more than most
+//! calls. The owner sets their maximum number, and may close unused ones.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,28 +32,29 @@ struct Kept {
     used: Instant,
 }
 
-/// An agent that cannot be talked to.
+/// Failure to make a channel to an agent.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentChannelError {
     /// Malformed address.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// Certificates are missing for it, or cannot be for its name.
+    /// Certificates are missing, or the node name is not valid in a certificate.
     #[error(transparent)]
     Connect(#[from] ConnectError),
 }
 
 impl AgentChannels {
-    /// No connections yet. Of those to come the `most` that were used last are kept; a call that is under way keeps its own.
+    /// Creates an empty set. It keeps the `most` connections that were used last. A call in progress keeps its own connection.
     pub fn new(security: Security, most: usize) -> Self {
         Self(Arc::new(Shared { security, most, kept: Mutex::default() }))
     }
 
-    /// The way to the agent of `node` at `address`, written `host:port`. It is at the other end, or calls fail; see [`channel`].
+    /// Returns the channel to the agent of `node` at `address`, written `host:port`. Calls fail if another process answers; see
+    /// [`channel`].
     ///
     /// # Errors
-    /// Fails if the address is none, or our security does not suffice for it.
+    /// Fails if the address is malformed, or our security is not sufficient for it.
     pub fn to(&self, node: &str, address: &str) -> Result<Channel, AgentChannelError> {
         let Shared { security, most, kept } = &*self.0;
         let (mut kept, used) = (kept.lock(), Instant::now());
@@ -70,19 +71,19 @@ impl AgentChannels {
         Ok(channel)
     }
 
-    /// The same, if nobody has asked for it before.
+    /// The same, but `None` if the channel exists already.
     pub fn not_yet_to(&self, node: &str, address: &str) -> Option<Channel> {
         let known = self.0.kept.lock().get(node).is_some_and(|known| known.address == address);
-        // Why there is none is told to who asks the node.
+        // The next call of `to` reports the error.
         if known { None } else { self.to(node, address).ok() }
     }
 
-    /// Closes the connection to an agent that is lost, or was started anew.
+    /// Closes the connection to an agent that is lost or was restarted.
     pub fn forget(&self, node: &str) {
         self.0.kept.lock().remove(node);
     }
 
-    /// Closes the connections that nobody has asked for since `age`: each has both ends ask now and then whether the other lives.
+    /// Closes the connections that were not used for `age`, because both ends of each connection send keep-alive pings.
     pub fn forget_unused(&self, age: Duration) {
         self.0.kept.lock().retain(|_, kept| kept.used.elapsed() < age);
     }

@@ -1,4 +1,4 @@
-//! Makes the connections of one channel, and makes sure of who answers.
+//! Makes the connections of one channel, and verifies the peer's identity.
 
 use std::io::{self, ErrorKind};
 use std::pin::Pin;
@@ -20,18 +20,18 @@ use crate::limits::CONNECT_TIMEOUT;
 use crate::stream::{ByteStream, write_through_stream};
 use crate::tls::{CertificateNameError, TlsIdentity, Watched, caller_in, in_words, refuses_us};
 
-/// The first byte of a TLS alert; a server of HTTP/2 begins with a short frame, whose first byte is 0 (RFC 9113, 3.4 and 4.1).
+/// First byte of a TLS alert. An HTTP/2 server begins with a short frame, which has 0 as its first byte (RFC 9113, 3.4 and 4.1).
 const TLS_ALERT: u8 = 0x15;
 
-/// Kind of the error of a connection whose other end does not take our certificate. `h2` keeps the kind and the text of an error for the
-/// calls of its connection, and nothing else; sockets give none of this kind once they are connected.
+/// Error kind of a connection if the other end refuses our certificate. `h2` keeps only the kind and text of an error for the calls of
+/// its connection. Connected sockets return no error of this kind.
 pub(super) const NOT_TAKEN: ErrorKind = ErrorKind::PermissionDenied;
 
 /// Failure to connect.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DialError {
-    /// Nobody answers at the address, or it leads nowhere.
+    /// No process answers at the address, or it has no route.
     #[error("cannot connect to {address}: {source}")]
     Unreachable {
         /// The address.
@@ -44,16 +44,16 @@ pub enum DialError {
     Late {
         /// The address.
         address: Address,
-        /// Time that was waited.
+        /// Length of the time-out.
         timeout: Duration,
     },
-    /// The peer hung up before it had proven who it is, twice in a row.
+    /// The peer closed the connection before it proved its identity, twice in a row.
     #[error("no TLS with {address}: it hung up")]
     HungUp {
         /// The address.
         address: Address,
     },
-    /// The peer does not prove who it is, or not with a certificate of our CA.
+    /// The peer does not prove its identity, or not with a certificate of our CA.
     #[error("no TLS with {address}: {reason}")]
     Handshake {
         /// The address.
@@ -62,19 +62,19 @@ pub enum DialError {
         reason: String,
     },
     /// The peer's certificate names no caller.
-    #[error("it is not known who answers at {address}")]
+    #[error("the server at {address} is not identified")]
     Nameless {
         /// The address.
         address: Address,
-        /// Fault of its certificate.
+        /// Error of its certificate.
         source: CertificateNameError,
     },
-    /// Another process answers than the one that was meant.
+    /// The wrong process answers.
     #[error("{found} answers at {address}; {meant} was meant")]
     Stranger {
         /// The address.
         address: Address,
-        /// Process that should answer.
+        /// Expected process.
         meant: Caller,
         /// Process that answers.
         found: Caller,
@@ -88,7 +88,7 @@ pub(super) struct Dialer {
     pub(super) tls: Option<PeerProof>,
 }
 
-/// Proof that a peer has to give.
+/// Proof that a peer must give.
 #[derive(Clone, Debug)]
 pub(super) struct PeerProof {
     pub(super) identity: TlsIdentity,
@@ -97,14 +97,15 @@ pub(super) struct PeerProof {
 }
 
 impl Dialer {
-    /// Connects; once more where the peer hangs up. A peer does that to whoever says nothing for [`FIRST_BYTE_TIMEOUT`], which
-    /// happens to an honest process that was stopped, or short of a CPU, between its connection and its first byte.
+    /// Connects. Repeats the attempt once if the peer closes the connection. A peer closes every connection that sends nothing for
+    /// [`FIRST_BYTE_TIMEOUT`]. That affects an honest process that is stopped, or waits for a CPU, between its connection and its first
+    /// byte.
     ///
     /// [`FIRST_BYTE_TIMEOUT`]: crate::limits::FIRST_BYTE_TIMEOUT
     pub(super) async fn dial(self) -> Result<Dialed, DialError> {
         match self.dial_once().await {
             Err(DialError::HungUp { address }) => {
-                tracing::debug!(%address, "it hung up before it had proven who it is; connecting once more");
+                tracing::debug!(%address, "the server closed the connection before it proved its identity; connecting once more");
                 self.dial_once().await
             }
             dialed => dialed,
@@ -126,7 +127,7 @@ impl Dialer {
             }
             Address::Tcp { host, port } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(unreachable)?;
-                // A fence is a chain of small messages; none may wait for the acknowledgement of the one before.
+                // A fence is a chain of small messages. None may wait for the acknowledgement of the previous one.
                 stream.set_nodelay(true).map_err(unreachable)?;
                 match &self.tls {
                     Some(proof) => {
@@ -141,7 +142,7 @@ impl Dialer {
         Ok(Dialed { stream, heard: false, watched })
     }
 
-    /// Has the peer prove who it is; returns the certificate that it has shown as well.
+    /// Verifies the peer's identity; also returns the certificate that it has shown.
     async fn prove(
         &self,
         stream: TcpStream,
@@ -151,7 +152,7 @@ impl Dialer {
         let connector = TlsConnector::from(Arc::clone(&proof.identity.material().client));
         let stream = connector.connect(proof.name.clone(), stream).await;
         let stream = stream.map_err(|error| match error.kind() {
-            // A reset is how its end shows where we have just written. Faults of TLS itself come as `InvalidData`.
+            // A peer's close appears as a reset if we have just written. TLS errors have the kind `InvalidData`.
             ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
                 DialError::HungUp { address: address() }
             }
@@ -161,7 +162,7 @@ impl Dialer {
         let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
         let shown = shown.ok_or_else(|| nameless(CertificateNameError::Unreadable))?.clone().into_owned();
         let found = caller_in(&shown).map_err(nameless)?;
-        // A stolen key of one node must not pass for another node, nor for the API server.
+        // A stolen key of one node must not be valid for another node, nor for the API server.
         if found != proof.peer {
             return Err(DialError::Stranger { address: address(), meant: proof.peer.clone(), found });
         }
@@ -169,12 +170,12 @@ impl Dialer {
     }
 }
 
-/// A connection that we made; its errors say what they mean.
+/// A connection that we made. Its errors are in plain words.
 pub(super) struct Dialed {
     stream: ByteStream,
     /// Set once the first bytes were read.
     heard: bool,
-    /// `None` where the peer has shown no certificate.
+    /// `None` if the peer has shown no certificate.
     watched: Option<Watched>,
 }
 
@@ -191,7 +192,7 @@ impl AsyncRead for Dialed {
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
         match (&self.stream, polled) {
-            // With TLS 1.3 a server refuses our certificate after the handshake is over for us.
+            // With TLS 1.3 a server refuses our certificate after the handshake has ended for us.
             (ByteStream::Tls(_), Poll::Ready(Err(error))) => {
                 let kind = if refuses_us(&error) { NOT_TAKEN } else { error.kind() };
                 Poll::Ready(Err(io::Error::new(kind, in_words(&error))))

@@ -1,7 +1,7 @@
-//! Connections to Unix sockets whose queue others keep full.
+//! Connections to Unix sockets with a queue that other clients keep full.
 //!
-//! A `connect` that does not block fails with `EAGAIN` where the queue is full, and competes anew with each attempt. One that blocks has
-//! a place in the kernel's line, so that it gets its turn whatever others do.
+//! A non-blocking `connect` fails with `EAGAIN` while the queue is full, and each retry competes again. A blocking `connect` has a place
+//! in the kernel's wait queue, so that it gets its turn regardless of other clients.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -14,10 +14,10 @@ use nix::sys::time::TimeVal;
 use tokio::net::UnixStream;
 use tokio::task::spawn_blocking;
 
-/// Connects to the socket at `path`; waits for a place in its queue for as long as `within`.
+/// Connects to the socket at `path`; waits up to `within` for a place in its queue.
 ///
 /// # Errors
-/// `TimedOut` if the queue stays full, and as connect(2).
+/// `TimedOut` if the queue stays full; otherwise the errors of connect(2).
 pub(super) async fn connect(path: &Path, within: Duration) -> io::Result<UnixStream> {
     match UnixStream::connect(path).await {
         Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -54,7 +54,7 @@ mod tests {
 
     use super::*;
 
-    /// A listener whose queue takes one connection more than none, and that connection.
+    /// Returns a listener with a backlog of zero, and the one connection that fills its queue.
     fn full(path: &Path) -> (UnixListener, std::os::unix::net::UnixStream) {
         let listener = UnixListener::bind(path).unwrap();
         socket::listen(&listener, Backlog::new(0).unwrap()).unwrap();

@@ -1,17 +1,17 @@
-//! A bound that many holders share: each of them within its own, and all together within this one, so that a daemon keeps no more
-//! however many links, senders or launches there are.
+//! A limit that many holders share: each holder has its own limit, and all together have this one. So it bounds the memory of a
+//! daemon for any number of links, senders or launches.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes that all holders together may keep. Clones are the same budget.
+/// Bytes that all holders together may store. Clones share the budget.
 #[derive(Clone, Debug)]
 pub(super) struct Budget {
     max: usize,
     used: Arc<AtomicUsize>,
 }
 
-/// Bytes that one holder keeps; given back when it is dropped.
+/// Bytes that one holder stores; dropping it returns them.
 #[derive(Debug)]
 pub(super) struct Holding {
     budget: Budget,
@@ -23,15 +23,15 @@ impl Budget {
         Self { max, used: Arc::default() }
     }
 
-    /// A holder that keeps nothing yet.
+    /// A holder without bytes.
     pub(super) fn holding(&self) -> Holding {
         Holding { budget: self.clone(), used: AtomicUsize::new(0) }
     }
 }
 
 impl Holding {
-    /// Keeps so many bytes more. False, and nothing is kept, if this holder would have more than `max`, or all of them more than
-    /// their budget.
+    /// Adds `bytes` to the holding. Returns false, and adds nothing, if this holder would exceed `max`, or all of them their
+    /// budget.
     pub(super) fn take(&self, bytes: usize, max: usize) -> bool {
         if !add(&self.used, bytes, max) {
             return false;
@@ -43,12 +43,12 @@ impl Holding {
         fits
     }
 
-    /// Returns true if so many bytes more fit into the bound of this holder, whatever the others have.
+    /// Returns true if `bytes` more fit into the limit of this holder, regardless of the shared budget.
     pub(super) fn has_room(&self, bytes: usize, max: usize) -> bool {
         self.used.load(Ordering::Relaxed).checked_add(bytes).is_some_and(|sum| sum <= max)
     }
 
-    /// Gives back some of what was taken.
+    /// Returns some of the bytes.
     pub(super) fn give(&self, bytes: usize) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
         self.budget.used.fetch_sub(bytes, Ordering::Relaxed);

@@ -2,26 +2,26 @@
 
 use std::ops::AddAssign;
 
-/// Number of fences and frames so far: those that went well, and those that were harmless but should not have come.
+/// Number of fences and frames so far, with frames that were unexpected but harmless.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Fences that this node took part in to their end.
+    /// Fences that this node completed.
     pub completed: u64,
     /// Fences that failed here.
     pub failed: u64,
     /// Frames received on links.
     pub frames: u64,
-    /// Frames that came before this node reached their fence, and were held for it.
+    /// Frames that arrived before this node began their fence, and were stored for it.
     pub early: u64,
     /// Frames of fences that had ended here.
     pub late: u64,
     /// Frames that were received before.
     pub duplicate: u64,
-    /// Frames whose sender is no neighbour of this node in the tree.
+    /// Frames of a sender that is not a neighbour of this node in the tree.
     pub misdirected: u64,
-    /// Frames whose sender takes no part in the launch or in the fence, or which name no fence.
+    /// Frames of a sender outside the launch or the fence, and frames that name no fence.
     pub foreign: u64,
-    /// Frames for which there was no room, and those that waited too long for their launch.
+    /// Frames without free space, and frames that waited too long for their launch.
     pub dropped: u64,
 }
 

@@ -8,17 +8,17 @@ use super::counters::Counters;
 use super::{AskError, FenceError};
 use crate::proto::v1::{FenceKey, LinkFrame};
 
-/// Contribution of one node to a fence, its segments encoded.
+/// Contribution of one node to a fence, with encoded segments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Brought {
     /// Segments, in order.
     pub segments: Vec<Bytes>,
-    /// Permission to leave them with this node; the same on all nodes of the fence.
+    /// Permission to leave the segments on this node; the same on all nodes of the fence.
     pub exchange: Exchange,
 }
 
 impl From<Vec<Bytes>> for Brought {
-    /// A contribution that every node gets.
+    /// A contribution that is sent to every node.
     fn from(segments: Vec<Bytes>) -> Self {
         Self { segments, exchange: Exchange::Full }
     }
@@ -27,9 +27,10 @@ impl From<Vec<Bytes>> for Brought {
 /// Contributions of all nodes to a fence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gathered {
-    /// Runs of segments, in the order of the nodes. Neighbouring segments may have been joined.
+    /// Runs of segments, in the order of the nodes. Adjacent segments may have been joined.
     pub runs: Vec<Bytes>,
-    /// Bytes of all nodes, if they were left with the nodes that brought them; the runs are then the first node's, or none.
+    /// Total bytes of all nodes, if they stayed on the nodes that contributed them. The runs are then those of the first node, or
+    /// empty.
     pub withheld: u64,
 }
 
@@ -39,17 +40,17 @@ pub type FenceResult = Result<Gathered, FenceError>;
 /// Result of a question to another node.
 pub type AskResult = Result<Bytes, AskError>;
 
-/// Effects of one input, each list in the order in which it is to be carried out.
+/// Effects of one input. Each list is in the order of execution.
 #[derive(Debug, Default)]
 pub struct Effects {
     /// Frames to send to other nodes of the launch.
     pub frames: Vec<(NodeIndex, LinkFrame)>,
-    /// Fences that were begun here and have ended. Every fence that was begun ends once, unless it was given up or the launch was
-    /// left.
+    /// Fences that were begun here and have ended. Every begun fence ends exactly once, unless its caller ended it early or the
+    /// launch was left.
     pub ended: Vec<(FenceKey, FenceResult)>,
-    /// Questions of this node that have their answer; each has one at most.
+    /// Answered questions of this node. Each question has at most one answer.
     pub answered: Vec<(QuestionId, AskResult)>,
-    /// Questions of other nodes that this node has to answer.
+    /// Questions of other nodes that this node must answer.
     pub asked: Vec<Asked>,
     /// Increments of the node's counters.
     pub counters: Counters,
@@ -58,20 +59,20 @@ pub struct Effects {
 /// Question of another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// Name under which the answer is to be given.
+    /// Identifier for the answer.
     pub id: AnswerId,
-    /// Node that asks.
+    /// Node that sent the question.
     pub from: NodeIndex,
     /// Content.
     pub question: Question,
 }
 
-/// Question to another node, by who answers it there.
+/// Question to another node, by the component that answers it there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// Question of a PMI server to the other one; nobody else reads it.
+    /// Question of one PMI server to another; other components do not read it.
     Server(Bytes),
-    /// Message of a session to the other one, whose answer says that it has come.
+    /// Message of one session to another. The answer confirms its receipt.
     Session(Bytes),
 }
 
@@ -83,10 +84,10 @@ impl Question {
     }
 }
 
-/// Number of a question that this node asked, unique within its membership of the launch.
+/// Number of a question that this node sent, unique within its membership of the launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QuestionId(pub(super) u64);
 
-/// Number of a question that this node was asked, unique within its membership of the launch.
+/// Number of a question that this node received, unique within its membership of the launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AnswerId(pub(super) u64);

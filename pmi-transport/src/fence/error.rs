@@ -9,23 +9,23 @@ use crate::limits::WHOLE_MAX;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FenceError {
-    /// A node was lost, or could not go on, or more was brought than a fence may carry. The fence fails on every node that takes part.
+    /// A node was lost or could not continue, or the contributions exceed the limit. The fence fails on all its nodes.
     #[error("fence {epoch} failed{}: {reason}", node.map_or_else(String::new, |node| format!(" because of node {node}")))]
     Failed {
-        /// The node that is to blame, if one is.
+        /// The node that caused the failure, if known.
         node: Option<NodeIndex>,
         /// The fence.
         epoch: Epoch,
-        /// Observation, as text for people.
+        /// Reason, as text for users.
         reason: String,
     },
-    /// The caller named no nodes, or nodes that are not in ascending order or not of the launch, or left out its own.
+    /// The caller named no nodes, omitted its own node, or named nodes outside the launch or not in ascending order.
     #[error("fence {epoch} was begun with nodes that are not in order, not of the launch, or without this one")]
     Members {
         /// The fence.
         epoch: Epoch,
     },
-    /// This node is in that fence already, or was.
+    /// This node has begun the fence before.
     #[error("fence {epoch} was begun twice")]
     Repeated {
         /// The fence.
@@ -40,7 +40,7 @@ pub enum FenceError {
 }
 
 impl FenceError {
-    /// Returns the node that is to blame, if one is.
+    /// Returns the node that caused the failure, if known.
     pub fn node(&self) -> Option<NodeIndex> {
         match self {
             Self::Failed { node, .. } => *node,
@@ -78,7 +78,7 @@ pub enum AskError {
         /// Number of nodes of the launch.
         nodes: u32,
     },
-    /// The question is longer than a link carries.
+    /// The question exceeds the size limit.
     #[error("node {node} is not asked: the question has {len} bytes, and {WHOLE_MAX} are the most")]
     QuestionTooLong {
         /// The node.
@@ -91,10 +91,10 @@ pub enum AskError {
     NodeLost {
         /// The node.
         node: NodeIndex,
-        /// Observation, as text for people.
+        /// Reason, as text for users.
         reason: String,
     },
-    /// The node answered that it does not know.
+    /// The node has no answer.
     #[error("node {node} has no answer: {reason}")]
     Refused {
         /// The node.

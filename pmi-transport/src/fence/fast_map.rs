@@ -1,5 +1,5 @@
-//! Hash tables of the path of a fence. A frame looks up several; SipHash took a tenth of a barrier's instructions. Each process has a seed of
-//! its own, which no rank or peer learns.
+//! Hash tables on the path of a fence. Each frame needs several lookups. SipHash took a tenth of a barrier's instructions. Each process has
+//! its own random seed, which no rank or peer receives.
 
 use std::collections::HashMap;
 

@@ -1,14 +1,14 @@
-//! Call of a session that waits for a fence, and takes its result without a task.
+//! Call of a session that waits for a fence, and receives its result without a task.
 
 use pmi_core::ids::Epoch;
 
 use super::FenceError;
 use super::effects::FenceResult;
 
-/// Takes the result of a fence.
+/// Receives the result of a fence.
 pub(super) type FenceEnd = Box<dyn FnOnce(FenceResult) + Send>;
 
-/// Call of the session that waits for the result of a fence. When it is dropped, the launch has ended here.
+/// Call of the session that waits for the result of a fence. Dropping it reports that the launch has ended here.
 pub(super) struct FenceCall {
     epoch: Epoch,
     end: Option<FenceEnd>,
@@ -30,7 +30,7 @@ impl FenceCall {
         }
     }
 
-    /// The caller has gone.
+    /// Drops the call without a result, because the caller has ended.
     pub(super) fn forget(mut self) {
         self.end = None;
     }
@@ -45,7 +45,7 @@ impl Drop for FenceCall {
     }
 }
 
-/// End of a fence that cannot be begun because the launch was left.
+/// Error of a fence that cannot begin because the launch was left.
 pub(super) fn launch_ended(epoch: Epoch) -> FenceError {
     FenceError::LaunchEnded { epoch }
 }

@@ -1,11 +1,11 @@
-//! Frames of links, looked at from outside: of which launch, what they cost to keep, and what refuses them.
+//! Properties of link frames: their launch, their storage cost, and their refusals.
 
 use pmi_core::ids::NodeIndex;
 
 use crate::limits::kept_cost;
 use crate::proto::v1::{DataReply, FenceFailed, FenceKey, LinkFrame, data_reply, link_frame::What};
 
-/// Id of the launch that a frame belongs to; empty, which no launch's is, if the frame does not say.
+/// Launch id of a frame; empty if the frame names none. No launch has an empty id.
 pub(super) fn launch_of(what: &What) -> &str {
     let key = match what {
         What::Up(frame) => frame.key.as_ref(),
@@ -19,7 +19,7 @@ pub(super) fn launch_of(what: &What) -> &str {
     key.map_or("", |key| &key.launch_id)
 }
 
-/// Bytes that a frame is charged while it is kept: about what it takes.
+/// Storage charge for a frame in bytes: about its memory use.
 pub(super) fn kept_bytes(what: &What) -> usize {
     const PIECE_COST: usize = 64;
     let names = match what {
@@ -46,16 +46,16 @@ pub(super) fn kept_bytes(what: &What) -> usize {
     kept_cost(names.saturating_add(content))
 }
 
-/// Bytes that the names in a key are charged while it is kept.
+/// Storage charge for the names in a key, in bytes.
 pub(super) fn key_bytes(key: &FenceKey) -> usize {
     let scope = key.scope.as_ref().map_or(0, |scope| scope.name.len());
     key.launch_id.len() + key.job_id.len() + scope
 }
 
-/// Index that stands for no node in a frame that tells of a failed fence.
+/// Node index for "no node" in a frame about a failed fence.
 pub(super) const NOBODY: u32 = u32::MAX;
 
-/// Who is to blame for a failed fence, as its frame says.
+/// Cause of a failed fence, as in its frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Blame {
     Sender,
@@ -64,12 +64,12 @@ pub(super) enum Blame {
 }
 
 impl Blame {
-    /// The blame of a node, if one is to blame.
+    /// The node as the cause, if there is one.
     pub(super) fn of(node: Option<NodeIndex>) -> Self {
         node.map_or(Self::Nobody, Self::Node)
     }
 
-    /// The node that a frame from `sender` blames.
+    /// The node that a frame from `sender` gives as the cause.
     pub(super) fn read(frame: &FenceFailed, sender: NodeIndex) -> Option<NodeIndex> {
         match frame.node {
             None => Some(sender),
@@ -79,7 +79,7 @@ impl Blame {
     }
 }
 
-/// Frame that tells of a failed fence.
+/// Frame that reports a failed fence.
 pub(super) fn failed(key: &FenceKey, blame: Blame, reason: &str) -> LinkFrame {
     let node = match blame {
         Blame::Sender => None,
@@ -90,7 +90,7 @@ pub(super) fn failed(key: &FenceKey, blame: Blame, reason: &str) -> LinkFrame {
     LinkFrame { what: Some(What::Failed(frame)) }
 }
 
-/// Answer to a frame that cannot be served; none if its sender waits for nothing.
+/// Answer to a frame that cannot be served; `None` if its sender waits for no answer.
 pub(super) fn refusal(what: &What, reason: &str) -> Option<LinkFrame> {
     match what {
         What::Up(frame) => frame.key.as_ref().map(|key| failed(key, Blame::Sender, reason)),

@@ -1,4 +1,4 @@
-//! Fuzz targets of the fences: frames by their bytes, and a whole node by lists of operations.
+//! Fuzz targets of the fences: frames as bytes, and a whole node by lists of operations.
 
 use std::sync::Arc;
 
@@ -22,8 +22,8 @@ use super::state::State;
 use super::{FanOut, Limits};
 use crate::proto::v1::{FenceKey, FenceScope, LinkFrame, link_frame::What};
 
-/// A frame is decoded or refused, is the same when it is sent on, and is charged at least what it carries; only a sender that waits
-/// is refused.
+/// Checks that a frame is decoded or refused, is unchanged after it is encoded again, and is charged at least its content. Only senders
+/// that wait receive a refusal.
 pub fn link_frame(data: &[u8]) {
     let Ok(frame) = LinkFrame::decode(data) else { return };
     travels(&frame);
@@ -36,14 +36,14 @@ pub fn link_frame(data: &[u8]) {
     }
 }
 
-/// A frame that was decoded is the same after it was sent on.
+/// Checks that a decoded frame is unchanged after it is encoded again.
 fn travels(frame: &LinkFrame) {
     assert_eq!(LinkFrame::decode(&*frame.encode_to_vec()).as_ref(), Ok(frame));
 }
 
-/// Segments of any lengths are whole again after they were cut, joined and assembled, in pieces within the bound.
+/// Checks that segments of any lengths are unchanged after they were cut, joined and assembled, in pieces within the bound.
 ///
-/// The first byte is the bound, each further one the length of a segment.
+/// The first byte is the bound. Each further byte is the length of a segment.
 pub fn pieces(data: &[u8]) {
     let Some((&max, lengths)) = data.split_first() else { return };
     let max = usize::from(max) + 1;
@@ -58,7 +58,7 @@ pub fn pieces(data: &[u8]) {
     assert_eq!(runs.concat(), segments.concat());
 }
 
-/// One thing that happens to a node. Numbers are taken modulo what there is.
+/// One event at a node. Numbers are taken modulo the number of choices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Another agent sends a message on its link.
@@ -67,14 +67,14 @@ pub enum Operation {
     Join(u8, u8),
     /// The node leaves a launch.
     Leave(u8),
-    /// A session begins a fence of a launch: its epoch, a bit for each member and two for the way of its data, the length of what it
-    /// brings.
+    /// A session begins a fence of a launch: its epoch, a bit for each member and two for the exchange of its data, and the length of its
+    /// contribution.
     Begin(u8, u8, u8, u8),
-    /// A caller of a fence goes.
+    /// A caller of a fence ends its call.
     GiveUp(u8),
-    /// A session asks a node of a launch.
+    /// A session sends a question to a node of a launch.
     Ask(u8, u8),
-    /// A question of another node is answered: not at all for 0.
+    /// A question of another node is answered; with 0, it is not.
     Answer(u8, u8),
     /// An agent opens a link.
     Accept(u8),
@@ -89,7 +89,7 @@ pub enum Operation {
 /// Number of kinds of operations.
 const KINDS: u8 = 11;
 
-/// Bytes that [`fence_node`] reads as these operations of a new node.
+/// Encodes these operations as input of [`fence_node`] for a new node.
 pub fn encode(operations: &[Operation]) -> Vec<u8> {
     let mut data = vec![0];
     for operation in operations {
@@ -115,7 +115,7 @@ pub fn encode(operations: &[Operation]) -> Vec<u8> {
     data
 }
 
-/// Returns the next operation and the rest of the bytes.
+/// Returns the next operation and the remaining bytes.
 fn decode(data: &[u8]) -> Option<(Operation, &[u8])> {
     let (&kind, rest) = data.split_first()?;
     let kind = kind % KINDS;
@@ -151,7 +151,7 @@ fn decode(data: &[u8]) -> Option<(Operation, &[u8])> {
     Some((operation, rest))
 }
 
-/// Bounds of the node under test, so small that they are met.
+/// Limits of the node under test, so small that they are reached.
 const LIMITS: Limits = Limits {
     chunk_bytes: 64,
     fence_bytes: 4096,
@@ -165,17 +165,17 @@ const LIMITS: Limits = Limits {
     open_questions: 2,
 };
 
-/// Nodes of each launch; the node under test is the one in the middle of a chain.
+/// Nodes of each launch. The node under test is in the middle of a chain.
 const NODES: [&str; 3] = ["node0", "node1", "node2"];
 const ME: NodeIndex = NodeIndex(1);
-/// An agent that is of no launch.
+/// An agent outside all launches.
 const STRANGER: &str = "node9";
 const LAUNCHES: [&str; 2] = ["launch", "other"];
 
-/// A node survives every course of events: it sends frames of its launches to their nodes only, bounds what others may ask of it, and
-/// leaves no caller waiting once it has left its launches.
+/// Checks that a node survives any sequence of events. It sends frames only to nodes of their launches, and bounds the open questions of
+/// other nodes. After it has left its launches, no caller waits.
 ///
-/// The first byte selects the state that the node begins in, the others are operations as [`encode`] writes them.
+/// The first byte selects the initial state. The other bytes are operations as written by [`encode`].
 pub fn fence_node(data: &[u8]) {
     let Some((&state, mut operations)) = data.split_first() else { return };
     let mut node = Node::new();
@@ -191,8 +191,8 @@ pub fn fence_node(data: &[u8]) {
     node.leave_all();
 }
 
-/// Operations that lead to a state: of a new node, of one with links in two launches, and of one with fences and questions that are open,
-/// for which it waits for the first, the last or both of the other nodes.
+/// Operations that lead to a state: a new node, a node with links in two launches, or a node with open fences and questions. The latter
+/// waits for the first, the last or both of the other nodes.
 fn prepared(state: u8) -> Vec<Operation> {
     let linked = [Operation::Join(0, 1), Operation::Join(1, 2), Operation::Accept(0), Operation::Accept(1)];
     let busy = |members: u8| {
@@ -208,7 +208,7 @@ fn prepared(state: u8) -> Vec<Operation> {
     }
 }
 
-/// Node under test, and what waits for it.
+/// Node under test, with its open calls.
 struct Node {
     state: State,
     joined: [Option<MembershipId>; LAUNCHES.len()],
@@ -218,7 +218,7 @@ struct Node {
     links: Vec<(String, StreamId, Outgoing)>,
 }
 
-/// Source of no answers: the target answers itself.
+/// Questions without answers: the target answers itself.
 struct Never;
 
 #[async_trait]
@@ -324,7 +324,7 @@ impl Node {
         }
     }
 
-    /// Does what the runtime does with effects.
+    /// Executes the effects as the runtime does.
     fn carry_out(&mut self) {
         for (call, result) in std::mem::take(&mut self.state.outbound.ends) {
             call.end(result);
@@ -343,7 +343,7 @@ impl Node {
         for (name, _, outgoing) in &mut self.links {
             while let Some(frame) = outgoing.try_next() {
                 travels(&frame);
-                let what = frame.what.expect("a frame says what");
+                let what = frame.what.expect("a frame has a kind");
                 assert!(!launch_of(&what).is_empty(), "{what:?}");
                 let is_refusal = matches!(what, What::Failed(_) | What::DataReply(_));
                 assert!(NODES.contains(&name.as_str()) || is_refusal, "{name} was sent {what:?}");
@@ -355,7 +355,7 @@ impl Node {
         }
     }
 
-    /// Once every launch is left, no caller waits.
+    /// Checks that no caller waits after every launch was left.
     fn leave_all(&mut self) {
         (0..LAUNCHES.len()).for_each(|at| self.leave(at));
         self.carry_out();
@@ -376,7 +376,7 @@ fn at(launch: u8) -> usize {
     usize::from(launch) % LAUNCHES.len()
 }
 
-/// Name of an agent; one of them is of no launch.
+/// Name of an agent; one of them is outside all launches.
 fn peer_name(peer: u8) -> &'static str {
     [NODES[0], NODES[2], STRANGER, NODES[1]][usize::from(peer) % 4]
 }

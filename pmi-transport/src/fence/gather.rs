@@ -1,20 +1,20 @@
-//! One fence on one node, as a pure state machine: this node's segments and its neighbours' frames go in, frames for its
-//! neighbours and the result come out.
+//! One fence on one node, as a pure state machine. Its input is this node's segments and its neighbours' frames. Its output is
+//! frames for its neighbours, and the result.
 //!
 //! ```text
-//!                 bring                 children are through            the root's last frame
+//!                 bring                 children complete              the root's last frame
 //! (new) ──────────────────> Collecting ─────────────────────> Awaiting ───────────────────────> done
-//!                               │  (root: children are through, sends all down) ───────────────────^
-//!                               └── any fault ──> failed: the caller tells the neighbours and forgets the gather
+//!                               │  (root: children complete, sends all down) ──────────────────────^
+//!                               └── any fault ──> failed: the caller notifies the neighbours and drops the gather
 //! ```
-//! Upwards each node sends one frame, or several of a chunk each when there is more to send. Downwards every node forwards the
-//! root's frames as they are. A relay never decodes what it forwards. Nodes are named by their position among the fence's
-//! members; keys, epochs and names are [`Series`](super::series)'s.
+//! Upwards each node sends one frame, or several of one chunk each if there is more data. Downwards every node forwards the root's
+//! frames unchanged. A relay never decodes forwarded data. Nodes are identified by their position among the fence's members;
+//! [`Series`](super::series) handles keys, epochs and names.
 //!
-//! Where the contributions permit it ([`Exchange`]), data that does not fit one frame of its branch stays with the nodes that
-//! brought it: the branch's last frame then carries the number of its bytes instead. If any data was withheld, or what reached the
-//! root is too much for one frame, the root sends down one frame with the sum of all bytes and, if it fits, its own data, so that
-//! the fence takes as long as a barrier.
+//! If the contributions permit it ([`Exchange`]), data that exceeds one frame of its branch stays on the nodes that contributed it.
+//! The branch's last frame then contains only the number of its bytes. If any data was withheld, or the data at the root exceeds
+//! one frame, the root sends down a single frame. It has the sum of all bytes and, if it fits, the root's own data. So the fence
+//! takes as long as a barrier.
 
 use std::ops::Range;
 
@@ -37,32 +37,32 @@ pub struct GatherEffects {
     pub counters: Counters,
 }
 
-/// Progress after one input: nothing yet, or what all nodes brought, in the order of their positions.
+/// Progress after one input: `None`, or the contributions of all nodes, in the order of their positions.
 pub type Progress = Result<Option<Gathered>, Fault>;
 
-/// Fault for which a fence cannot be completed.
+/// Reason why a fence cannot be completed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// More was brought than a fence may carry.
+    /// The contributions exceed the limit of a fence.
     #[error("{bytes} bytes were brought to one fence; the limit is {limit}")]
     TooLarge {
         /// Bytes seen so far.
         bytes: usize,
-        /// Most bytes of one fence.
+        /// Maximum bytes of one fence.
         limit: usize,
     },
-    /// A neighbour sent what no node of this version sends.
+    /// A neighbour sent a frame that no node of this version sends.
     #[error("position {from} of the tree {what}")]
     Misbehaved {
         /// The neighbour's position.
         from: u32,
-        /// Its fault, as a verb phrase.
+        /// The violation, as a verb phrase.
         what: &'static str,
     },
 }
 
-/// Charge for keeping one piece, beside its bytes, so that a flood of tiny ones meets the limit too.
+/// Storage charge per piece, in addition to its bytes, so that a flood of tiny pieces reaches the limit too.
 const PIECE_COST: usize = 64;
 
 /// One fence on one node.
@@ -70,11 +70,11 @@ const PIECE_COST: usize = 64;
 pub struct Gather {
     position: u32,
     limits: Limits,
-    /// Neighbours on the way up, and on the way down of small data.
+    /// Neighbours on the way up, and on the way down for small data.
     barrier: Neighbours,
-    /// Neighbours on the way down of large data.
+    /// Neighbours on the way down for large data.
     data: Neighbours,
-    /// Bytes brought through this node, as [`Limits::fence_bytes`] counts.
+    /// Bytes contributed through this node, as [`Limits::fence_bytes`] counts.
     bytes: usize,
     stage: Stage,
 }
@@ -109,25 +109,25 @@ enum Stage {
 #[derive(Debug, Default)]
 struct Collecting {
     children: Vec<Child>,
-    /// The children that have not sent their last frame.
+    /// Children that have not sent their last frame.
     missing: usize,
-    /// Pieces that are not sent up yet; at the root, all.
+    /// Pieces that were not sent up yet; at the root, all pieces.
     pending: Vec<NodePiece>,
     pending_bytes: usize,
     /// Number of frames sent up.
     sent: u32,
     is_here: bool,
-    /// Permission that this node's contribution gives.
+    /// Permission of this node's contribution.
     exchange: Exchange,
-    /// True once a node of this branch has said that data may be withheld.
+    /// True once a node of this branch has permitted that data is withheld.
     may_withhold: bool,
-    /// Bytes that stay with the nodes of this branch.
+    /// Bytes that stay on the nodes of this branch.
     withheld: u64,
 }
 
 #[derive(Debug)]
 struct Child {
-    /// The child and all below it.
+    /// The child and all nodes below it.
     branch: Range<u32>,
     next_part: u32,
     is_through: bool,
@@ -143,14 +143,14 @@ struct Awaiting {
     withheld: u64,
 }
 
-/// Place of a frame in its sender's sequence.
+/// Position of a frame in its sender's sequence.
 enum Sequence {
     Next,
     Repeated,
 }
 
 impl Gather {
-    /// State of the node at `position` in a fence of `nodes` nodes. All nodes must be given the same fan-outs.
+    /// State of the node at `position` in a fence of `nodes` nodes. All nodes must use the same fan-outs.
     pub fn new(position: u32, nodes: u32, fan_out: FanOut, limits: Limits) -> Self {
         let [barrier, data] = [fan_out.barrier, fan_out.data].map(|fan_out| Neighbours::new(nodes, fan_out, position));
         let tree = Tree::new(nodes, fan_out.barrier);
@@ -161,10 +161,10 @@ impl Gather {
         Self { position, limits, barrier, data, bytes: 0, stage }
     }
 
-    /// Brings this node's segments. To be called once.
+    /// Adds this node's segments. Must be called once.
     ///
     /// # Errors
-    /// The fence fails when that is more than a fence may carry.
+    /// The fence fails if its size limit is exceeded.
     pub fn bring(&mut self, brought: Brought, effects: &mut GatherEffects) -> Progress {
         let Brought { mut segments, exchange } = brought;
         let Stage::Collecting(collecting) = &mut self.stage else { return Ok(None) };
@@ -183,10 +183,11 @@ impl Gather {
         self.advance(effects)
     }
 
-    /// Takes a frame of a node below.
+    /// Processes a frame of a node below.
     ///
     /// # Errors
-    /// The fence fails when more was brought than it may carry, or a frame was left out, or a node spoke for another one.
+    /// The fence fails if its size limit is exceeded, if a frame is missing, or if a frame has data of a node outside the sender's
+    /// branch.
     pub fn on_up(&mut self, from: u32, frame: FenceUp, effects: &mut GatherEffects) -> Progress {
         let Ok(at) = self.barrier.below.binary_search(&from) else {
             effects.counters.misdirected += 1;
@@ -217,10 +218,10 @@ impl Gather {
         self.advance(effects)
     }
 
-    /// Takes a frame of the node above, and forwards it.
+    /// Processes a frame of the node above, and forwards it.
     ///
     /// # Errors
-    /// The fence fails when a frame was left out, or the frames make no whole.
+    /// The fence fails if a frame is missing, or if the last frame ends within a segment.
     pub fn on_down(&mut self, from: u32, frame: FenceDown, effects: &mut GatherEffects) -> Progress {
         let mut trees = [&self.barrier, &self.data].into_iter();
         let Some(tree) = trees.find(|tree| tree.fan_out == frame.fan_out && tree.above == Some(from)) else {
@@ -259,8 +260,8 @@ impl Gather {
         Ok(Some(Gathered { runs, withheld }))
     }
 
-    /// Positions of the nodes that this one waits for: on the way up those below that have not sent all, on the way down those
-    /// above it in either tree.
+    /// Positions of the nodes that this node waits for: on the way up, incomplete children; on the way down, the parents in both
+    /// trees.
     pub fn awaited(&self) -> Vec<u32> {
         match &self.stage {
             Stage::Collecting(collecting) => {
@@ -271,9 +272,9 @@ impl Gather {
         }
     }
 
-    /// Position of a node without which this one waits in vain, given which nodes have left in good order: one below that has not
-    /// sent all; or one above, if no node above is left to send the result. A node above that came to the fence and left has had
-    /// the result, so where another one is above in the other tree, that one sends it.
+    /// Position of a node that has left and blocks this fence: an incomplete child; or a parent, if all parents have left.
+    /// `has_left` returns true for nodes that left normally. A parent that took part and then left had the result. So if the parent
+    /// in the other tree remains, it sends the result.
     pub fn misses(&self, has_left: impl Fn(u32) -> bool) -> Option<u32> {
         let awaited = self.awaited();
         match &self.stage {
@@ -283,7 +284,7 @@ impl Gather {
         }
     }
 
-    /// Positions of all nodes that this one may exchange frames with.
+    /// Positions of all nodes that this node may exchange frames with.
     pub fn neighbours(&self) -> Vec<u32> {
         let trees = [&self.barrier, &self.data].into_iter();
         distinct(trees.flat_map(|tree| tree.above.into_iter().chain(tree.below.iter().copied())))
@@ -300,7 +301,7 @@ impl Gather {
         Ok(())
     }
 
-    /// Sends up full chunks, and everything once this node and all below it have arrived; the root then sends all of it down.
+    /// Sends up full chunks, and the rest once this node and all nodes below have arrived. The root then sends all data down.
     fn advance(&mut self, effects: &mut GatherEffects) -> Progress {
         let above = self.barrier.above;
         let Stage::Collecting(collecting) = &mut self.stage else { return Ok(None) };
@@ -313,7 +314,7 @@ impl Gather {
                 collecting.send_up(above, self.limits.chunk_bytes, effects);
                 if is_complete {
                     self.stage = Stage::Awaiting(Awaiting::default());
-                    // What comes down is counted anew: it holds all that went up.
+                    // Data on the way down is counted from zero, because it contains all data that was sent up.
                     self.bytes = 0;
                 }
                 Ok(None)
@@ -328,9 +329,10 @@ impl Gather {
         }
     }
 
-    /// Sends down, at the root, what all nodes brought, in the order of their positions, as far as it was not withheld; returns it.
+    /// Sends the contributions of all nodes down from the root, in the order of their positions, without withheld data; returns
+    /// them.
     fn distribute(&self, mut brought: Vec<NodePiece>, withheld: u64, effects: &mut GatherEffects) -> Gathered {
-        // A stable sort: the pieces of one node stay in their order.
+        // A stable sort preserves the order of one node's pieces.
         brought.sort_by_key(|piece| piece.position);
         let pieces = brought.into_iter().map(|NodePiece { run, goes_on, .. }| Piece { run, goes_on });
         let mut pieces = pack(pieces, self.limits.chunk_bytes);
@@ -353,13 +355,13 @@ impl Gather {
 }
 
 impl Collecting {
-    /// Returns true once this node and all below it have arrived.
+    /// Returns true once this node and all nodes below it have arrived.
     fn is_complete(&self) -> bool {
         self.is_here && self.missing == 0
     }
 
-    /// Leaves the data of this branch with its nodes, if that is permitted and it is more than fits a frame, or was withheld in a
-    /// part of the branch already. The root keeps its own data for all, if that fits a frame.
+    /// Leaves the data of this branch on its nodes, if that is permitted. It does so if the data exceeds a frame, or if a part of
+    /// the branch has withheld data already. The root keeps its own data for all nodes, if it fits a frame.
     fn withhold(&mut self, position: u32, above: Option<u32>, chunk: usize) {
         let exceeds = match self.exchange {
             Exchange::Full => false,
@@ -379,8 +381,8 @@ impl Collecting {
         }
     }
 
-    /// Sends frames of at most `chunk` bytes: the rest as well if all have arrived, else only full ones, and none of data that may
-    /// be withheld.
+    /// Sends frames of at most `chunk` bytes: all data once all nodes have arrived, otherwise only full frames. Data that may be
+    /// withheld is not sent early.
     fn send_up(&mut self, above: u32, chunk: usize, effects: &mut GatherEffects) {
         let is_complete = self.is_complete();
         if !is_complete && (self.pending_bytes < chunk || self.may_withhold) {
@@ -415,7 +417,7 @@ impl Collecting {
     }
 }
 
-/// Tells a repeated frame from the next one. Links keep the order, so a gap means that a frame is missing for good.
+/// Distinguishes a repeated frame from the next one. Links preserve the order, so a gap means that a frame is lost.
 fn check_part(next: &mut u32, part: u32, from: u32) -> Result<Sequence, Fault> {
     if part < *next {
         return Ok(Sequence::Repeated);

@@ -1,4 +1,4 @@
-//! Fences of one job of a launch, as the PMI servers of pmi-core and pmix-core wait for them.
+//! Fences of one job of a launch, as the PMI servers of pmi-core and pmix-core call them.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use pmi_core::kvs::Segment;
 
 use super::{Brought, Gathered, LaunchFences};
 
-/// Fences of one job among the nodes of a launch that hold its ranks.
+/// Fences of one job among the nodes of a launch with its ranks.
 ///
 /// ```no_run
 /// # use std::sync::Arc;
@@ -30,7 +30,8 @@ pub struct JobFence {
 }
 
 impl JobFence {
-    /// Fences of a job whose ranks are on these nodes of the launch, in ascending order. A scope that names nodes has its own.
+    /// Fences of a job with ranks on these nodes of the launch, in ascending order. A scope that names nodes uses them
+    /// instead.
     pub fn new(launch: Arc<LaunchFences>, job: JobId, members: impl Into<Arc<[NodeIndex]>>) -> Self {
         Self { launch, job, members: members.into() }
     }
@@ -38,7 +39,7 @@ impl JobFence {
 
 #[async_trait]
 impl Fence for JobFence {
-    /// Exchanges as [`LaunchFences::exchange`] does; not cancel-safe either.
+    /// Exchanges like [`LaunchFences::exchange`]; not cancel-safe either.
     async fn exchange(&self, id: &FenceId, contribution: Contribution) -> Result<Merged, fence::FenceError> {
         let FenceId { scope, epoch } = id;
         self.launch.exchange(self.job.as_str(), &self.members, scope, *epoch, contribution).await?.merged(*epoch)
@@ -60,10 +61,10 @@ impl From<Contribution> for Brought {
 }
 
 impl Gathered {
-    /// Reads the segments that came together in a fence.
+    /// Decodes the segments of a completed fence.
     ///
     /// # Errors
-    /// Fails with [`fence::FenceError::BadSegment`] if a node brought what is no segment.
+    /// Fails with [`fence::FenceError::BadSegment`] if a node contributed a malformed segment.
     pub fn merged(self, epoch: Epoch) -> Result<Merged, fence::FenceError> {
         let decoded = self.runs.into_iter().map(Segment::decode).collect::<Result<_, _>>();
         let segments = decoded.map_err(|error| fence::FenceError::BadSegment { epoch, reason: error.to_string() })?;

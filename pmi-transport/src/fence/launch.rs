@@ -1,5 +1,5 @@
-//! Fences and questions of one launch on one node, as a pure state machine: calls of this node's session and frames of other
-//! nodes go in, [`Effects`] come out.
+//! Fences and questions of one launch on one node, as a pure state machine. Its input is the calls of this node's session and frames of
+//! other nodes. Its output is [`Effects`].
 //!
 //! ```text
 //!   session: begin, give_up, ask, withdraw, answer ──┐            ┌──> frames     to other nodes of the launch
@@ -7,8 +7,8 @@
 //!   clock:   tick                                    │            ├──> answered   questions of this node
 //!   end:     leave ──────────────────────────────────┘            └──> asked      questions of other nodes
 //! ```
-//! Frames of a fence that this node's ranks have not reached are held, within limits; those of a fence that has ended are
-//! dropped. [`Series`] shows the life of one fence, [`Questions`] that of one question.
+//! Frames of a fence that this node has not begun are stored, within limits. Frames of an ended fence are dropped. [`Series`] shows the
+//! states of a fence. [`Questions`] shows the states of a question.
 
 use std::mem;
 use std::sync::Arc;
@@ -28,20 +28,20 @@ use super::{AskError, FanOut, FenceError, Limits};
 use crate::limits::WHOLE_MAX;
 use crate::proto::v1::{FenceKey, link_frame::What};
 
-/// Number of series from which on idle ones are looked for and forgotten.
+/// Minimum number of series at which idle ones are dropped.
 const SERIES: usize = 256;
 
-/// Reason that other nodes hear when this one has left the launch.
+/// Reason that other nodes receive after this node has left the launch.
 pub(super) const LEFT: &str = "it has left the launch";
 
 /// Extent of the loss of another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// Its link broke: fences and questions that are open fail, later ones may succeed over a new link.
+    /// Its link broke: open fences and questions fail. Later ones may succeed over a new link.
     Link,
-    /// The node is down: later fences that it takes part in fail as well.
+    /// The node is down: its later fences fail as well.
     Node,
-    /// It has no part in the launch any more, or not yet: as if it had left in good order.
+    /// It has left the launch, or not yet joined it. It is treated as if it had left normally.
     Absent,
 }
 
@@ -56,22 +56,22 @@ pub struct Launch {
     questions: Questions,
     /// Nodes that are down, with the reason.
     down: FastMap<NodeIndex, String>,
-    /// Nodes that have left in good order, with the words that tell it: that their links end is no loss.
+    /// Nodes that left normally, with the reason for error messages. The end of their links is not a loss.
     left: FastMap<NodeIndex, String>,
     held: HeldFrames,
 }
 
-/// Series of a launch that are known.
+/// Known series of a launch.
 #[derive(Debug)]
 struct SeriesTable {
     me: NodeIndex,
     /// By their key, which has no epoch.
     by_key: FastMap<FenceKey, Series>,
-    /// Number of series at which idle ones are forgotten.
+    /// Number of series at which idle ones are dropped.
     room: usize,
 }
 
-/// Accounts of the frames held for fences that this node has not reached.
+/// Accounting of the frames that are stored for fences that this node has not begun.
 #[derive(Debug)]
 struct HeldFrames {
     frames: usize,
@@ -84,7 +84,7 @@ impl Launch {
         Self::with_budget(&Budget::new(limits.all_held_bytes), id, me, nodes, fan_out, limits)
     }
 
-    /// The same, holding frames within a budget that it shares with other launches.
+    /// The same, with a budget for stored frames that is shared with other launches.
     pub(super) fn with_budget(
         budget: &Budget,
         id: &str,
@@ -106,11 +106,11 @@ impl Launch {
         }
     }
 
-    /// Brings this node's contribution to a fence of `members`, which are ascending, this node among them. Returns the complete key,
-    /// under which the fence's end comes out as an effect of this input or a later one.
+    /// Adds this node's contribution to a fence of `members`, which are ascending and include this node. Returns the complete key. The end
+    /// of the fence is an effect of this input or a later one, under that key.
     ///
     /// # Errors
-    /// Refuses members that are not ascending, not of the launch or without this node, and a fence that was begun here before.
+    /// Refuses members that are not ascending, outside the launch or without this node, and a fence that was begun here before.
     pub fn begin(
         &mut self,
         mut key: FenceKey,
@@ -139,13 +139,13 @@ impl Launch {
         }
         series.step(epoch, effects, |gather, effects| gather.bring(brought, effects));
         for (from, what) in early {
-            // It was begun, so nothing comes back.
+            // The fence was begun, so no frame is returned.
             let _ = series.on_frame(epoch, from, what, effects);
         }
         Ok(name)
     }
 
-    /// Takes a frame of another node of the launch. Its launch id has been looked at by the caller.
+    /// Processes a frame of another node of the launch. The caller has checked its launch id.
     pub fn on_frame(&mut self, from: NodeIndex, mut what: What, effects: &mut Effects) {
         if !self.left.is_empty() {
             self.left.remove(&from);
@@ -185,7 +185,7 @@ impl Launch {
         }
     }
 
-    /// Fails a fence whose caller does not wait any longer, for all nodes.
+    /// Fails a fence for all nodes, because its caller has stopped waiting.
     pub fn give_up(&mut self, key: &FenceKey, effects: &mut Effects) {
         let me = Some(self.me);
         if let Some(series) = self.series.by_key.get_mut(&without_epoch(key)) {
@@ -193,10 +193,10 @@ impl Launch {
         }
     }
 
-    /// Asks another node of the launch. The answer comes out as an effect of a later input.
+    /// Asks another node of the launch. The answer is an effect of a later input.
     ///
     /// # Errors
-    /// Refuses a node that the launch does not have, and a question that no link carries.
+    /// Refuses a node outside the launch, and a question that exceeds the size limit.
     pub fn ask(&mut self, node: NodeIndex, question: Question, effects: &mut Effects) -> Result<QuestionId, AskError> {
         if node.0 >= self.nodes {
             return Err(AskError::NoSuchNode { node, nodes: self.nodes });
@@ -208,17 +208,17 @@ impl Launch {
         Ok(self.questions.ask(node, question, effects))
     }
 
-    /// Forgets a question whose caller does not wait any longer.
+    /// Drops a question, because its caller has stopped waiting.
     pub fn withdraw(&mut self, id: QuestionId) {
         self.questions.withdraw(id);
     }
 
-    /// Answers a question of another node: with data, or with the reason why there is none.
+    /// Answers a question of another node, with data or with the reason for an error.
     pub fn answer(&mut self, id: AnswerId, answer: Result<Bytes, String>, effects: &mut Effects) {
         self.questions.answer(id, answer, effects);
     }
 
-    /// Fails every open fence that `node` takes part in, and every open question to it.
+    /// Fails every open fence with `node`, and every open question to it.
     pub fn lost(&mut self, node: NodeIndex, reason: &str, loss: Loss, effects: &mut Effects) {
         if loss == Loss::Absent {
             return self.on_left(node, reason, effects);
@@ -232,8 +232,8 @@ impl Launch {
         self.questions.lose(node, reason, effects);
     }
 
-    /// Takes note that a node has left in good order. Fences that it came to go on; those that need it fail some ticks later, unless it has
-    /// joined again by then.
+    /// Records that a node has left normally. Fences that it took part in continue. Fences that still need it fail some ticks later, unless
+    /// it has rejoined by then.
     fn on_left(&mut self, node: NodeIndex, reason: &str, effects: &mut Effects) {
         self.left.insert(node, reason.to_owned());
         self.questions.lose(node, reason, effects);
@@ -246,38 +246,38 @@ impl Launch {
         }
     }
 
-    /// Fails whatever others may wait for: this node leaves. To be called last.
+    /// Leaves the launch: fails the open fences and questions of other nodes. Must be the last call.
     pub fn leave(&mut self, effects: &mut Effects) {
         self.series.by_key.drain().for_each(|(_, series)| series.leave(LEFT, effects));
         self.questions.leave(LEFT, effects);
     }
 
-    /// Tells those for whom a fence has waited for a while that it does; to be called about once a second. That opens a link
-    /// where there is none, so that nobody waits for a node unwatched.
+    /// Notifies the nodes that a fence has waited for. Must be called about once a second. The notice opens a link if there is none, so
+    /// that the loss of an awaited node is always detected.
     pub fn tick(&mut self, effects: &mut Effects) {
         self.fail_without_left(effects);
         self.series.by_key.values_mut().for_each(|series| series.tick(effects));
     }
 
-    /// Returns true if this fence was begun here and has ended, not long ago.
+    /// Returns true if this fence was begun here and has ended recently.
     pub fn has_ended(&self, key: &FenceKey) -> bool {
         self.series.by_key.get(&without_epoch(key)).is_some_and(|series| series.has_ended(key.epoch))
     }
 
-    /// Number of fences that have not ended: those that run here, and those of which only frames came.
+    /// Number of fences that have not ended: running fences, and fences with early frames only.
     pub fn open_fences(&self) -> usize {
         self.series.by_key.values().map(Series::open_fences).sum()
     }
 }
 
 impl SeriesTable {
-    /// Returns the series of a key without epoch; a new one if it is not known.
+    /// Returns the series of a key without epoch; creates it if it is unknown.
     fn get_or_insert(&mut self, key: FenceKey) -> &mut Series {
         let me = self.me;
         if self.by_key.len() >= self.room && !self.by_key.contains_key(&key) {
             self.by_key.retain(|_, series| !series.is_idle());
             let open = self.by_key.values().filter(|series| series.open_fences() > 0).count();
-            // As many again as there are open ones, so that a flood of them is not looked through for each.
+            // Adds the number of open series, so that a flood of them is not searched at each insertion.
             self.room = self.by_key.len() + SERIES.max(open);
         }
         self.by_key.entry(key).or_insert_with_key(|key| Series::new(key.clone(), me))
@@ -285,14 +285,14 @@ impl SeriesTable {
 }
 
 impl HeldFrames {
-    /// Counts a frame of so many bytes in; false if there is no room for it.
+    /// Counts a stored frame of this many bytes; returns false if it exceeds a limit.
     fn keep(&mut self, bytes: usize, limits: &Limits) -> bool {
         let fits = self.frames < limits.held_frames && self.bytes.take(bytes, limits.fence_bytes);
         self.frames += usize::from(fits);
         fits
     }
 
-    /// Counts out a frame that is not held any more.
+    /// Counts a frame that is no longer stored.
     fn release(&mut self, bytes: usize) {
         self.frames -= 1;
         self.bytes.give(bytes);

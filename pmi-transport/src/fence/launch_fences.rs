@@ -1,5 +1,5 @@
-//! Fences of one launch on one node, as its session calls them: awaits what [`State`](super::state::State) decides, and takes back
-//! what its caller does not wait for any longer.
+//! Fences of one launch on one node, as its session calls them. Waits for the results of [`State`](super::state::State), and
+//! withdraws calls that are dropped.
 
 use std::sync::{Arc, Weak};
 
@@ -28,8 +28,8 @@ pub struct LaunchFences {
 }
 
 impl FenceNode {
-    /// Takes part in a launch until the result is dropped; fences of other nodes that need this one fail then. Frames of the
-    /// launch that came before are not lost.
+    /// Joins a launch until the result is dropped; then fences of other nodes that need this node fail. Earlier frames of the
+    /// launch are not lost.
     pub fn join(&self, membership: Membership, source: Arc<dyn Questions>) -> LaunchFences {
         let (launch_id, me) = (Arc::from(membership.launch_id.as_str()), membership.me);
         let nodes = membership.nodes.len() as u32;
@@ -39,12 +39,13 @@ impl FenceNode {
 }
 
 impl LaunchFences {
-    /// Brings this node's contribution to a fence, and returns what all nodes brought, in their order. `members` are the nodes that hold a rank of the job, in order; a scope that names nodes has its own.
+    /// Adds this node's contribution to a fence, and returns the contributions of all nodes, in order. `members` are the nodes
+    /// with ranks of the job, in order. A scope that names nodes overrides them.
     ///
-    /// Not cancel-safe: when the call is dropped before its end, the fence fails on all nodes.
+    /// Not cancel-safe: if the call is dropped before its end, the fence fails on all nodes.
     ///
     /// # Errors
-    /// Fails when a node is lost or gives up, when more is brought than a fence may carry, and when the call makes no sense.
+    /// Fails if a node is lost or drops its call, if the contributions exceed the limit, and if the arguments are invalid.
     pub async fn exchange(
         &self,
         job_id: &str,
@@ -67,7 +68,7 @@ impl LaunchFences {
         result.unwrap_or_else(|_| Err(launch_ended(epoch)))
     }
 
-    /// Begins a fence of PMI servers without a future, as [`Fence::begin`](pmi_core::fence::Fence::begin) says.
+    /// Begins a fence of PMI servers without a future, as specified by [`Fence::begin`](pmi_core::fence::Fence::begin).
     pub fn begin(
         &self,
         job_id: &str,
@@ -86,7 +87,7 @@ impl LaunchFences {
         }
     }
 
-    /// Gives up a fence that was begun: it fails on all nodes. Not an error if it is over.
+    /// Fails a begun fence on all nodes. No effect if it has ended.
     pub fn give_up(&self, job_id: &str, members: &[NodeIndex], scope: &Scope, epoch: Epoch) {
         let Ok((mut key, scope_members)) = self.key(job_id, scope, epoch) else { return };
         if let Some(members) = Members::of(scope_members.unwrap_or(members), self.nodes) {
@@ -124,7 +125,7 @@ impl LaunchFences {
     /// Asks another node of the launch, or this one. Dropping the call withdraws the question.
     ///
     /// # Errors
-    /// Fails when the node is lost, has left the launch or has no answer.
+    /// Fails if the node is lost, has left the launch or has no answer.
     pub async fn ask(&self, node: NodeIndex, question: Bytes) -> Result<Bytes, AskError> {
         if node == self.me {
             let answer = self.source.answer(node, question).await;
@@ -133,11 +134,11 @@ impl LaunchFences {
         self.put(node, Question::Server(question)).await
     }
 
-    /// Tells the session of another node of the launch something. The message is on its way at once; the result comes when it was heard. Dropping
-    /// that takes nothing back.
+    /// Sends a message to the session of another node of the launch. The message is sent at once. The future completes when it is
+    /// received. Dropping the future does not withdraw the message.
     ///
     /// # Errors
-    /// Fails when the node is lost, has left the launch or takes no such messages.
+    /// Fails if the node is lost, has left the launch or accepts no such messages.
     pub fn tell(&self, node: NodeIndex, message: Bytes) -> impl Future<Output = Result<(), AskError>> + Send + use<> {
         let heard = self.put(node, Question::Session(message));
         async move { heard.await.map(drop) }
@@ -146,12 +147,12 @@ impl LaunchFences {
     /// Asks the session of another node of the launch. Dropping the call withdraws the question.
     ///
     /// # Errors
-    /// Fails when the node is lost, has left the launch or does not know such questions.
+    /// Fails if the node is lost, has left the launch or does not support the question.
     pub async fn ask_session(&self, node: NodeIndex, message: Bytes) -> Result<Bytes, AskError> {
         self.put(node, Question::Session(message)).await
     }
 
-    /// Asks at once.
+    /// Sends the question at once.
     fn put(&self, node: NodeIndex, question: Question) -> impl Future<Output = Result<Bytes, AskError>> + Send + use<> {
         let asked = self.update(|mut fences| fences.ask(node, question)).unwrap_or(Err(AskError::LaunchEnded));
         let (own, launch) = (Weak::clone(&self.node), self.id);
@@ -169,15 +170,15 @@ impl LaunchFences {
         }
     }
 
-    /// Waits until every question of other nodes that has come is answered. To be called before the launch is left, once
-    /// [`Questions`] keeps none waiting any more: what is open when the launch is left is refused.
+    /// Waits until every received question of other nodes is answered. Call it before the launch is left, once [`Questions`]
+    /// delays no answer: leaving the launch refuses all open questions.
     pub async fn last_answers(&self) {
         let node = self.node.upgrade();
         let answering = node.and_then(|node| node.update(|state| Some(state.joined(self.id)?.take_answering())));
         answering.unwrap_or_default().join_all().await;
     }
 
-    /// Leaves the launch, as dropping does: others hear so, and calls that are open here end.
+    /// Leaves the launch, like dropping. Other nodes are notified, and open calls here end.
     pub fn leave(&self) {
         if let Some(node) = self.node.upgrade() {
             node.update(|state| state.leave(self.id));
@@ -206,7 +207,7 @@ fn update<T>(node: &Weak<FenceNode>, id: MembershipId, input: impl FnOnce(Launch
     node.upgrade()?.update(|state| state.fences(id).map(input))
 }
 
-/// Scope as links carry it, and the members that it names; `None` for a kind that this version does not know.
+/// Encodes a scope for links, and returns the members that it names; `None` for an unknown kind.
 fn encode_scope(scope: &Scope) -> Option<(FenceScope, Option<&[NodeIndex]>)> {
     let (kind, name, members) = match scope {
         Scope::World => (Kind::World, "", None),
@@ -218,7 +219,7 @@ fn encode_scope(scope: &Scope) -> Option<(FenceScope, Option<&[NodeIndex]>)> {
     Some((FenceScope { kind: kind.into(), name: name.to_owned(), node_gaps: Vec::new() }, members))
 }
 
-/// Does something when a call is dropped before its end.
+/// Runs a function if a call is dropped before its end.
 struct OnDrop<F: FnMut()> {
     act: F,
     is_armed: bool,

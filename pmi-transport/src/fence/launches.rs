@@ -1,4 +1,4 @@
-//! Launches that one node takes part in, each with the calls of its session that wait for an outcome.
+//! Launches of one node, each with the open calls of its session.
 //!
 //! ```text
 //! Launches ──> Joined { Launch (pure), Calls of the session }
@@ -26,13 +26,13 @@ use crate::proto::v1::{FenceKey, link_frame::What};
 
 /// Outcome of beginning a fence.
 pub(super) enum BegunFence {
-    /// It is over already.
+    /// It has ended already.
     Over(FenceResult),
     /// Its call has this key.
     Pending(FenceKey),
 }
 
-/// Question that was asked, and where its answer will come.
+/// An open question, with the receiver of its answer.
 pub(super) type PendingQuestion = (QuestionId, oneshot::Receiver<AskResult>);
 
 /// Launches that a node takes part in.
@@ -51,11 +51,11 @@ pub(super) struct Joined {
     by_name: FastMap<String, NodeIndex>,
     calls: Calls,
     source: Arc<dyn Questions>,
-    /// Tasks that look for answers to other nodes' questions; they end with this.
+    /// Tasks that prepare answers to other nodes' questions; dropping the launch ends them.
     answering: JoinSet<()>,
 }
 
-/// Calls of the session that wait for an outcome. Dropping them tells their callers that the launch has ended here.
+/// Open calls of the session. Dropping them reports to their callers that the launch has ended here.
 #[derive(Default)]
 struct Calls {
     fences: FastMap<FenceKey, FenceCall>,
@@ -63,7 +63,7 @@ struct Calls {
 }
 
 impl Launches {
-    /// Adds a launch; an earlier membership in it ends, and is returned.
+    /// Adds a launch. An earlier membership in it ends, and is returned.
     pub(super) fn join(
         &mut self,
         membership: Membership,
@@ -74,7 +74,7 @@ impl Launches {
         self.last += 1;
         let id = MembershipId(self.last);
         let Membership { launch_id, me, nodes, fan_out } = &membership;
-        // A launch has fewer nodes than an index can tell.
+        // The number of nodes fits the type of an index.
         let count = nodes.len() as u32;
         let joined = Joined {
             id,
@@ -91,7 +91,7 @@ impl Launches {
         (id, earlier)
     }
 
-    /// Takes out a launch; `None` if the membership has ended.
+    /// Removes a launch; `None` if the membership has ended.
     pub(super) fn remove(&mut self, id: MembershipId) -> Option<Joined> {
         let joined = self.joined.remove(&id)?;
         self.by_launch.remove(&joined.membership.launch_id);
@@ -124,7 +124,7 @@ impl Joined {
         &self.membership.nodes[node.index()]
     }
 
-    /// The ends of its fences, as the launch has ended here.
+    /// The open fence calls with their results, because the launch has ended here.
     pub(super) fn into_ends(self) -> impl Iterator<Item = (FenceCall, FenceResult)> {
         self.calls.fences.into_values().map(|call| {
             let result = call.launch_ended();
@@ -132,26 +132,26 @@ impl Joined {
         })
     }
 
-    /// Gives the launch a task that looks for an answer.
+    /// Adds a task that prepares an answer.
     pub(super) fn spawn_answering(&mut self, task: impl Future<Output = ()> + Send + 'static, runtime: &Handle) {
         while self.answering.try_join_next().is_some() {}
         self.answering.spawn_on(task, runtime);
     }
 
-    /// Takes the tasks that look for answers, to be waited for.
+    /// Takes the tasks that prepare answers, so that the caller can wait for them.
     pub(super) fn take_answering(&mut self) -> JoinSet<()> {
         std::mem::take(&mut self.answering)
     }
 }
 
-/// One launch of a node, and the way out for its frames. Each method applies one input and passes on its effects.
+/// One launch of a node, with the output for its frames. Each method applies one input and executes its effects.
 pub(super) struct LaunchGuard<'state> {
     pub(super) joined: &'state mut Joined,
     pub(super) outbound: &'state mut Outbound,
 }
 
 impl LaunchGuard<'_> {
-    /// Begins a fence; `end` takes its result, unless it is over at once.
+    /// Begins a fence; `end` receives its result, unless it has ended at once.
     pub(super) fn begin(
         &mut self,
         key: FenceKey,
@@ -162,7 +162,7 @@ impl LaunchGuard<'_> {
         let mut effects = Effects::default();
         let key = self.joined.launch.begin(key, members, brought, &mut effects)?;
         let begun = match effects.ended.pop() {
-            // No other fence ends by this.
+            // This input ends no other fence.
             Some((_, result)) => BegunFence::Over(result),
             None => {
                 let call = FenceCall::new(Epoch(key.epoch), end);
@@ -174,7 +174,7 @@ impl LaunchGuard<'_> {
         Ok(begun)
     }
 
-    /// Gives up a fence whose caller has gone.
+    /// Fails a fence, because its caller has ended.
     pub(super) fn give_up(&mut self, key: &FenceKey) {
         if let Some(call) = self.joined.calls.fences.remove(key) {
             call.forget();
@@ -192,7 +192,7 @@ impl LaunchGuard<'_> {
         Ok((id, answer))
     }
 
-    /// Withdraws a question whose caller has gone.
+    /// Withdraws a question, because its caller has ended.
     pub(super) fn withdraw(&mut self, id: QuestionId) {
         self.joined.calls.questions.remove(&id);
         self.joined.launch.withdraw(id);
@@ -203,7 +203,7 @@ impl LaunchGuard<'_> {
         self.apply(|launch, effects| launch.answer(id, answer, effects));
     }
 
-    /// Takes a frame of the node named `from`.
+    /// Processes a frame of the node named `from`.
     pub(super) fn on_frame(&mut self, from: &str, what: What) {
         match self.joined.node_of(from) {
             Some(from) => self.apply(|launch, effects| launch.on_frame(from, what, effects)),
@@ -211,7 +211,7 @@ impl LaunchGuard<'_> {
         }
     }
 
-    /// Takes note of the loss of the node `name`, if it is of the launch.
+    /// Processes the loss of the node `name`, if it is in the launch.
     pub(super) fn lost(&mut self, name: &str, reason: &str, loss: Loss) {
         if let Some(node) = self.joined.node_of(name) {
             self.apply(|launch, effects| launch.lost(node, reason, loss, effects));
@@ -238,7 +238,7 @@ impl LaunchGuard<'_> {
         for (node, frame) in frames {
             self.outbound.send(node, self.joined.member(node), frame);
         }
-        // Callers may have gone.
+        // Callers may have ended.
         for (key, result) in ended {
             let call = self.joined.calls.fences.remove(&key);
             self.outbound.ends.extend(call.map(|call| (call, result)));

@@ -1,11 +1,11 @@
-//! Frames of this node on their way into a link: queued under the node's lock, and written after it by the link's own writer, at once if
-//! the connection takes them.
+//! Frames that this node sends on a link. They are queued under the node's lock. After it is released, the link's own writer writes them,
+//! at once if the connection accepts them.
 //!
 //! ```text
 //! Sender::send ──> frames ──flush──> FrameSink ──> connection          (sessions)
 //!                    └────────────> Outgoing, a stream ──> a call      (agents, and links that are not open yet)
 //! ```
-//! The task of a link sleeps unless its sink has to wait.
+//! The task of a link sleeps unless its sink must wait.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,20 +22,20 @@ use crate::proto::v1::LinkFrame;
 
 /// Writer of a link that never blocks.
 pub trait FrameSink: Send {
-    /// Writes the frames that `next` returns, as far as the connection takes them.
+    /// Writes the frames that `next` returns, until the connection accepts no more.
     fn write(&mut self, next: &mut dyn FnMut() -> Option<LinkFrame>) -> SinkState;
 }
 
 /// State of a [`FrameSink`] after a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SinkState {
-    /// Everything is written.
+    /// All frames are written.
     Ready,
-    /// Bytes wait in the sink: write again when the connection takes more.
+    /// Bytes wait in the sink. Write again once the connection accepts more.
     Blocked,
-    /// Bytes wait in the sink for frames to go with: write again after a moment.
+    /// Bytes wait in the sink for further frames. Write again after a moment.
     Held,
-    /// The connection takes nothing any more.
+    /// The connection is broken.
     Broken,
 }
 
@@ -44,11 +44,11 @@ pub enum SinkState {
 #[derive(Debug)]
 pub struct Outgoing(Arc<Queue>);
 
-/// The near end of a link. The link is closed when it is dropped.
+/// The near end of a link. Dropping it closes the link.
 #[derive(Debug)]
 pub(super) struct Sender(Arc<Queue>);
 
-/// Reason why a frame finds no room.
+/// Reason why a frame cannot be queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Stuck {
     #[error("it does not read what it is sent")]
@@ -67,7 +67,7 @@ struct State {
     frames: VecDeque<LinkFrame>,
     sink: Option<Box<dyn FrameSink>>,
     sink_state: SinkState,
-    /// True once nothing more will be queued.
+    /// True after the last frame was queued.
     is_closed: bool,
     /// Task of the link, while it waits.
     waker: Option<Waker>,
@@ -81,7 +81,7 @@ impl Sender {
         (Self(Arc::clone(&queue)), Outgoing(queue))
     }
 
-    /// Queues a frame, unless more than `max` bytes would wait, or more than all links together may have. Returns the queue if it is to be
+    /// Queues a frame. Fails if the queue would exceed `max` bytes, or all links together their limit. Returns the queue if it must be
     /// [flushed](Queue::flush).
     pub(super) fn send(&self, frame: LinkFrame, max: usize) -> Result<Option<Arc<Queue>>, Stuck> {
         let (queue, cost) = (&self.0, cost(&frame));
@@ -90,7 +90,7 @@ impl Sender {
         }
         let mut state = queue.state.lock();
         if state.sink_state == SinkState::Broken {
-            // The end of the link is reported by the task that reads it.
+            // The reading task reports the end of the link.
             queue.held.give(cost);
             return Ok(None);
         }
@@ -99,7 +99,7 @@ impl Sender {
             state.wake();
             return Ok(None);
         }
-        // The thread that has queued the first one flushes all.
+        // The thread that queued the first frame flushes all frames.
         let is_to_be_flushed = state.sink_state != SinkState::Blocked && state.frames.len() == 1;
         Ok(is_to_be_flushed.then(|| Arc::clone(queue)))
     }
@@ -114,7 +114,7 @@ impl Drop for Sender {
 }
 
 impl Queue {
-    /// Writes what is queued, as far as the connection takes it.
+    /// Writes the queued frames until the connection accepts no more.
     pub(super) fn flush(&self) {
         let mut state = self.state.lock();
         if state.sink_state != SinkState::Blocked {
@@ -147,14 +147,14 @@ impl State {
 }
 
 impl Outgoing {
-    /// Lets the frames be written by `sink` from now on, by whichever thread queues them.
+    /// Attaches a sink. From now on the thread that queues a frame also writes it.
     pub fn attach(&mut self, sink: Box<dyn FrameSink>) {
         let mut state = self.0.state.lock();
         state.sink = Some(sink);
         self.0.write(&mut state);
     }
 
-    /// Waits until the attached sink has to wait, which the result says; `None` once the link is closed and everything is written.
+    /// Waits until the attached sink must wait; returns its state. Returns `None` once the link is closed and all frames are written.
     pub async fn waits(&mut self) -> Option<SinkState> {
         std::future::poll_fn(|context| {
             let mut state = self.0.state.lock();
@@ -170,7 +170,7 @@ impl Outgoing {
         .await
     }
 
-    /// Lets the attached sink write on.
+    /// Lets the attached sink continue writing.
     pub fn resume(&mut self) {
         let mut state = self.0.state.lock();
         self.0.write(&mut state);
@@ -184,7 +184,7 @@ impl Outgoing {
 }
 
 impl Drop for Outgoing {
-    /// The frames are read no more.
+    /// Discards the queued frames and further ones.
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         let sink = state.sink.take();
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
     use crate::proto::v1::{FenceKey, link_frame::What};
 
-    /// Sink that writes into a list, and is in this state afterwards.
+    /// Sink that writes to a list, and then has this state.
     struct List(Arc<Mutex<(Vec<u64>, SinkState)>>);
 
     impl FrameSink for List {

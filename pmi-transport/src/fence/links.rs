@@ -1,15 +1,15 @@
-//! Links: one lasting stream of frames per pair of agents, opened by the one who has something to send first.
+//! Links: one permanent stream of frames per pair of agents, opened by the first node that has a frame to send.
 //!
 //! ```text
 //!            first frame for it: opened                      it opens one: accepted
 //! no link ─────────────────────────────> one or two streams <────────────────────── no link
-//!                                             │ a stream ends, whatever the reason
+//!                                             │ a stream ends, for any reason
 //!                                             v
-//!                                        no link; who needed the other end hears that it was lost
+//!                                        no link; calls that need the other end fail
 //! ```
-//! When both open at the same time there are two streams, and each side goes on sending on the one it began with: so frames from
-//! one node to another never overtake each other. Where the one that this node has opened ends in order, the other node has closed
-//! both, and its last frames come on its own.
+//! If both nodes open a link at the same time, there are two streams. Each side keeps sending on its first one. So frames from one
+//! node to another never overtake each other. If the stream that this node opened ends normally, the other node has closed both
+//! streams, and its last frames arrive on its own stream.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ struct OneStream {
     id: StreamId,
     origin: Origin,
     reader: Option<AbortHandle>,
-    /// Keeps the sending side of a stream open on which nothing is sent.
+    /// Keeps the sending side of an unused stream open.
     _idle: Option<Sender>,
 }
 
@@ -48,7 +48,7 @@ impl Drop for OneStream {
     }
 }
 
-/// A node to which there is a link.
+/// A node with a link to it.
 #[derive(Debug)]
 struct Peer {
     sender: Sender,
@@ -58,7 +58,7 @@ struct Peer {
 /// End of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StreamEnd {
-    /// The other end has closed it, behind its last frame.
+    /// The other end has closed it, after its last frame.
     InOrder,
     /// It broke, or could not be opened.
     Broken,
@@ -66,11 +66,11 @@ pub(super) enum StreamEnd {
 
 /// Outcome of sending a frame.
 pub(super) enum Sent {
-    /// Queued; this queue is to be flushed once the node's lock is given back.
+    /// Queued. This queue must be flushed after the node's lock is released.
     Queued(Option<Arc<Queue>>),
-    /// Queued in a link that must be opened now: `Outgoing` is to be sent, and a reader to be given.
+    /// Queued in a new link. The caller must send `Outgoing` and add a reader.
     Opening(StreamId, Outgoing),
-    /// The link, or all links together, can take no more; the link is closed.
+    /// The limit of the link, or of all links together, is exceeded; the link is closed.
     Stuck(Stuck),
 }
 
@@ -79,7 +79,7 @@ pub(super) struct Accepted {
     pub(super) id: StreamId,
     /// Frames to be sent back.
     pub(super) outgoing: Outgoing,
-    /// Set if an earlier link of the node ended for this one.
+    /// True if it replaces an earlier link of the node.
     pub(super) replaces_link: bool,
 }
 
@@ -92,7 +92,7 @@ pub(super) struct Links {
 }
 
 impl Links {
-    /// None yet; what waits in all that will be takes at most `max` bytes.
+    /// Creates an empty set. The queues of all its links have at most `max` bytes together.
     pub(super) fn new(max: usize) -> Self {
         Self { peers: FastMap::default(), streams: 0, budget: Budget::new(max) }
     }
@@ -118,14 +118,15 @@ impl Links {
         Sent::Opening(id, outgoing)
     }
 
-    /// Queues a frame for `name` if there is a link; whoever has none waits for nothing. Returns the queue if it is to be flushed.
+    /// Queues a frame for `name` if there is a link; without a link, that node waits for no frame. Returns the queue if it must be
+    /// flushed.
     pub(super) fn answer(&mut self, name: &str, frame: LinkFrame, max: usize) -> Option<Arc<Queue>> {
-        // An answer that finds no room is lost, as it is without a link.
+        // An answer that exceeds a limit is dropped, as without a link.
         self.peers.get(name)?.sender.send(frame, max).ok().flatten()
     }
 
-    /// Takes a stream that `name` opened. If it had opened one before, that earlier link ends: a node opens a second one only
-    /// after it was started anew.
+    /// Accepts a stream that `name` opened. An earlier stream that `name` opened ends with its link: a node opens a second one only
+    /// after a restart.
     pub(super) fn accept(&mut self, name: &str) -> Accepted {
         let (sender, outgoing) = Sender::new(&self.budget);
         let id = self.next_id();
@@ -144,7 +145,7 @@ impl Links {
         Accepted { id, outgoing, replaces_link: was_stale }
     }
 
-    /// Gives a stream the task that reads it; ends the task if there is no such stream any more.
+    /// Sets the task that reads a stream; ends the task if the stream no longer exists.
     pub(super) fn give_reader(&mut self, name: &str, id: StreamId, reader: AbortHandle) {
         let mut streams = self.peers.get_mut(name).into_iter().flat_map(|peer| &mut peer.streams);
         match streams.find(|stream| stream.id == id) {
@@ -158,8 +159,8 @@ impl Links {
         self.peers.get(name).is_some_and(|peer| peer.streams.iter().any(|stream| stream.id == id))
     }
 
-    /// Closes the link to `name` because its stream `id` has ended; false if that is not one of its streams, or another one brings the
-    /// last frames of the other node.
+    /// Closes the link to `name` because its stream `id` has ended. Returns false if that is not one of its streams, or if another
+    /// stream still has the last frames of the other node.
     pub(super) fn close(&mut self, name: &str, id: StreamId, end: StreamEnd) -> bool {
         let Some(peer) = self.peers.get_mut(name) else { return false };
         let Some(at) = peer.streams.iter().position(|stream| stream.id == id) else { return false };
@@ -208,7 +209,7 @@ mod tests {
         }
     }
 
-    /// Epochs of the frames that are queued, and whether the stream has ended after them.
+    /// Epochs of the queued frames, and whether the stream has ended after them.
     fn queued(outgoing: &mut Outgoing) -> (Vec<u64>, bool) {
         let mut epochs = Vec::new();
         let mut context = Context::from_waker(std::task::Waker::noop());
@@ -267,7 +268,7 @@ mod tests {
         let (_, outgoing) = opened(&mut links, 1);
         assert!(matches!(links.send("a", frame(2), one), Sent::Stuck(Stuck::NotReading)));
         assert_eq!(links.count(), 0);
-        // What waited is given back with the stream.
+        // Dropping the stream returns the bytes of its queue.
         let Sent::Opening(_, _unread) = links.send("b", frame(1), usize::MAX) else { panic!("there was no link") };
         assert!(
             matches!(links.send("b", frame(2), usize::MAX), Sent::Stuck(Stuck::NoRoom)),

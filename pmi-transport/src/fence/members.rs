@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use pmi_core::ids::NodeIndex;
 
-/// Nodes in ascending order; a node's place among them is its position.
+/// Nodes in ascending order. The position of a node is its index among them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Members {
-    /// So many nodes, from 0 on: all of the launch.
+    /// All nodes of the launch: this many, from 0 on.
     All(u32),
     Some(Arc<[NodeIndex]>),
 }
 
 impl Members {
-    /// Takes the members of a fence in a launch of `nodes` nodes; none if they are not ascending or not of the launch.
+    /// Takes the members of a fence in a launch of `nodes` nodes; `None` if they are not ascending or outside the launch.
     pub(crate) fn of(members: &[NodeIndex], nodes: u32) -> Option<Self> {
         let is_ascending = members.windows(2).all(|pair| pair[0] < pair[1]);
         let is_inside = members.last().is_some_and(|last| last.0 < nodes);
@@ -26,7 +26,7 @@ impl Members {
     pub(crate) fn count(&self) -> u32 {
         match self {
             Self::All(count) => *count,
-            // No longer than the launch has nodes.
+            // Not longer than the list of the launch's nodes.
             Self::Some(members) => members.len() as u32,
         }
     }
@@ -46,8 +46,8 @@ impl Members {
         }
     }
 
-    /// Digest of the members in a `FenceKey`: 0 for all, else FNV-1a of the indices. It keeps fences of one name apart; it is no
-    /// protection, because whoever is let into a launch may take part in all its fences.
+    /// Digest of the members in a `FenceKey`: 0 for all nodes, otherwise FNV-1a of the indices. It distinguishes fences of one
+    /// name. It is not a protection, because every session of a launch may take part in all its fences.
     pub(crate) fn digest(&self) -> u64 {
         const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
         const PRIME: u64 = 0x0100_0000_01b3;

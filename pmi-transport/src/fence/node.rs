@@ -1,5 +1,5 @@
-//! Fences of all launches on one node, at run time: one lock around their state, and the tasks that read links, tick, and look
-//! for answers. Decisions are made in the state; a task brings it one input at a time.
+//! Fences of all launches on one node, at run time: one lock around their state, and the tasks that read links, tick, and prepare answers. The
+//! state makes all decisions. A task passes it one input at a time.
 
 use std::future::Future;
 use std::sync::{Arc, Weak};
@@ -26,7 +26,7 @@ use super::state::State;
 use super::transport::Transport;
 use crate::proto::v1::LinkFrame;
 
-/// Time between two looks at what waits for too long; a tick of [`Limits`].
+/// Interval of checks for calls that wait too long; one tick of [`Limits`].
 const TICK: Duration = Duration::from_secs(1);
 
 /// Fences of one node, and its links to other nodes. Dropping it closes the links.
@@ -41,8 +41,7 @@ pub struct FenceNode {
 }
 
 impl FenceNode {
-    /// Fences of the node `name`, which reaches other nodes through `transport`. Its tasks run in the tokio runtime that this is
-    /// called in.
+    /// Fences of the node `name`, which reaches other nodes through `transport`. Its tasks run in the current tokio runtime.
     ///
     /// # Panics
     /// Panics outside of a tokio runtime.
@@ -50,7 +49,7 @@ impl FenceNode {
         Self::with_limits(name, transport, Limits::default())
     }
 
-    /// The same with other limits than usual.
+    /// The same with other limits than the default.
     ///
     /// # Panics
     /// Panics outside of a tokio runtime.
@@ -61,7 +60,7 @@ impl FenceNode {
         Arc::new_cyclic(|this| Self { name, transport, this: this.clone(), runtime, state, opening })
     }
 
-    /// Fails every fence that the node of this name takes part in, now and later, and closes the link to it.
+    /// Fails all current and later fences of the named node, and closes the link to it.
     pub fn lost(&self, node: &str, reason: &str) {
         self.update(|state| {
             state.outbound.links.cut(node);
@@ -69,8 +68,8 @@ impl FenceNode {
         });
     }
 
-    /// Serves a link that the agent of the node `caller` opened: reads `incoming` until it ends, and returns the frames that are sent back.
-    /// The caller's name must have been proved by the transport.
+    /// Serves a link that the agent of the node `caller` opened: reads `incoming` until it ends, and returns the frames to send back. The
+    /// transport must have proved the caller's name.
     pub fn link<S>(&self, caller: &str, incoming: S) -> BoxStream<LinkFrame>
     where
         S: Stream<Item = Result<LinkFrame, Status>> + Send + Unpin + 'static,
@@ -78,7 +77,7 @@ impl FenceNode {
         Box::pin(self.accept(caller, incoming).map(Ok))
     }
 
-    /// The same, with the frames as a transport takes them.
+    /// The same, but returns the frames in the form that a transport sends.
     pub fn accept<S>(&self, caller: &str, incoming: S) -> Outgoing
     where
         S: Stream<Item = Result<LinkFrame, Status>> + Send + Unpin + 'static,
@@ -94,30 +93,30 @@ impl FenceNode {
         outgoing
     }
 
-    /// Counters of this node's fences since it was made.
+    /// Counters of this node's fences since its creation.
     pub fn counters(&self) -> Counters {
         self.state.lock().outbound.counters
     }
 
-    /// Number of nodes that there is a link to.
+    /// Number of nodes with a link to this node.
     pub fn links(&self) -> usize {
         self.state.lock().outbound.links.count()
     }
 
-    /// Number of links that are being opened: each has frames that its node waits for, and nobody else will send.
+    /// Number of links that are being opened. Each has queued frames that its node waits for, and that no other process sends.
     pub fn opening(&self) -> watch::Receiver<usize> {
         self.opening.subscribe()
     }
 
-    /// Applies an input to the state, and then carries out what follows from it. The caller may hold a lock that ends of fences take: they are
-    /// handed over by a task.
+    /// Applies an input to the state, and then executes its effects. The caller may hold a lock that the ends of fences need, so a task
+    /// delivers the ends.
     pub(super) fn update<T>(&self, input: impl FnOnce(&mut State) -> T) -> T {
         self.apply(input, |call, result| {
             self.runtime.spawn(async move { call.end(result) });
         })
     }
 
-    /// Applies an input of a link; ends of fences are handed over at once.
+    /// Applies an input of a link; delivers the ends of fences at once.
     fn update_by_link<T>(&self, input: impl FnOnce(&mut State) -> T) -> T {
         self.apply(input, FenceCall::end)
     }
@@ -195,7 +194,7 @@ impl std::fmt::Debug for FenceNode {
     }
 }
 
-/// A link that is being opened, counted as one for as long as this lives.
+/// A link that is being opened; it is counted until this is dropped.
 struct Opening(watch::Sender<usize>);
 
 impl Opening {
@@ -211,7 +210,7 @@ impl Drop for Opening {
     }
 }
 
-/// Reads a stream to its end. A node that closes it in order and has sent nothing on it accepted it while it left the launch.
+/// Reads a stream to its end. If the node closes it normally without any frame, it had left the launch when it accepted the stream.
 async fn read<S>(node: Weak<FenceNode>, peer: String, id: StreamId, mut incoming: S)
 where
     S: Stream<Item = Result<LinkFrame, Status>> + Unpin,
@@ -222,7 +221,7 @@ where
             Some(Ok(frame)) => {
                 has_sent = true;
                 let Some(node) = node.upgrade() else { return };
-                // A kind of frame that this version does not know is none of its business.
+                // Frames of an unknown kind are ignored.
                 if let Some(what) = frame.what {
                     node.update_by_link(|state| state.on_stream_frame(&peer, id, what));
                 }
@@ -249,7 +248,7 @@ fn end_link(node: &Weak<FenceNode>, peer: &str, (id, end): (StreamId, StreamEnd)
     });
 }
 
-/// Closes the link to an agent that serves none, which is no loss: it calls `PmiFence` when it is ready.
+/// Closes the link to an agent that serves no links. That is not a loss: the agent calls `PmiFence` when it is ready.
 fn forget_link(node: &Weak<FenceNode>, peer: &str, id: StreamId) {
     if let Some(node) = node.upgrade() {
         node.update(|state| state.outbound.links.close(peer, id, StreamEnd::Broken));
@@ -268,7 +267,7 @@ async fn tick(node: Weak<FenceNode>) {
     }
 }
 
-/// Looks for the answer to another node's question.
+/// Prepares the answer to another node's question.
 async fn answer(node: Weak<FenceNode>, membership: MembershipId, asked: Asked, source: Arc<dyn Questions>) {
     let answer = match asked.question {
         Question::Server(question) => source.answer(asked.from, question).await,

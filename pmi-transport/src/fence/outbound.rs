@@ -1,4 +1,4 @@
-//! Way out of a node: frames to links, to foreign agents' calls, and whatever else needs the runtime.
+//! Output of a node: frames to links, to foreign agents' calls, and other effects that need the runtime.
 
 use std::sync::Arc;
 
@@ -14,26 +14,26 @@ use super::membership::{Member, MembershipId, Questions};
 use super::pmi_fence_calls::PmiFenceCalls;
 use crate::proto::v1::LinkFrame;
 
-/// Consequence of an input that needs the runtime; carried out once the lock is given back.
+/// Effect of an input that needs the runtime. It is executed after the lock is released.
 pub(super) enum Effect {
     /// Opens a link.
     Open { id: StreamId, name: String, address: String, outgoing: Outgoing },
-    /// Looks for the answer to another node's question; the task belongs to the membership.
+    /// Prepares the answer to another node's question. The task belongs to the membership.
     Answer { membership: MembershipId, asked: Asked, source: Arc<dyn Questions> },
-    /// Writes what was queued for a link.
+    /// Writes the queued frames of a link.
     Flush(Arc<Queue>),
-    /// Treats a node as lost whose frames find no room.
+    /// Treats a node as lost because its frames exceed a limit.
     Lose { name: String, stuck: Stuck },
 }
 
-/// Links of a node, with what they and the launches share.
+/// Links of a node, with the state that they share with the launches.
 pub(super) struct Outbound {
     pub(super) limits: Limits,
     pub(super) links: Links,
     pub(super) pmi_fence: PmiFenceCalls,
     pub(super) counters: Counters,
     pub(super) effects: Vec<Effect>,
-    /// Fences that have ended, for their callers. Handed over once the lock is given back.
+    /// Ended fences with their callers. They are delivered after the lock is released.
     pub(super) ends: Vec<(FenceCall, FenceResult)>,
 }
 

@@ -1,7 +1,7 @@
-//! Segments in transit: small ones are joined and long ones cut, so that frames have about the size of a chunk.
+//! Segments in transit: short ones are joined and long ones cut, so that frames have about the size of a chunk.
 //!
-//! A segment is a run of self-delimiting records, so segments that follow each other mean the same as one. Where a piece was
-//! cut inside a segment it says that it goes on, and whoever hands segments to a server joins it with what follows.
+//! A segment is a run of self-delimiting records, so consecutive segments are equivalent to one. A piece that was cut inside
+//! a segment is marked as continued. The receiver joins it with the next piece before it passes the segment to a server.
 
 use bytes::{Bytes, BytesMut};
 
@@ -12,7 +12,7 @@ pub(crate) struct Piece {
     pub(crate) goes_on: bool,
 }
 
-/// Cuts whole segments to pieces of at most `max` bytes each; empty segments vanish.
+/// Cuts whole segments into pieces of at most `max` bytes each; drops empty segments.
 pub(crate) fn cut(segments: impl IntoIterator<Item = Bytes>, max: usize) -> impl Iterator<Item = Piece> {
     segments.into_iter().flat_map(move |mut segment| {
         std::iter::from_fn(move || {
@@ -22,7 +22,7 @@ pub(crate) fn cut(segments: impl IntoIterator<Item = Bytes>, max: usize) -> impl
     })
 }
 
-/// Joins neighbours while they have no more than `max` bytes together. A piece that stays alone is not copied.
+/// Joins adjacent pieces of at most `max` bytes together. A single piece is not copied.
 pub(crate) fn pack(pieces: impl IntoIterator<Item = Piece>, max: usize) -> Vec<Piece> {
     let (mut packed, mut group, mut goes_on) = (Vec::new(), Group::default(), false);
     for piece in pieces {
@@ -38,7 +38,7 @@ pub(crate) fn pack(pieces: impl IntoIterator<Item = Piece>, max: usize) -> Vec<P
     packed
 }
 
-/// Puts pieces that come in order together to runs of whole segments.
+/// Joins consecutive pieces into runs of whole segments.
 #[derive(Debug, Default)]
 pub(crate) struct Assembly {
     whole: Vec<Bytes>,
@@ -54,13 +54,13 @@ impl Assembly {
         }
     }
 
-    /// The runs, if the last piece did not go on.
+    /// The runs; `None` if the last piece ends inside a segment.
     pub(crate) fn finish(self) -> Option<Vec<Bytes>> {
         (self.open.len == 0).then_some(self.whole)
     }
 }
 
-/// Runs to be joined to one.
+/// Runs that are to be joined.
 #[derive(Debug, Default)]
 struct Group {
     runs: Vec<Bytes>,
@@ -75,7 +75,7 @@ impl Group {
         }
     }
 
-    /// All runs as one; the group is empty again.
+    /// Joins all runs, and empties the group.
     fn join(&mut self) -> Bytes {
         let len = std::mem::take(&mut self.len);
         if self.runs.len() == 1 {
@@ -139,7 +139,7 @@ mod tests {
             }
             let runs = assembly.finish().expect("the last piece ends a segment");
             prop_assert_eq!(runs.concat(), given.concat());
-            // Where a run ends, a segment ends: segments are filled with different bytes.
+            // Each run ends at the end of a segment, because segments are filled with different bytes.
             for pair in runs.windows(2) {
                 prop_assert_ne!(pair[0].last(), pair[1].first());
             }

@@ -1,8 +1,8 @@
-//! Adapter for agents that speak `PmiFence` instead of links, as the protocol's design document has it: one call to the head of the
-//! launch brings a node's pairs, and its answer, or a call of `PmiFenceComplete` later, the pairs of all.
+//! Adapter for agents that use `PmiFence` instead of links, as in the protocol's design document. One call to the head of the
+//! launch has a node's pairs. Its response, or a later call of `PmiFenceComplete`, has the pairs of all nodes.
 //!
-//! The adapter turns such a call into the one frame that the node would have sent up, and the frames that go down to the node
-//! into the call's answer. So such a node must be right below the head with nobody below itself: the launch's fences must be stars.
+//! The adapter converts such a call into the single upward frame of that node, and the downward frames to the node into the
+//! response. So such a node must be a leaf directly below the head: the launch's fences must be stars.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -25,11 +25,11 @@ use crate::proto::v1::{
     link_frame::What,
 };
 
-/// Time that an agent may take to take the result of a fence for which it was answered early.
+/// Time limit for an agent to accept the result of a fence after an early response.
 const COMPLETE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl State {
-    /// Brings the pairs of the node `caller` to a fence of all nodes; returns the fence's epoch and where its result will come.
+    /// Adds the pairs of the node `caller` to a fence of all nodes; returns the fence's epoch and the receiver of its result.
     fn call_pmi_fence(
         &mut self,
         caller: &str,
@@ -55,7 +55,7 @@ impl State {
 }
 
 impl LaunchGuard<'_> {
-    /// Returns which node calls; an error if it may not, or cannot be served.
+    /// Returns the node of the caller; fails if it is refused, or cannot be served.
     fn check_caller(&self, caller: &str, request: &PmiFenceRequest) -> Result<NodeIndex, Status> {
         let node = NodeIndex(request.node_index);
         if self.joined.node_of(caller) != Some(node) {
@@ -67,21 +67,19 @@ impl LaunchGuard<'_> {
         }
         let gather = Gather::new(node.0, nodes.len() as u32, *fan_out, self.outbound.limits);
         if gather.neighbours() != [0] {
-            return Err(Status::failed_precondition(
-                "PmiFence is for launches whose fences are stars; this one needs Link",
-            ));
+            return Err(Status::failed_precondition("PmiFence is for launches with star fences; this one needs Link"));
         }
         Ok(node)
     }
 }
 
 impl FenceNode {
-    /// Serves `PmiFence`, which the agent of the node `caller` calls: a fence of all ranks of the launch's first job, at its
-    /// head. Who calls must have been proved by the transport.
+    /// Serves a `PmiFence` call of the agent of the node `caller`: a fence of all ranks of the launch's first job, at its head. The
+    /// transport must have proved the caller's identity.
     ///
     /// # Errors
-    /// Refuses who is not the node that it says, a launch that this node is not the head of or whose fences are not stars, and
-    /// a fence that was called for before. That a fence failed is not an error of the call, but said in its answer.
+    /// Refuses a caller that is not the node in its request, a launch with another head or with fences that are not stars, and a
+    /// repeated fence. A failed fence is not an error of the call: the response reports it.
     pub async fn pmi_fence(&self, caller: &str, request: PmiFenceRequest) -> Result<PmiFenceResponse, Status> {
         let (epoch, merged) = self.update(|state| state.call_pmi_fence(caller, &request))?;
         if request.answer_early {
@@ -94,11 +92,11 @@ impl FenceNode {
         })
     }
 
-    /// Serves `PmiFenceComplete`. This node brings its pairs over links and calls no `PmiFence`, so no other head has a fence to
+    /// Serves `PmiFenceComplete`. This node sends its pairs over links and never calls `PmiFence`, so no other head has a fence to
     /// complete here.
     ///
     /// # Errors
-    /// Always.
+    /// Always fails.
     pub async fn pmi_fence_complete(
         &self,
         caller: &str,
@@ -108,7 +106,7 @@ impl FenceNode {
         Err(Status::failed_precondition(format!("{caller} was not asked for fence {epoch} of launch {launch_id}")))
     }
 
-    /// Hands over the result of a fence when it is there.
+    /// Sends the result of a fence once it is available.
     fn complete_later(&self, caller: String, request: PmiFenceRequest, epoch: u64, merged: oneshot::Receiver<Merged>) {
         let transport = self.transport();
         self.spawn(async move {
@@ -129,7 +127,7 @@ impl FenceNode {
     }
 }
 
-/// Pairs of all nodes; where several have one key, the last node's.
+/// Pairs of all nodes. If several nodes have the same key, the last node's value is used.
 fn pairs(merged: Result<Merged, oneshot::error::RecvError>) -> Result<HashMap<String, String>, String> {
     let runs = merged.unwrap_or_else(|_| Err("the launch has ended here".into()))?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

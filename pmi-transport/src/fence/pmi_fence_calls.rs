@@ -1,5 +1,5 @@
-//! Calls of `PmiFence` that wait for their fence, as a pure table of who waits for which frames. The calls themselves are served in
-//! [`pmi_fence`](super::pmi_fence).
+//! Calls of `PmiFence` that wait for their fence, as a pure table of calls and their frames. [`pmi_fence`](super::pmi_fence) serves
+//! the calls.
 
 use std::collections::HashMap;
 
@@ -10,14 +10,14 @@ use tokio::sync::oneshot;
 use super::pieces::{Assembly, Piece};
 use crate::proto::v1::{FenceKey, FenceScope, LinkFrame, fence_scope::Kind, link_frame::What};
 
-/// Runs that all nodes brought, or the reason why the fence failed.
+/// Runs of all nodes, or the reason why the fence failed.
 pub(super) type Merged = Result<Vec<Bytes>, String>;
 
-/// Calls of `PmiFence` that wait for their fences, and the epochs that follow from earlier ones.
+/// Calls of `PmiFence` that wait for their fences, and the next epochs.
 #[derive(Debug, Default)]
 pub(super) struct PmiFenceCalls {
     waiting: HashMap<(FenceKey, NodeIndex), Call>,
-    /// Number of fences that each node has called for, by launch.
+    /// Epoch after the last fence of each node, by launch.
     epochs: HashMap<String, HashMap<NodeIndex, u64>>,
 }
 
@@ -28,7 +28,7 @@ struct Call {
 }
 
 impl PmiFenceCalls {
-    /// Takes a frame for `node` if it answers a call; else gives it back, to be sent over a link.
+    /// Takes a frame for `node` if it answers a call; otherwise returns it, for sending over a link.
     pub(super) fn take(&mut self, node: NodeIndex, frame: LinkFrame) -> Option<LinkFrame> {
         if self.waiting.is_empty() {
             return Some(frame);
@@ -55,19 +55,19 @@ impl PmiFenceCalls {
         None
     }
 
-    /// Forgets a launch that was left; calls that were not answered hear that it has ended.
+    /// Drops the state of a launch that was left; open calls fail.
     pub(super) fn forget(&mut self, launch_id: &str) {
         if self.epochs.remove(launch_id).is_some() {
             self.waiting.retain(|(key, _), _| key.launch_id != launch_id);
         }
     }
 
-    /// Returns the epoch of a node's next fence, if the call does not say.
+    /// Returns the epoch of a node's next fence, for a call without an epoch.
     pub(super) fn next_epoch(&self, launch_id: &str, node: NodeIndex) -> u64 {
         self.epochs.get(launch_id).and_then(|epochs| epochs.get(&node)).copied().unwrap_or(0)
     }
 
-    /// Adds a call; none if there is one of this node for this fence.
+    /// Adds a call; `None` if this node has an open call for this fence.
     pub(super) fn add(&mut self, key: FenceKey, node: NodeIndex) -> Option<oneshot::Receiver<Merged>> {
         let (launch_id, epoch) = (key.launch_id.clone(), key.epoch);
         let at = (key, node);
@@ -84,7 +84,7 @@ impl PmiFenceCalls {
 impl Call {
     fn end(self) {
         let merged = self.runs.finish().ok_or_else(|| "the result ended inside a segment".to_owned());
-        // The caller may have gone.
+        // The caller may have ended.
         let _ = self.answer.send(merged);
     }
 

@@ -3,10 +3,10 @@
 //! ```text
 //!  asking node:     ask ──> waiting ──reply, node lost, withdraw──> gone
 //!  answering node:  request ──> open ──answer, leave──> replied
-//!                                 └──asking node lost──> void: still counted until its answer is there, which goes nowhere
+//!                                 └──asking node lost──> void: counted until its answer is ready, which is dropped
 //! ```
-//! A question has one answer, of the node that was asked; a long one comes in several replies, in order. A node that leaves the launch
-//! refuses all that is open.
+//! A question has one answer, from the node that was asked. A long answer arrives in several replies, in order. A node that leaves the
+//! launch refuses all open questions.
 
 use std::collections::HashMap;
 use std::mem;
@@ -20,7 +20,7 @@ use super::effects::{AnswerId, Asked, Effects, Question, QuestionId};
 use crate::limits::{ANSWER_MAX, CHUNK_MAX, WHOLE_MAX};
 use crate::proto::v1::{DataReply, DataRequest, LinkFrame, data_reply, link_frame::What};
 
-/// Questions of one launch on one node that have no answer yet.
+/// Unanswered questions of one launch on one node.
 #[derive(Debug)]
 pub(super) struct Questions {
     launch_id: Arc<str>,
@@ -30,11 +30,11 @@ pub(super) struct Questions {
     asked: HashMap<QuestionId, Asking>,
     /// Questions of other nodes; `None` once the asking node is lost.
     open: HashMap<AnswerId, Option<Asker>>,
-    /// Most entries of `open`.
+    /// Maximum entries of `open`.
     open_max: usize,
 }
 
-/// Node that was asked, and what it has answered so far.
+/// Node that was asked, and the received part of its answer.
 #[derive(Debug)]
 struct Asking {
     node: NodeIndex,
@@ -49,12 +49,12 @@ struct Asker {
 }
 
 impl Questions {
-    /// No questions yet; at most `open_max` of other nodes are looked into at once.
+    /// Creates an empty set. At most `open_max` questions of other nodes may be open.
     pub(super) fn new(launch_id: Arc<str>, me: NodeIndex, open_max: usize) -> Self {
         Self { launch_id, me, last_id: 0, asked: HashMap::new(), open: HashMap::new(), open_max }
     }
 
-    /// Asks `node`, which must be another node of the launch. The answer comes out as an effect of a later input.
+    /// Asks `node`, which must be another node of the launch. The answer is an effect of a later input.
     pub(super) fn ask(&mut self, node: NodeIndex, question: Question, effects: &mut Effects) -> QuestionId {
         let id = QuestionId(self.next_id());
         self.asked.insert(id, Asking { node, arrived: BytesMut::new() });
@@ -68,12 +68,12 @@ impl Questions {
         id
     }
 
-    /// Forgets a question of this node; its answer counts as late.
+    /// Drops a question of this node; its answer counts as late.
     pub(super) fn withdraw(&mut self, id: QuestionId) {
         self.asked.remove(&id);
     }
 
-    /// Takes the question of the node `from`.
+    /// Processes a question of the node `from`.
     pub(super) fn on_request(&mut self, from: NodeIndex, request: DataRequest, effects: &mut Effects) {
         let DataRequest { request_id, question, to_session, .. } = request;
         let question = if to_session.is_empty() { Question::Server(question) } else { Question::Session(to_session) };
@@ -95,7 +95,7 @@ impl Questions {
         }
     }
 
-    /// Takes the answer of the node `from`.
+    /// Processes an answer of the node `from`.
     pub(super) fn on_reply(&mut self, from: NodeIndex, reply: DataReply, effects: &mut Effects) {
         let id = QuestionId(reply.request_id);
         let Some(asking) = self.asked.get_mut(&id).filter(|asking| asking.node == from) else {
@@ -120,7 +120,7 @@ impl Questions {
         effects.answered.push((id, answer));
     }
 
-    /// Fails what the node `lost` was asked, and forgets who asked what it asked.
+    /// Fails the open questions to the node `lost`, and voids the open questions of that node.
     pub(super) fn lose(&mut self, lost: NodeIndex, reason: &str, effects: &mut Effects) {
         let failed = self.asked.extract_if(|_, asking| asking.node == lost).map(|(id, _)| id);
         let error = || AskError::NodeLost { node: lost, reason: reason.to_owned() };
@@ -130,7 +130,7 @@ impl Questions {
         }
     }
 
-    /// Refuses every question of another node that has no answer yet, for the given reason.
+    /// Refuses every open question of other nodes, with the given reason.
     pub(super) fn leave(&mut self, reason: &str, effects: &mut Effects) {
         for asker in mem::take(&mut self.open).into_values().flatten() {
             self.reply(asker, Err(reason.to_owned()), effects);
@@ -220,7 +220,7 @@ mod tests {
         }
     }
 
-    /// Links end when a message is longer than [`MESSAGE_MAX`](crate::limits::MESSAGE_MAX).
+    /// A longer message than [`MESSAGE_MAX`](crate::limits::MESSAGE_MAX) ends its link.
     #[test]
     fn an_answer_longer_than_a_message_comes_in_parts_and_is_put_together() {
         for (len, replies) in [(CHUNK_MAX, 1), (WHOLE_MAX, 1), (WHOLE_MAX + 1, 2), (8 * CHUNK_MAX, 6)] {
@@ -322,7 +322,7 @@ mod tests {
         let (mut questions, mut effects) = (questions(2), Effects::default());
         questions.on_request(OTHER, request(1), &mut effects);
         questions.lose(OTHER, "its agent was started anew", &mut effects);
-        // The numbers of its questions begin anew as well.
+        // After a restart, a node numbers its questions from the beginning.
         questions.on_request(OTHER, request(1), &mut effects);
         questions.on_request(OTHER, request(2), &mut effects);
         assert_eq!(replies(&effects), [(2, Err("it looks for too many answers already"))], "void ones still count");

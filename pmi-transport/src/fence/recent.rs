@@ -1,11 +1,11 @@
-//! A bounded memory of what was: the newest so many entries.
+//! A bounded memory of the newest entries.
 
 use std::collections::VecDeque;
 use std::hash::Hash;
 
 use super::fast_map::FastMap;
 
-/// Remembers a value for each of the last `room` keys.
+/// Stores a value for each of the last `room` keys.
 #[derive(Debug)]
 pub(crate) struct Recent<K, V> {
     values: FastMap<K, V>,
@@ -18,7 +18,7 @@ impl<K: Clone + Eq + Hash, V> Recent<K, V> {
         Self { values: FastMap::default(), order: VecDeque::new(), room }
     }
 
-    /// Remembers `key`, and forgets the oldest one if there is no room.
+    /// Adds `key`, and drops the oldest key if the memory is full.
     pub(crate) fn insert(&mut self, key: K, value: V) {
         if self.values.insert(key.clone(), value).is_some() {
             return;
@@ -35,7 +35,7 @@ impl<K: Clone + Eq + Hash, V> Recent<K, V> {
         self.values.get(key)
     }
 
-    /// Forgets `key` before its time.
+    /// Removes `key`.
     pub(crate) fn forget(&mut self, key: &K) {
         if self.values.remove(key).is_some() {
             self.order.retain(|kept| kept != key);

@@ -1,12 +1,12 @@
-//! Fences of one scope of one job, epoch after epoch, as a pure state machine: those that are open, and the last that have ended.
+//! Fences of one scope of one job, by epoch, as a pure state machine: the open fences, and the last ended ones.
 //!
 //! ```text
-//!            a frame comes first             begin                       end: done, failed, given up
+//!            a frame arrives first           begin                       end: done, failed, given up
 //! unknown ─────────────────────> Early(frames) ──> Running(gather) ──────────────────────────────────> remembered for a while
 //!    └───────────────────────────────────────────────^   begin
 //! ```
-//! A frame finds its fence by the series' key, which is long, and then by its epoch. An agent has few microseconds for each
-//! frame, so the way to a fence is two look-ups, whatever is open. Steps of one fence are [`Gather`]'s.
+//! A frame finds its fence by the series' key, which is long, and then by its epoch. An agent has few microseconds for each frame,
+//! so this takes two lookups, for any number of open fences. [`Gather`] executes the steps of one fence.
 
 use std::mem;
 
@@ -24,25 +24,25 @@ use crate::proto::v1::{FenceFailed, FenceKey, LinkFrame, link_frame::What};
 /// Number of ended fences that one series remembers.
 const REMEMBERED: usize = 64;
 
-/// Number of ticks for which a fence waits for a node that has left in good order.
+/// Number of ticks for which a fence waits for a node that has left normally.
 const PATIENCE: u32 = 2;
 
-/// Fences that differ in nothing but their epochs.
+/// Fences that differ only in their epochs.
 #[derive(Debug)]
 pub(super) struct Series {
     me: NodeIndex,
-    /// Key of each of them, but for the epoch.
+    /// Their common key, without epoch.
     key: FenceKey,
     /// By epoch.
     open: FastMap<u64, Fence>,
     ended: Recent<u64, Ended>,
-    /// Set by every begin and held frame; cleared by [`Series::is_idle`].
+    /// Set by every begin and stored frame; cleared by [`Series::is_idle`].
     was_used: bool,
 }
 
 #[derive(Debug)]
 enum Fence {
-    /// Begun elsewhere: the frames that are held.
+    /// Not begun here: the stored frames.
     Early(Vec<(NodeIndex, What)>),
     Running(Box<Running>),
 }
@@ -58,7 +58,7 @@ struct Running {
 /// Memory of a fence that has ended.
 #[derive(Debug)]
 enum Ended {
-    /// Complete; these nodes had their result from this one.
+    /// Complete; these nodes received their result from this node.
     Complete(Box<[NodeIndex]>),
     Failed {
         node: Option<NodeIndex>,
@@ -72,12 +72,12 @@ impl Series {
         Self { me, key, open: FastMap::default(), ended: Recent::new(REMEMBERED), was_used: true }
     }
 
-    /// Returns true if it may be forgotten: nothing is open, and nothing has happened since the last call.
+    /// Returns true if it may be dropped: no fence is open, and it was not used since the last call.
     pub(super) fn is_idle(&mut self) -> bool {
         !mem::take(&mut self.was_used) && self.open.is_empty()
     }
 
-    /// Returns true if this node is in that fence, or was, not long ago.
+    /// Returns true if this node has begun that fence, or has ended it recently.
     pub(super) fn has_begun(&self, epoch: u64) -> bool {
         self.has_ended(epoch) || matches!(self.open.get(&epoch), Some(Fence::Running(_)))
     }
@@ -91,7 +91,7 @@ impl Series {
         self.open.len()
     }
 
-    /// Begins a fence that was not begun before, and returns the frames that came for it.
+    /// Begins a fence that was not begun before, and returns its stored frames.
     pub(super) fn begin(&mut self, epoch: u64, gather: Gather, members: Members) -> Vec<(NodeIndex, What)> {
         self.was_used = true;
         let running = Running { gather, members, age: 0 };
@@ -101,14 +101,14 @@ impl Series {
         }
     }
 
-    /// Returns true if a frame of a fence that was not begun repeats one that is held.
+    /// Returns true if a frame of a fence that was not begun repeats a stored one.
     pub(super) fn is_held(&self, epoch: u64, from: NodeIndex, what: &What) -> bool {
         let is_known = |held: &(NodeIndex, What)| held.0 == from && matches!(held.1, What::Awaited(_));
         let Some(Fence::Early(frames)) = self.open.get(&epoch) else { return false };
         matches!(what, What::Awaited(_)) && frames.iter().any(is_known)
     }
 
-    /// Keeps a frame of a fence that was not begun.
+    /// Stores a frame of a fence that was not begun.
     pub(super) fn hold(&mut self, epoch: u64, from: NodeIndex, what: What) {
         self.was_used = true;
         if let Fence::Early(frames) = self.open.entry(epoch).or_insert_with(|| Fence::Early(Vec::new())) {
@@ -116,7 +116,7 @@ impl Series {
         }
     }
 
-    /// Takes a frame of a fence that runs or has ended; gives it back if this is neither.
+    /// Processes a frame of a running or ended fence; otherwise returns it.
     pub(super) fn on_frame(&mut self, epoch: u64, from: NodeIndex, what: What, effects: &mut Effects) -> Option<What> {
         match self.open.get(&epoch) {
             Some(Fence::Running(running)) => {
@@ -132,7 +132,7 @@ impl Series {
                         self.step(epoch, effects, |gather, effects| gather.on_down(position, frame, effects));
                     }
                     What::Failed(frame) => self.on_failed(epoch, from, frame, effects),
-                    // It will hear.
+                    // The sender receives the end of the fence.
                     What::Awaited(_) | What::DataRequest(_) | What::DataReply(_) | What::Left(_) => {}
                 }
                 None
@@ -148,7 +148,7 @@ impl Series {
         }
     }
 
-    /// Lets the gather of a running fence take its next step.
+    /// Runs the next step of a running fence's gather.
     pub(super) fn step(
         &mut self,
         epoch: u64,
@@ -183,7 +183,7 @@ impl Series {
             }
             Err(fault) => {
                 let culprit = match &fault {
-                    // Whoever adds up what all have brought has brought no more than the others.
+                    // The node that adds up the contributions is not the cause.
                     Fault::TooLarge { .. } => None,
                     Fault::Misbehaved { from, .. } => Some(node(*from)),
                 };
@@ -192,7 +192,7 @@ impl Series {
         }
     }
 
-    /// Ends a running fence, and tells its neighbours, but not the one who knows.
+    /// Ends a running fence, and notifies its neighbours, except the node that reported the failure.
     pub(super) fn fail(
         &mut self,
         epoch: u64,
@@ -212,15 +212,16 @@ impl Series {
         self.end(epoch, Ended::Failed { node, reason }, Err(error), effects);
     }
 
-    /// Fails the running fences that `node` takes part in, because it was lost.
+    /// Fails the running fences of `node`, because it was lost.
     pub(super) fn lose(&mut self, node: NodeIndex, reason: &str, effects: &mut Effects) {
         for epoch in self.running(|members| members.position(node).is_some()) {
             self.fail(epoch, Some(node), reason.to_owned(), Some(node), effects);
         }
     }
 
-    /// Fails the running fences that wait for nodes which have left in good order, and so will not come. They have run for a while:
-    /// whoever hears of waits and of ends finds out by then which rank has deserted the others, which says more.
+    /// Fails the running fences that wait for nodes that have left normally, and will not take part. Only fences of a minimum age
+    /// fail. By then, the reports of waiting and ended ranks show which rank has deserted the fence, which is a more precise
+    /// error.
     pub(super) fn fail_without(&mut self, left: &FastMap<NodeIndex, String>, effects: &mut Effects) {
         let mut missed = Vec::new();
         for (epoch, fence) in &self.open {
@@ -239,14 +240,14 @@ impl Series {
         }
     }
 
-    /// Fails all that run. Those who wait in other fences hear that this node has left.
+    /// Fails all running fences. Nodes that wait in other fences are notified that this node has left.
     pub(super) fn leave(mut self, reason: &str, effects: &mut Effects) {
         for epoch in self.running(|_| true) {
             self.fail(epoch, Some(self.me), reason.to_owned(), None, effects);
         }
     }
 
-    /// Tells nodes that a fence has waited for them for 2, 4, 8, ... ticks.
+    /// Notifies nodes after a fence has waited for them for 2, 4, 8, ... ticks.
     pub(super) fn tick(&mut self, effects: &mut Effects) {
         for (epoch, fence) in &mut self.open {
             let Fence::Running(running) = fence else { continue };
@@ -267,7 +268,7 @@ impl Series {
     }
 
     fn on_failed(&mut self, epoch: u64, from: NodeIndex, frame: FenceFailed, effects: &mut Effects) {
-        /// The longest reason that is taken from another node, in characters.
+        /// The longest reason that is accepted from another node, in characters.
         const REASON_MAX: usize = 500;
         let node = Blame::read(&frame, from);
         let reason = frame.reason.chars().filter(|c| !c.is_control()).take(REASON_MAX).collect();
@@ -280,7 +281,7 @@ impl Series {
         effects.ended.push((self.name(epoch), result));
     }
 
-    /// Drops a frame of a fence that has ended here; one who still waits hears why that is in vain.
+    /// Drops a frame of a fence that has ended here. A sender that still waits receives the reason why the fence cannot complete.
     fn answer_late(&self, epoch: u64, ended: &Ended, from: NodeIndex, what: &What, effects: &mut Effects) {
         effects.counters.late += 1;
         if !matches!(what, What::Awaited(_)) {
@@ -290,7 +291,7 @@ impl Series {
             Ended::Failed { node, reason } => {
                 effects.frames.push((from, failed(&self.name(epoch), Blame::of(*node), reason)));
             }
-            // Links keep the order, so what was sent to it before this was lost with an earlier link.
+            // Links preserve the order, so the earlier result for this node was lost with a previous link.
             Ended::Complete(served) if served.contains(&from) => {
                 let reason = "what it sent was lost on the way";
                 effects.frames.push((from, failed(&self.name(epoch), Blame::Sender, reason)));

@@ -1,8 +1,8 @@
-//! Settings of fences: the shape of the tree, and the bounds of what is kept.
+//! Settings of fences: the shape of the tree, and the limits of stored data.
 
-/// Most children of a node in the fence trees. All nodes of a launch must use the same.
+/// Maximum children of a node in the fence trees. All nodes of a launch must use the same values.
 ///
-/// Measured on 16 cores, one rank a node, microseconds:
+/// Measured on 16 cores with one rank per node, in microseconds:
 ///
 /// ```text
 /// nodes   barrier: fan-out 2    4    8   16   32     128 bytes each: 2    4    8   16   32
@@ -10,74 +10,74 @@
 ///    16                  235  189  202  173                        290  240  238  221
 ///    32                  379  346  326  377  363                   491  448  424  466  442
 /// ```
-/// A hop costs about 30 us there, so small data goes the way of a barrier; a node sends large data once for each node below it.
+/// A hop costs about 30 us there, so small data uses the tree of a barrier. A node sends large data once for each child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FanOut {
-    /// On the way up, and on the way down of small data and of none.
+    /// On the way up, and on the way down for small data and barriers.
     pub barrier: u32,
-    /// On the way down of large data.
+    /// On the way down for large data.
     pub data: u32,
 }
 
-/// Most nodes of a launch that are a star.
+/// Maximum nodes of a launch with a star.
 const STAR_MAX: usize = 16;
 
-/// Most bytes of all nodes that are small data.
+/// Maximum bytes of all nodes that count as small data.
 const SMALL_DATA: usize = 8 * 1024;
 
 impl FanOut {
-    /// The head of the fence serves all other nodes itself, whatever they bring.
+    /// The head of the fence serves all other nodes itself, for any size of data.
     pub const STAR: Self = Self { barrier: u32::MAX, data: u32::MAX };
 
-    /// Fan-outs of a launch on so many nodes.
+    /// Fan-outs of a launch on this many nodes.
     pub fn of_launch(nodes: usize) -> Self {
         let barrier = if nodes <= STAR_MAX { STAR_MAX as u32 } else { 8 };
         Self { barrier, data: 2 }
     }
 
-    /// Fan-outs of a `LaunchSpec` of so many nodes; 0 leaves the choice to [`FanOut::of_launch`].
+    /// Fan-outs of a `LaunchSpec` for this many nodes; 0 selects the value of [`FanOut::of_launch`].
     pub fn from_spec(barrier: u32, data: u32, nodes: usize) -> Self {
         let or = |given, default| if given == 0 { default } else { given };
         let default = Self::of_launch(nodes);
         Self { barrier: or(barrier, default.barrier), data: or(data, default.data) }
     }
 
-    /// Fan-out on the way down of so many bytes in so many frames.
+    /// Fan-out on the way down for this many bytes in this many frames.
     pub(super) fn down(self, frames: usize, bytes: usize) -> u32 {
         if frames <= 1 && bytes <= SMALL_DATA { self.barrier } else { self.data }
     }
 }
 
 impl Default for FanOut {
-    /// That of a launch on many nodes.
+    /// The fan-out of a launch on many nodes.
     fn default() -> Self {
         Self::of_launch(usize::MAX)
     }
 }
 
-/// Bounds of what a node keeps for fences before it fails them.
+/// Limits of the data that a node stores for fences before it fails them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Payload of one frame, in bytes. It must stay well below the longest message that links accept (4 MiB).
     pub chunk_bytes: usize,
-    /// Most bytes that all nodes may bring to one fence; each piece counts for 64 bytes more than it has. Also the most that
-    /// frames of one launch may take that wait for this node's ranks.
+    /// Maximum bytes that all nodes may contribute to one fence. Each piece counts as 64 bytes more than its length. It also
+    /// limits the stored early frames of one launch.
     pub fence_bytes: usize,
-    /// Most bytes of waiting frames of all launches together.
+    /// Maximum bytes of stored early frames of all launches together.
     pub all_held_bytes: usize,
-    /// Most frames of one launch that may wait for this node's ranks.
+    /// Maximum number of stored early frames of one launch.
     pub held_frames: usize,
-    /// Most bytes kept of frames of one other node whose launch is not known here.
+    /// Maximum bytes of stored frames of unknown launches, per sending node.
     pub unclaimed_bytes: usize,
-    /// The same of all other nodes together.
+    /// The same for all sending nodes together.
     pub all_unclaimed_bytes: usize,
-    /// Time for which they are kept, in ticks of a second.
+    /// Time for which they are stored, in ticks of a second.
     pub unclaimed_ticks: u32,
-    /// Most bytes in the queue of one link. A node that lets more wait is given up.
+    /// Maximum bytes in the queue of one link. Beyond it the other node is treated as lost.
     pub link_bytes: usize,
-    /// Most bytes in the queues of all links together. Data that goes to several nodes counts once for each.
+    /// Maximum bytes in the queues of all links together. Data for several nodes counts once per node.
     pub all_link_bytes: usize,
-    /// Most questions of other nodes that may be open in one launch.
+    /// Maximum open questions of other nodes in one launch.
     pub open_questions: usize,
 }
 

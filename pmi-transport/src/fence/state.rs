@@ -1,5 +1,5 @@
-//! State of one node: its launches, frames of launches that it does not know yet, and the way out. Everything here happens under
-//! one lock, is short, and waits for nothing; frames to send are queued before the lock is given back, so they keep their order.
+//! State of one node: its launches, frames of unknown launches, and the output. Every operation runs under one lock, is short, and never
+//! waits. Frames are queued before the lock is released, so their order is preserved.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(super) struct State {
     /// Launches that this node has left.
     left: Recent<String, ()>,
     unclaimed: Unclaimed,
-    /// Bytes that all launches together may hold for their ranks.
+    /// Maximum bytes of early frames of all launches together.
     held: Budget,
     pub(super) outbound: Outbound,
     is_ticking: bool,
@@ -42,7 +42,7 @@ impl State {
         }
     }
 
-    /// Joins a launch, and takes the frames that came for it.
+    /// Joins a launch, and processes its stored frames.
     pub(super) fn join(&mut self, membership: Membership, source: Arc<dyn Questions>) -> MembershipId {
         let launch_id = membership.launch_id.clone();
         self.left.forget(&launch_id);
@@ -57,7 +57,7 @@ impl State {
         id
     }
 
-    /// Ends a membership, and fails what others wait for.
+    /// Ends a membership, and fails the fences and questions of other nodes.
     pub(super) fn leave(&mut self, id: MembershipId) {
         let Some(mut joined) = self.launches.remove(id) else { return };
         LaunchGuard { joined: &mut joined, outbound: &mut self.outbound }.leave();
@@ -91,15 +91,15 @@ impl State {
         self.launches.get_mut(id)
     }
 
-    /// Takes a frame that came on a stream of the node `from`, unless its link has ended: a reader that is ended with the link may have a
-    /// frame by then.
+    /// Processes a frame from a stream of the node `from`, unless its link has ended. A reader that is aborted with the link may still
+    /// have a frame.
     pub(super) fn on_stream_frame(&mut self, from: &str, stream: StreamId, what: What) {
         if self.outbound.links.has(from, stream) {
             self.on_frame(from, what);
         }
     }
 
-    /// Takes a frame that came on a link of the node `from`, or was kept since.
+    /// Processes a frame from a link of the node `from`, or a stored one.
     pub(super) fn on_frame(&mut self, from: &str, what: What) {
         self.outbound.counters.frames += 1;
         match self.fences_of(launch_of(&what)) {
@@ -108,7 +108,7 @@ impl State {
         }
     }
 
-    /// Takes a frame of a launch in which this node takes no part.
+    /// Processes a frame of a launch that this node does not take part in.
     fn on_unclaimed(&mut self, from: &str, what: What) {
         let id = launch_of(&what);
         if id.is_empty() {
@@ -125,18 +125,18 @@ impl State {
         }
     }
 
-    /// Takes note of the loss of the node `name` in all launches.
+    /// Processes the loss of the node `name` in all launches.
     pub(super) fn lost(&mut self, name: &str, reason: &str, loss: Loss) {
         for joined in self.launches.iter_mut() {
             LaunchGuard { joined, outbound: &mut self.outbound }.lost(name, reason, loss);
         }
     }
 
-    /// Does what is due once a second. Returns false if there is nothing left to tick for.
+    /// Executes the work of each second. Returns false if there is nothing left to tick for.
     pub(super) fn tick(&mut self) -> bool {
         for frame in self.unclaimed.tick(self.outbound.limits.unclaimed_ticks) {
             self.outbound.counters.dropped += 1;
-            self.refuse(&frame.from, &frame.what, "it was never told of the launch");
+            self.refuse(&frame.from, &frame.what, "it has no such launch");
         }
         for joined in self.launches.iter_mut() {
             LaunchGuard { joined, outbound: &mut self.outbound }.tick();
@@ -145,7 +145,7 @@ impl State {
         self.is_ticking
     }
 
-    /// Returns true if ticks have to begin; they go on until [`State::tick`] says that they may end.
+    /// Returns true if ticking must start. It continues until [`State::tick`] returns false.
     pub(super) fn begins_ticking(&mut self) -> bool {
         let begins = !self.is_ticking && self.has_open();
         self.is_ticking |= begins;
@@ -156,7 +156,7 @@ impl State {
         !self.unclaimed.is_empty() || !self.launches.is_empty()
     }
 
-    /// Answers a frame that cannot be served, if its sender waits for something.
+    /// Answers a frame that cannot be served, if its sender waits for an answer.
     fn refuse(&mut self, to: &str, what: &What, reason: &str) {
         if let Some(frame) = refusal(what, reason) {
             self.outbound.answer(to, frame);

@@ -1,5 +1,4 @@
-//! Calls of one agent to another for the sake of fences: the seam between links and the network. [`Grpc`] is the real one; tests
-//! have one over memory.
+//! Calls of one agent to another for fences: the interface between links and the network. [`Grpc`] is the real one; tests use one in memory.
 
 use async_trait::async_trait;
 use tonic::Status;
@@ -19,21 +18,21 @@ pub type Incoming = BoxStream<LinkFrame>;
 /// Calls agents by their names and addresses, written `host:port`.
 #[async_trait]
 pub trait Transport: Send + Sync + 'static {
-    /// Opens a link to the agent of `node`: sends `outgoing` and returns what comes back. The agent at the other end must learn
-    /// this node's name from the transport, not from a message.
+    /// Opens a link to the agent of `node`: sends `outgoing` and returns the received frames. The agent at the other end must get this node's
+    /// name from the transport, not from a message.
     ///
     /// # Errors
-    /// Fails when there is no agent at the address, or it does not let this one in. `NotFound` says that the node has no part in the launch any
-    /// more, which counts as if it had left in good order.
+    /// Fails if there is no agent at the address, or if it refuses this one. With `NotFound`, the node has left the launch, which counts as a
+    /// normal leave.
     async fn link(&self, node: &str, address: &str, outgoing: Outgoing) -> Result<Incoming, Status>;
 
-    /// Hands the result of a fence to an agent that was answered early. Only for those who serve `PmiFence`.
+    /// Sends the result of a fence to an agent that had an early response. Only for servers of `PmiFence`.
     ///
     /// # Errors
-    /// Fails when there is no agent at the address, or it does not take the result.
+    /// Fails if there is no agent at the address, or if it does not accept the result.
     async fn complete(&self, node: &str, address: &str, request: PmiFenceCompleteRequest) -> Result<(), Status> {
         let PmiFenceCompleteRequest { launch_id, .. } = request;
-        Err(Status::unimplemented(format!("{node} at {address} is told of fences of launch {launch_id} over its link")))
+        Err(Status::unimplemented(format!("{node} at {address} receives fences of launch {launch_id} over its link")))
     }
 }
 

@@ -1,9 +1,8 @@
-//! The tree that a fence goes through: who is whose parent, as a pure function of how many nodes there are, of the fan-out,
-//! and of a node's position.
+//! The tree of a fence: parents and children as a pure function of the number of nodes, the fan-out and a node's position.
 //!
-//! A node and all that are below it stand side by side, and children have equal shares of what is below their parent: so nodes
-//! that are neighbours stay together, and none has half of the others below itself. A request to start a launch is shared out by
-//! the same rule ([`shares`]), whoever passes it on.
+//! A node and all nodes below it have consecutive positions, and children have equal shares of the nodes below their parent. So
+//! adjacent nodes stay together, and no child has half of the nodes below itself. The start request of a launch is distributed by
+//! the same rule ([`shares`]), in every forwarding process.
 //!
 //! ```text
 //! fan-out 2, 7 nodes:       0              star (fan-out >= nodes - 1):      0
@@ -21,7 +20,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// A tree in which no node has more than `fan_out` children; a fan-out of 0 is taken for 1, a chain.
+    /// A tree with at most `fan_out` children per node; 0 counts as 1, a chain.
     pub fn new(nodes: u32, fan_out: u32) -> Self {
         Self { nodes, fan_out: fan_out.max(1) }
     }
@@ -31,13 +30,13 @@ impl Tree {
         self.find(position).0
     }
 
-    /// The nodes right below `position`, in ascending order.
+    /// The nodes directly below `position`, in ascending order.
     pub fn children(self, position: u32) -> Vec<u32> {
         let shares = self.shares(&self.branch(position));
         shares.runs().map(|run| run.start).collect()
     }
 
-    /// `position` and all that are below it; for a position outside of the tree, nothing.
+    /// `position` and all nodes below it; empty for a position outside the tree.
     pub fn branch(self, position: u32) -> Range<u32> {
         self.find(position).1
     }
@@ -52,7 +51,7 @@ impl Tree {
         depth
     }
 
-    /// Goes down from the root to `position`: the node above it, and its branch.
+    /// Descends from the root to `position`; returns the node above it, and its branch.
     fn find(self, position: u32) -> (Option<u32>, Range<u32>) {
         if position >= self.nodes {
             return (None, position..position);
@@ -66,19 +65,19 @@ impl Tree {
         (above, branch)
     }
 
-    /// Shares of the children of a branch's first node in the nodes below it.
+    /// Divides the nodes below a branch's first node among its children.
     fn shares(self, branch: &Range<u32>) -> Shares {
         Shares::of(branch.start + 1..branch.end, self.fan_out)
     }
 }
 
-/// Shares positions out among at most `among` runs of neighbours, as evenly as can be: none is empty, and the first few are longer
-/// by one. 0 is taken for 1.
+/// Divides positions into at most `among` consecutive runs, as evenly as possible. No run is empty, and the first few are longer
+/// by one. 0 counts as 1.
 pub fn shares(positions: Range<u32>, among: u32) -> impl Iterator<Item = Range<u32>> {
     Shares::of(positions, among.max(1)).runs()
 }
 
-/// Runs of positions that follow each other; the first few are longer by one.
+/// Consecutive runs of positions; the first few are longer by one.
 #[derive(Clone, Copy)]
 struct Shares {
     first: u32,
@@ -103,12 +102,12 @@ impl Shares {
         self.start(share)..self.start(share + 1)
     }
 
-    /// First position of a share, where the one before it ends.
+    /// First position of a share, which is the end of the previous share.
     fn start(self, share: u32) -> u32 {
         self.first + share * self.len + share.min(self.longer)
     }
 
-    /// The share that holds a position; one of them does.
+    /// The share that contains a position.
     fn holding(self, position: u32) -> u32 {
         let offset = position - self.first;
         let in_longer = self.longer * (self.len + 1);

@@ -1,5 +1,6 @@
-//! Frames of launches that this node does not know: it may be told of them any moment, so they are kept for a while, within
-//! bounds per sender and for all senders together. Time is counted in ticks, of which [`Unclaimed::tick`] makes one.
+//! Frames of launches that are unknown to this node. The start of the launch may arrive at any moment, so the frames are
+//! stored for a while, within limits per sender and for all senders together. Time is counted in ticks; [`Unclaimed::tick`]
+//! adds one.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -7,33 +8,33 @@ use super::budget::{Budget, Holding};
 use super::frames::{kept_bytes, launch_of};
 use crate::proto::v1::link_frame::What;
 
-/// Frame whose launch is not known.
+/// Frame of an unknown launch.
 #[derive(Debug)]
 pub(super) struct UnclaimedFrame {
-    /// Tick in which it came.
+    /// Tick of its arrival.
     since: u32,
     /// Name of the node that sent it.
     pub(super) from: String,
     pub(super) what: What,
 }
 
-/// All such frames, in the order in which they came.
+/// All such frames, in order of arrival.
 #[derive(Debug)]
 pub(super) struct Unclaimed {
     frames: VecDeque<UnclaimedFrame>,
-    /// Bytes held, by sender.
+    /// Stored bytes, by sender.
     held: HashMap<String, Holding>,
     budget: Budget,
     now: u32,
 }
 
 impl Unclaimed {
-    /// No frames yet; all that will be kept takes at most `max` bytes.
+    /// Creates an empty store for at most `max` bytes.
     pub(super) fn new(max: usize) -> Self {
         Self { frames: VecDeque::new(), held: HashMap::new(), budget: Budget::new(max), now: 0 }
     }
 
-    /// Keeps a frame, or gives it back if its sender has `max` bytes here already, or all senders together have too many.
+    /// Stores a frame, or returns it if its sender would exceed `max` bytes, or all senders together their limit.
     pub(super) fn keep(&mut self, from: &str, what: What, max: usize) -> Option<What> {
         let held = self.held.entry(from.to_owned()).or_insert_with(|| self.budget.holding());
         if !held.take(kept_bytes(&what), max) {
@@ -46,7 +47,7 @@ impl Unclaimed {
         None
     }
 
-    /// Takes out the frames of a launch that has become known.
+    /// Removes the frames of a launch that has become known.
     pub(super) fn claim(&mut self, launch: &str) -> Vec<UnclaimedFrame> {
         let is_claimed = |frame: &UnclaimedFrame| launch_of(&frame.what) == launch;
         let (claimed, others) = std::mem::take(&mut self.frames).into_iter().partition::<VecDeque<_>, _>(is_claimed);
@@ -56,7 +57,7 @@ impl Unclaimed {
         claimed
     }
 
-    /// Counts a tick, and takes out the frames that have seen more than `ticks` of them.
+    /// Counts a tick, and removes the frames older than `ticks`.
     pub(super) fn tick(&mut self, ticks: u32) -> Vec<UnclaimedFrame> {
         self.now = self.now.wrapping_add(1);
         let age = |frame: &UnclaimedFrame| self.now.wrapping_sub(frame.since);
@@ -115,7 +116,7 @@ mod tests {
     #[test]
     fn frames_are_kept_for_as_many_ticks_as_they_may_see() {
         let mut unclaimed = Unclaimed::new(usize::MAX);
-        // The count of ticks begins anew at its end.
+        // The tick counter wraps around.
         unclaimed.now = u32::MAX - 1;
         for from in ["a", "b"] {
             unclaimed.keep(from, awaited("1"), usize::MAX);

@@ -1,10 +1,10 @@
-//! Body of an answer on its way to its caller: what is not on its way yet is taken of the caller's budget, until the connection has taken its last
-//! byte or is gone.
+//! Body of a response on its way to the caller. Its unsent bytes are charged to the caller's budget until the connection has
+//! written the last of them, or has ended.
 //!
 //! ```text
 //! handler ──polled while there is room──> AnswerBody ──counted pieces──> HTTP/2: waits for the peer's windows and its socket
 //!                                             ^                              │ written, or dropped
-//!                                             └──────────── given back ──────┘
+//!                                             └───────── credited ───────────┘
 //! ```
 
 use std::pin::Pin;
@@ -22,45 +22,45 @@ use super::budget::{Part, Place};
 use super::request_body::Form;
 use crate::limits::{STREAM_UNREAD, UNREAD_PAUSE, kept_cost};
 
-/// Body of one answer.
+/// Body of one response.
 pub(super) struct AnswerBody {
-    /// `None` when it is over before its end.
+    /// `None` after an early end.
     inner: Option<Body>,
     form: Form,
     unread: Arc<Unread>,
-    /// Time of the next look at the budget; set while the peer has left so much unread that there is no room.
+    /// Time of the next check of the budget. Set while the peer's unsent bytes leave no room.
     pause: Option<Pin<Box<Sleep>>>,
-    /// Place of the call.
+    /// The call's place in the budget.
     _call: Arc<Place>,
 }
 
-/// Bytes of an answer that are not on their way.
+/// Unsent bytes of a response.
 struct Unread(Mutex<State>);
 
 struct State {
     place: Place,
-    /// The body, which waits for some to be given back.
+    /// Waker of the body while it waits for its own bytes to be sent.
     waiting: Option<Waker>,
 }
 
-/// Piece of an answer, which is counted for as long as it is there.
+/// Piece of a response; it is charged until it is dropped.
 struct Counted {
     bytes: Bytes,
     of: Arc<Unread>,
 }
 
-/// Room for the next piece of an answer.
+/// Room in the budget for the next piece of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Room {
     Some,
-    /// There is some when the peer has read of this answer.
+    /// There is room once the peer reads from this response.
     AfterOwn,
-    /// There may be some later.
+    /// There may be room later.
     Later,
 }
 
 impl AnswerBody {
-    /// `form` is that of the call's requests: a call that takes one message gives one answer.
+    /// `form` is that of the call's requests: a call with one request message has one response message.
     pub(super) fn new(inner: Body, form: Form, unread: Place, call: Arc<Place>) -> Self {
         let unread = Arc::new(Unread(Mutex::new(State { place: unread, waiting: None })));
         Self { inner: Some(inner), form, unread, pause: None, _call: call }
@@ -81,7 +81,7 @@ impl AnswerBody {
         }
     }
 
-    /// Counts a piece, which a whole answer is refused for that there is no room for.
+    /// Charges a piece. A single response that exceeds the budget is refused.
     fn counted(&mut self, bytes: Bytes) -> Frame<Bytes> {
         let cost = kept_cost(bytes.len());
         let mut state = self.unread.0.lock();
@@ -111,7 +111,7 @@ impl Unread {
         let State { place, waiting } = &mut *self.0.lock();
         let own = place.amount();
         match own {
-            // Streams that are not read leave room for those that are, and all of them for whole answers.
+            // Unread streams leave room for streams that are read. All streams together leave room for single responses.
             0 if place.has_room(Part::ThreeQuarters) => Room::Some,
             0 => Room::Later,
             _ if own < STREAM_UNREAD && place.has_room(Part::Half) => Room::Some,
@@ -162,7 +162,7 @@ impl HttpBody for AnswerBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        // A refusal is shorter.
+        // The length is unknown, because a refusal is shorter.
         SizeHint::default()
     }
 }
@@ -181,7 +181,7 @@ mod tests {
     const ONE: Form = Form::One { longest: 100 };
     const PIECE: usize = 64 << 10;
 
-    /// So many pieces of so many bytes.
+    /// Body with this number of pieces, each of this many bytes.
     struct Pieces(usize, usize);
 
     impl HttpBody for Pieces {
@@ -201,7 +201,7 @@ mod tests {
         AnswerBody::new(Body::new(pieces), form, budget.unread(name), call)
     }
 
-    /// The next piece; the code of a refusal, or the end, in its place.
+    /// Returns the next piece. The error is the gRPC code of a refusal, or `end`.
     async fn next(body: &mut AnswerBody) -> Result<Bytes, String> {
         let Some(frame) = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await else {
             return Err("end".to_owned());
@@ -211,7 +211,7 @@ mod tests {
         frame.unwrap().into_data().map_err(code)
     }
 
-    /// The pieces that come while none of them is read.
+    /// Returns the pieces that arrive while none of them is read.
     async fn unread(body: &mut AnswerBody) -> Vec<Bytes> {
         let mut pieces = Vec::new();
         while let Ok(Ok(piece)) = tokio::time::timeout(UNREAD_PAUSE / 2, next(body)).await {

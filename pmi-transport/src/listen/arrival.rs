@@ -1,4 +1,4 @@
-//! Incoming connection until it is known who made it: TLS handshake, or the kernel's word on a Unix socket.
+//! Incoming connection before its peer is known: TLS handshake, or the kernel's credentials on a Unix socket.
 
 use std::fmt;
 use std::io;
@@ -21,17 +21,17 @@ use crate::session_link::{Arrivals, Greeting, GreetingError, MAGIC};
 use crate::stream::ByteStream;
 use crate::tls::{Clients, caller_in, in_words};
 
-/// Connection that was accepted, and whose maker is not known yet.
+/// Accepted connection without a known peer.
 pub(super) enum Arrival {
     /// TCP connection.
     Tcp {
         stream: TcpStream,
         from: SocketAddr,
-        /// Proof that both ends have to give; `None` where whoever can connect is believed whatever they say.
+        /// Proof that both ends must give. `None` if every claimed identity is accepted.
         proof: Option<Proof>,
         /// Receiver of links between sessions, at an agent's port.
         links: Option<Arc<Arrivals>>,
-        /// Place that it has until it is known who made it.
+        /// Place of the connection until its peer is known.
         greeter: Greeter,
     },
     Unix {
@@ -39,19 +39,19 @@ pub(super) enum Arrival {
         /// User at the other end.
         uid: u32,
     },
-    /// Passed on by the agent of a user's node.
+    /// Proxied by the agent of a user's node.
     Proxied { stream: DuplexStream, caller: Result<Caller, String> },
 }
 
-/// Proof by which both ends of a connection say who they are.
+/// Mutual proof of identity on a connection.
 pub(super) struct Proof {
-    /// Who we are.
+    /// Our identity.
     pub(super) identity: TlsIdentity,
-    /// Who may be at the other end.
+    /// Peers that may connect.
     pub(super) clients: Clients,
 }
 
-/// Kind of a connection, as its first bytes and its proof tell.
+/// Kind of a connection, from its first byte and its proof.
 pub(super) enum Identified {
     /// Carries calls.
     Calls(Connection),
@@ -59,7 +59,7 @@ pub(super) enum Identified {
     Link { arrivals: Arc<Arrivals>, greeting: Greeting, socket: std::net::TcpStream, from: SocketAddr },
 }
 
-/// Reason for which a connection is refused.
+/// Reason for refusing a connection.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refusal {
     #[error(transparent)]
@@ -79,12 +79,12 @@ pub(super) enum Refusal {
 }
 
 impl Arrival {
-    /// Identifies the other end. A certificate of our CA that names nobody is let in as nobody: each of its calls is
-    /// refused with the reason.
+    /// Identifies the other end. A certificate of our CA that names no caller is admitted as an unknown caller: each of
+    /// its calls is refused with the reason.
     pub(super) async fn identify(self, budget: &Arc<Budget>, cut: &CancellationToken) -> Result<Identified, Refusal> {
         match self {
             Self::Tcp { stream, from, proof, links, greeter } => {
-                // A fence is a chain of small messages; none may wait for the acknowledgement of the one before.
+                // A fence is a chain of small messages. None may wait for the acknowledgement of the previous one.
                 stream.set_nodelay(true)?;
                 let proving = timeout(limits::HANDSHAKE_TIMEOUT, async {
                     let first = greeter.first_byte(&stream).await?;
@@ -114,7 +114,7 @@ impl Arrival {
     }
 }
 
-/// The other end as the log counts it: by address, or by user.
+/// Formats the other end for the log: its address, or its user.
 impl fmt::Display for Arrival {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -126,7 +126,7 @@ impl fmt::Display for Arrival {
     }
 }
 
-/// Reads the greeting of a link, and not a byte more.
+/// Reads the greeting of a link, and no byte beyond it.
 async fn greeted(mut stream: TcpStream, from: SocketAddr, arrivals: Arc<Arrivals>) -> Result<Identified, Refusal> {
     let mut bytes = [0; Greeting::LEN];
     stream.read_exact(&mut bytes).await?;
@@ -134,7 +134,7 @@ async fn greeted(mut stream: TcpStream, from: SocketAddr, arrivals: Arc<Arrivals
     Ok(Identified::Link { arrivals, greeting, socket: stream.into_std()?, from })
 }
 
-/// Lets the other end of a connection for calls prove who it is, if it must.
+/// Authenticates the peer of a connection for calls, if certificates are required.
 async fn prove(
     stream: TcpStream,
     proof: Option<Proof>,
@@ -166,8 +166,8 @@ async fn shake_hands(stream: TcpStream, proof: &Proof) -> Result<TlsStream<TcpSt
     }
 }
 
-/// Closes a connection so that the peer gets to read the alert that was sent last: what the peer had sent is read first,
-/// because a socket that is closed over unread bytes resets the connection, and the alert is lost.
+/// Closes a connection so that the peer can read the last alert. The remaining input is read first: closing a socket
+/// with unread input resets the connection, and the alert is lost.
 async fn let_read_why(mut stream: TcpStream) {
     let reading = async {
         stream.shutdown().await?;
@@ -175,6 +175,6 @@ async fn let_read_why(mut stream: TcpStream) {
         while stream.read(&mut rest).await? > 0 {}
         io::Result::Ok(())
     };
-    // Whoever has gone already, or goes on sending, is none the wiser.
+    // A peer that is gone, or keeps sending, does not get the alert.
     let _ = timeout(limits::REFUSAL_TIMEOUT, reading).await;
 }

@@ -1,10 +1,9 @@
-//! The budget of what is held for peers: connections, calls, bytes of unfinished requests and of answers that are not sent yet, of each peer,
-//! whichever listener it came through.
+//! Budget of each peer: connections, calls, bytes of incomplete requests and of unsent responses, over all listeners.
 //!
-//! A peer is a caller as the kernel or a certificate names it; all who are known by no name share one budget. What is taken is given
-//! back when its place is dropped. Every bound is per peer, so that nobody takes what others have; bytes have one over all users beside, which
-//! refuses those with a little last. A request beyond one is refused, never kept waiting, as whatever waits is held in memory as well; a stream of
-//! answers waits, for nothing is made of it meanwhile.
+//! A peer is a caller that the kernel or a certificate identifies. All unidentified callers share one budget. A charge ends when its place is
+//! dropped. Every bound is per peer, so that one peer cannot take another's share. In addition, all users share one bound on bytes; it refuses
+//! the users with few bytes last. A request beyond a bound is refused instead of delayed, because waiting requests occupy memory too. A response
+//! stream waits, because its production pauses meanwhile.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,10 +14,10 @@ use parking_lot::Mutex;
 use crate::identity::{Caller, Role};
 use crate::limits::{self, Pool, Shares};
 
-/// Peer as it is counted; `None` for all who are known by no name.
+/// Peer as the key of its budget; `None` for all unidentified callers.
 pub(super) type Name = Option<Caller>;
 
-/// What each peer has taken. The lock is held for one look into the map.
+/// Charges of each peer. The lock is held for one lookup.
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     taken: Mutex<AllTaken>,
@@ -27,7 +26,7 @@ pub(super) struct Budget {
 #[derive(Debug, Default)]
 struct AllTaken {
     by_peer: HashMap<Name, Taken>,
-    /// What all users have taken together.
+    /// Total of all users.
     of_users: Taken,
 }
 
@@ -39,21 +38,21 @@ struct Taken {
     unread: usize,
 }
 
-/// Part of a peer's share.
+/// Fraction of a peer's share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Half,
     ThreeQuarters,
 }
 
-/// Treatment of bounds where a place grows.
+/// Treatment of bounds when a place grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bounds {
     Kept,
     Overdrawn,
 }
 
-/// A thing that a peer takes.
+/// Kind of charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Connections,
@@ -62,7 +61,7 @@ pub(super) enum Kind {
     Unread,
 }
 
-/// A peer has as much as it may, or all have.
+/// A peer, or all users together, have reached a bound.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Exhausted {
     #[error("{} has {most} {kind} already; wait until some are over", peer(.name))]
@@ -71,7 +70,7 @@ pub(super) enum Exhausted {
     OfUsers { kind: Kind, all: usize },
 }
 
-/// What was taken of a peer's budget, until it is dropped.
+/// Charge to a peer's budget; dropping it returns the amount.
 #[derive(Debug)]
 pub(super) struct Place {
     budget: Arc<Budget>,
@@ -81,22 +80,22 @@ pub(super) struct Place {
 }
 
 impl Budget {
-    /// A place for one more connection of a peer.
+    /// Charges one connection to a peer.
     pub(super) fn connection(self: &Arc<Self>, name: Name) -> Result<Place, Exhausted> {
         self.take(name, Kind::Connections, 1)
     }
 
-    /// A place for one more call of a peer.
+    /// Charges one call to a peer.
     pub(super) fn call(self: &Arc<Self>, name: Name) -> Result<Place, Exhausted> {
         self.take(name, Kind::Calls, 1)
     }
 
-    /// Nothing yet of the bytes of a peer's unfinished requests.
+    /// Empty place for the bytes of a peer's incomplete requests.
     pub(super) fn unfinished(self: &Arc<Self>, name: Name) -> Place {
         Place { budget: Arc::clone(self), name: person(name), kind: Kind::Unfinished, amount: 0 }
     }
 
-    /// Nothing yet of the bytes of a peer's answers that are not sent.
+    /// Empty place for the bytes of a peer's unsent responses.
     pub(super) fn unread(self: &Arc<Self>, name: Name) -> Place {
         Place { budget: Arc::clone(self), name: person(name), kind: Kind::Unread, amount: 0 }
     }
@@ -108,23 +107,23 @@ impl Budget {
 }
 
 impl Place {
-    /// Takes as much in all as `amount`, or gives back what is more.
+    /// Sets the charge to `amount`. Fails if that exceeds a bound.
     pub(super) fn resize(&mut self, amount: usize) -> Result<(), Exhausted> {
         self.change(amount, Bounds::Kept)
     }
 
-    /// Takes as much in all as `amount`, whatever others have: for what is there already, and was made because there was [room](Self::has_room).
+    /// Sets the charge to `amount` regardless of bounds: for bytes that exist already, produced while there was [room](Self::has_room).
     pub(super) fn overdraw(&mut self, amount: usize) {
-        // Never refused.
+        // Cannot fail.
         let _ = self.change(amount, Bounds::Overdrawn);
     }
 
-    /// The amount that is taken.
+    /// The charged amount.
     pub(super) fn amount(&self) -> usize {
         self.amount
     }
 
-    /// Returns true if the peer has less than this part of its share, and may have more of what all users have.
+    /// Returns true if the peer is below this part of its share, and may take more from the users' pool.
     pub(super) fn has_room(&self, part: Part) -> bool {
         let taken = self.budget.taken.lock();
         let own = taken.by_peer.get(&self.name).map_or(0, |of_peer| of_peer.get(self.kind));
@@ -136,7 +135,7 @@ impl Place {
         own < most && self.pool().is_none_or(|pool| pool.allows(own, taken.of_users.get(self.kind)))
     }
 
-    /// What all users share of this, if it is a user's.
+    /// The pool of all users for this kind, if the peer is a user.
     fn pool(&self) -> Option<Pool> {
         match self.kind {
             Kind::Unfinished if is_user(&self.name) => Some(limits::ALL_USERS_UNFINISHED),
@@ -155,7 +154,7 @@ impl Place {
         let changed = |count: usize| (count - self.amount).saturating_add(amount);
         let (sum, most) = (changed(of_peer.get(self.kind)), shares(&self.name).get(self.kind));
         let all = is_user(&self.name).then(|| changed(of_users.get(self.kind)));
-        // An answer about all of a large cluster is longer than a share; alone it is let through.
+        // A response about all nodes of a large cluster exceeds a share. It is allowed as the only one.
         let is_beyond = |sum: usize| !(self.kind == Kind::Unread && sum == amount);
         let refusal = if amount < self.amount || bounds == Bounds::Overdrawn {
             None
@@ -181,7 +180,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // Giving back is never refused.
+        // A decrease cannot fail.
         let _ = self.resize(0);
     }
 }
@@ -217,7 +216,7 @@ impl Shares {
     }
 }
 
-/// The peer as it is counted: a user has one share, wherever he calls from.
+/// The peer as the key of its budget: a user has one share, over all machines.
 fn person(name: Name) -> Name {
     match name {
         Some(Caller::UserIn { uid, .. }) => Some(Caller::User(uid)),
@@ -233,13 +232,13 @@ fn shares(name: &Name) -> Shares {
     }
 }
 
-/// True for users, and for all who are known by no name.
+/// True for users, and for unidentified callers.
 fn is_user(name: &Name) -> bool {
     matches!(name.as_ref().map(Caller::role), None | Some(Role::User))
 }
 
 fn peer(name: &Name) -> String {
-    name.as_ref().map_or_else(|| "whoever has no name here".to_owned(), ToString::to_string)
+    name.as_ref().map_or_else(|| "callers without a name here".to_owned(), ToString::to_string)
 }
 
 impl fmt::Display for Kind {
@@ -319,7 +318,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is taken and given back, in any order, no peer has more than its share, and nothing stays behind.
+        /// No sequence of charges and returns exceeds a peer's share, and all charges end with their places.
         #[test]
         fn no_peer_has_more_than_its_share(asked in proptest::collection::vec((0..3_u32, 0..8_usize, 0..20_usize), 0..60)) {
             let budget = Arc::new(Budget::default());

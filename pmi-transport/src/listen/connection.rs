@@ -1,4 +1,4 @@
-//! Accepted connection, with the proof of who made it and the means to cut it: when serving ends, and when that proof is revoked.
+//! Accepted connection with the identity of its peer. It is cut at the end of serving, and when its certificate is revoked.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -18,9 +18,9 @@ pub(super) struct Connection {
     stream: ByteStream,
     incoming: Incoming,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
-    /// `None` for one that no certificate was shown on.
+    /// `None` without a certificate.
     watched: Option<Watched>,
-    /// Given back with the connection.
+    /// Returned with the connection.
     _place: Option<Place>,
 }
 
@@ -30,12 +30,13 @@ impl Connection {
         Self { stream, incoming, cut: Box::pin(cut.clone().cancelled_owned()), watched: None, _place: None }
     }
 
-    /// The same, cut when the certificate is revoked that was shown on it.
+    /// The same connection, cut when its certificate is revoked.
     pub(super) fn watched(self, watched: Option<Watched>) -> Self {
         Self { watched, ..self }
     }
 
-    /// Notes an end that the other side has caused. The end of a proxied stream may be that of the connection between daemons.
+    /// Records an end that the peer caused. On a proxied stream the end may be that of the connection between the daemons, so it
+    /// is not recorded.
     fn note<T>(&self, done: Poll<io::Result<T>>, is_end: impl FnOnce(&T) -> bool) -> Poll<io::Result<T>> {
         const CLOSED: [io::ErrorKind; 3] =
             [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset, io::ErrorKind::UnexpectedEof];

@@ -1,4 +1,4 @@
-//! The check that takes each call and its request of its caller's budget.
+//! The check that charges each call and its request to the caller's budget.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::call_check::CallCheck;
 use crate::identity::Caller;
 use crate::limits::{FOREIGN_REQUEST_MAX, MESSAGE_MAX};
 
-/// Counts calls; to be put behind [`crate::authorize::Authorize`], which finds out who calls.
+/// Counts calls. Must run after [`crate::authorize::Authorize`], which identifies the caller.
 #[derive(Clone, Debug)]
 pub(super) struct CountCalls {
     pub(super) budget: Arc<Budget>,
@@ -21,8 +21,8 @@ pub(super) struct CountCalls {
     pub(super) takes_stream: fn(&str) -> bool,
 }
 
-/// Form of the requests of the call at `path`. Those that are not of our protocol, health and reflection, are open to everybody and
-/// small.
+/// Form of the requests of the call at `path`. Calls outside our protocol (health, reflection) are open to all callers, so their
+/// requests must be small.
 fn form(path: &str, takes_stream: fn(&str) -> bool) -> Form {
     match path {
         path if takes_stream(path) => Form::Stream,
@@ -31,7 +31,7 @@ fn form(path: &str, takes_stream: fn(&str) -> bool) -> Form {
     }
 }
 
-/// What a call holds until its answer is there.
+/// State that a call holds until its response is ready.
 pub(super) struct Answering {
     form: Form,
     unread: Place,

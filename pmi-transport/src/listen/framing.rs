@@ -1,25 +1,25 @@
-//! Length of the message that a request is in the middle of, read off the bytes as they come: each message of gRPC has five bytes
-//! before it, a flag and its length. What a message will take in memory counts from its length on, before its bytes are there.
+//! Tracks the message framing of a request in its byte stream: a prefix of five bytes (a flag and the length) precedes each gRPC
+//! message. The full size of a message counts from its prefix on, before its bytes arrive.
 
-/// Bytes before each message.
+/// Length of the prefix of a message.
 const PREFIX: usize = 5;
 
 /// Position in a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Framing {
     prefix: [u8; PREFIX],
-    /// Bytes of the prefix that have come.
+    /// Received bytes of the prefix.
     prefix_len: usize,
-    /// Bytes of the message that are still to come; the prefix is whole.
+    /// Missing bytes of the message, once the prefix is complete.
     left: usize,
-    /// Length of the message, known once the prefix is whole.
+    /// Length of the message, once the prefix is complete.
     length: usize,
-    /// Messages that were whole.
+    /// Number of complete messages.
     whole: u64,
 }
 
 impl Framing {
-    /// Takes bytes in. Returns the longest message that has begun in them, in bytes.
+    /// Processes received bytes. Returns the length of the longest message that begins in them.
     pub(super) fn take(&mut self, mut bytes: &[u8]) -> usize {
         let mut longest = 0;
         while !bytes.is_empty() {
@@ -47,12 +47,12 @@ impl Framing {
         longest
     }
 
-    /// Bytes that the message takes which has begun and is not whole.
+    /// Size of the incomplete message in bytes, with its prefix.
     pub(super) fn unfinished(&self) -> usize {
         if self.prefix_len == 0 { 0 } else { PREFIX + self.length }
     }
 
-    /// Number of messages that were whole.
+    /// Number of complete messages.
     pub(super) fn whole(&self) -> u64 {
         self.whole
     }
@@ -91,7 +91,7 @@ mod tests {
     }
 
     proptest! {
-        /// Wherever a request is cut, the same messages are found.
+        /// The same messages are found wherever a request is cut.
         #[test]
         fn cuts_mean_nothing(lengths in proptest::collection::vec(0..50_usize, 0..8), cuts in proptest::collection::vec(1..40_usize, 1..9)) {
             let bytes: Vec<u8> = lengths.iter().flat_map(|&length| message(length)).collect();

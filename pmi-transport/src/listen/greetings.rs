@@ -1,6 +1,6 @@
-//! Places of connections that have not proven yet who made them. There are so many for each address and so many in all; who comes
-//! when they are taken gets one all the same, and the oldest of those that have said nothing goes, or the oldest of all. So nobody waits
-//! in the kernel's queue behind connections that say nothing.
+//! Places of connections with a peer that is not known yet. Their number is limited per address and in total. A new connection always
+//! gets a place: at the limit, the oldest connection that has sent nothing is closed, or else the oldest of all. So no connection waits
+//! in the kernel's queue because of silent connections.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -22,7 +22,7 @@ pub struct Greetings {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// By the order in which they came.
+    /// Entries in order of arrival.
     by_address: HashMap<IpAddr, BTreeMap<u64, Entry>>,
     count: usize,
     next: u64,
@@ -44,7 +44,7 @@ pub struct Greeter {
 }
 
 impl Greetings {
-    /// Takes a place for a connection from `address`; another one may lose its place for it.
+    /// Takes a place for a connection from `address`. Another connection may lose its place.
     pub fn admit(self: &Arc<Self>, address: IpAddr) -> Greeter {
         let mut table = self.table.lock();
         if table.by_address.get(&address).is_some_and(|own| own.len() >= GREETINGS_PER_ADDRESS) {
@@ -90,10 +90,11 @@ impl Table {
 }
 
 impl Greeter {
-    /// Waits for the first byte of the connection that has this place, and leaves it in the socket; `None` if the connection has ended.
+    /// Waits for the first byte of the connection of this place, and leaves it in the socket. Returns `None` if the connection has
+    /// ended.
     ///
     /// # Errors
-    /// `TimedOut` if there is none within two seconds, and as recv(2).
+    /// `TimedOut` if no byte arrives within two seconds; otherwise the errors of recv(2).
     pub async fn first_byte(&self, stream: &TcpStream) -> io::Result<Option<u8>> {
         let mut first = [0];
         let late = || io::Error::new(io::ErrorKind::TimedOut, format!("it sent nothing within {FIRST_BYTE_TIMEOUT:?}"));
@@ -110,7 +111,7 @@ impl Greeter {
         }
     }
 
-    /// Waits until another connection needs the place; this one must then be closed.
+    /// Waits until another connection needs the place. The caller must then close this connection.
     pub async fn gone(&self) {
         self.gone.cancelled().await;
     }

@@ -1,5 +1,5 @@
-//! The reflection service, which describes all others. It is made when somebody first asks: to decode what it knows takes milliseconds,
-//! which an agent that is started for one launch would spend in vain.
+//! The reflection service, which describes all services. It is built at the first request: decoding the descriptors takes milliseconds,
+//! which an agent that runs one launch would waste.
 
 use std::convert::Infallible;
 use std::sync::LazyLock;
@@ -27,12 +27,12 @@ fn routes() -> Result<Routes, Error> {
     Ok(Routes::new(describing().build_v1()?).add_service(describing().build_v1alpha()?))
 }
 
-/// Adds the service. grpcurl of today still asks by the old name.
+/// Adds the service in both versions. Current grpcurl still uses the old name.
 pub(super) fn added_to(services: Routes) -> Routes {
     services.add_service(Reflection::<false>).add_service(Reflection::<true>)
 }
 
-/// The service of one version, by its old name or not.
+/// The service of one version, under its old or new name.
 #[derive(Clone, Copy, Debug)]
 struct Reflection<const OLD: bool>;
 

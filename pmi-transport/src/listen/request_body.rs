@@ -1,5 +1,5 @@
-//! Body of a request on its way to a handler: its bytes are taken of its peer's budget while they are no whole message, and a message
-//! that takes too long to come fails its call.
+//! Body of a request on its way to a handler. The bytes of incomplete messages are charged to the peer's budget. A message that
+//! arrives too slowly fails its call.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use crate::limits::{MESSAGE_MAX, REQUEST_TIMEOUT};
 /// Form of a call's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// One message, which is to be there in time; of at most so many bytes.
+    /// One message, of at most `longest` bytes, with a time limit.
     One { longest: usize },
-    /// As many as the caller has to send, whenever that is.
+    /// Any number of messages, at any time.
     Stream,
 }
 
@@ -30,9 +30,9 @@ pub(super) struct RequestBody {
     form: Form,
     framing: Framing,
     unfinished: Place,
-    /// Time at which the message that is awaited, or has begun, must be whole.
+    /// Time by which the awaited or incomplete message must be complete.
     deadline: Option<Pin<Box<Sleep>>>,
-    /// Place of the call.
+    /// The call's place in the budget.
     _call: Arc<Place>,
 }
 
@@ -43,7 +43,7 @@ impl RequestBody {
         body
     }
 
-    /// A message is awaited from the beginning of a call with one message, and from its own beginning on in a stream.
+    /// A call with one message has a deadline from its start; a stream has one from the start of each message.
     fn set_deadline(&mut self, has_moved_on: bool) {
         let is_awaited = match self.form {
             Form::One { .. } => self.framing.whole() == 0,
@@ -64,7 +64,7 @@ impl RequestBody {
         {
             return Err(Status::out_of_range(format!("the request has {longest} bytes; this call takes {most}")));
         }
-        // One that is longer is refused where it is decoded.
+        // A longer message is refused by the decoder.
         let unfinished = self.framing.unfinished().min(MESSAGE_MAX);
         self.unfinished.resize(unfinished).map_err(|error| Status::resource_exhausted(error.to_string()))?;
         self.set_deadline(self.framing.whole() > before);
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
     use crate::identity::Caller;
 
-    /// Pieces that come one by one, each after a time; then nothing.
+    /// Body of pieces that each arrive after a delay in seconds; it never ends.
     struct Slow(VecDeque<(u64, Bytes)>, Option<Pin<Box<Sleep>>>);
 
     impl HttpBody for Slow {
@@ -127,7 +127,7 @@ mod tests {
         }
     }
 
-    /// Reads a request of such pieces until it fails; returns the bytes that came, and why no more do.
+    /// Reads a request of such pieces until it fails. Returns the number of bytes, and the failure.
     async fn read(form: Form, pieces: Vec<(u64, Vec<u8>)>) -> (usize, Code) {
         let budget = Arc::new(Budget::default());
         let name = Some(Caller::User(7));
@@ -155,7 +155,7 @@ mod tests {
         let (start, whole) = (Instant::now(), message(50));
         assert_eq!(read(ONE, Vec::new()).await, (0, Code::DeadlineExceeded));
         assert_eq!(start.elapsed().as_secs(), REQUEST_TIMEOUT.as_secs());
-        // A byte now and then does not help.
+        // Single bytes in between do not extend the deadline.
         let bytes = whole[..20].iter().map(|&byte| (4, vec![byte])).collect();
         assert_eq!(read(ONE, bytes).await, (7, Code::DeadlineExceeded));
     }

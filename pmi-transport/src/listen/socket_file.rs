@@ -1,4 +1,4 @@
-//! The file of a Unix socket: made for everybody, replaced if it was left over, removed at the end.
+//! The file of a Unix socket: accessible to all users, replaced if it has no listener, removed at the end.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -6,10 +6,10 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// Everybody may talk to it: the kernel tells who they are.
+/// All users may connect: the kernel identifies them.
 const MODE: u32 = 0o666;
 
-/// The file of a socket that we listen to; removed when dropped, unless it is another's by then.
+/// The file of our listening socket. Dropping removes it, unless another process has replaced it.
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,
@@ -17,10 +17,10 @@ pub(super) struct SocketFile {
 }
 
 impl SocketFile {
-    /// Makes the socket, ready for tokio.
+    /// Makes a non-blocking socket, ready for tokio.
     ///
     /// # Errors
-    /// `AddrInUse` if somebody listens there, `AlreadyExists` if what is there is no socket.
+    /// `AddrInUse` if another process listens there, `AlreadyExists` if the path is not a socket.
     pub(super) fn bind(path: &Path) -> io::Result<(Self, UnixListener)> {
         let listener = UnixListener::bind(path).or_else(|error| match error.kind() {
             io::ErrorKind::AddrInUse if is_left_over(path)? => {
@@ -39,16 +39,16 @@ impl SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if device_and_inode(&self.path).is_ok_and(|found| found == self.device_and_inode) {
-            // What cannot be removed is replaced by the next one who listens here.
+            // If the removal fails, the next listener at this path replaces the file.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Returns true if this is a socket that nobody listens to.
+/// Returns true if this is a socket without a listener.
 ///
 /// # Errors
-/// `AlreadyExists` if it is no socket.
+/// `AlreadyExists` if it is not a socket.
 fn is_left_over(path: &Path) -> io::Result<bool> {
     if !fs::symlink_metadata(path)?.file_type().is_socket() {
         return Err(io::ErrorKind::AlreadyExists.into());
@@ -82,7 +82,7 @@ mod tests {
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists());
         let (file, listener) = SocketFile::bind(&path).unwrap();
-        // Another's file is not ours to remove.
+        // The file of another process must not be removed.
         fs::remove_file(&path).unwrap();
         let _other = UnixListener::bind(&path).unwrap();
         drop((file, listener));

@@ -1,14 +1,15 @@
-//! Names of fences on one direction of a link: a fence is named in full once, and by a number of one byte from then on.
+//! Encoding of fence names in one direction of a link: the first frame has the full name, later frames a number of one byte.
 //!
 //! ```text
 //! 0 to 63     series of that number         epoch
 //! 64 to 127   names series number - 64      name, epoch
-//! 128         of no number                  name, epoch
+//! 128         without a number              name, epoch
 //!
-//! name:  job id   kind of scope   name of scope   members, 8 bytes     texts after their lengths
+//! name:  job id   kind of scope   name of scope   members, 8 bytes     lengths precede texts
 //! ```
-//! A series is all fences of one scope of one job among the same nodes; they differ in their epochs. When all numbers are taken,
-//! the oldest one names something else. Both ends keep as many names, none of them long. The launch's id is the link's.
+//! A series is all fences of one scope of one job among the same nodes; they differ in their epochs. When all numbers are in
+//! use, the oldest number is reused. Both ends store the same number of names, none of them long. The launch id is that of the
+//! link.
 
 use std::sync::Arc;
 
@@ -17,9 +18,9 @@ use bytes::{BufMut, BytesMut};
 use super::field::{Fields, Malformed, PutField};
 use crate::proto::v1::{FenceKey, FenceScope};
 
-/// Number of series that have a number.
+/// Number of series with a number.
 const SERIES_MAX: usize = 64;
-/// Most bytes of the names of such a series.
+/// Maximum bytes of the names of a numbered series.
 const NAME_MAX: usize = 4096;
 
 const NAMES: u8 = SERIES_MAX as u8;
@@ -29,9 +30,9 @@ const OF_NO_NUMBER: u8 = 2 * NAMES;
 #[derive(Debug, Default)]
 pub(super) struct SentNames {
     series: Vec<Option<FenceKey>>,
-    /// Number of the series that the last fence was of: most often the next one is as well.
+    /// Number of the last fence's series. The next fence usually has the same one.
     last: usize,
-    /// Number that is taken next.
+    /// Number to assign next.
     next: usize,
 }
 
@@ -73,7 +74,7 @@ impl SentNames {
         number
     }
 
-    /// The frame that named or used the last series is not sent: it is named again before its number is used.
+    /// Forgets the last series, because its frame is not sent. The series is named again before its number is used.
     pub(super) fn forget_last(&mut self) {
         if let Some(last) = self.series.get_mut(self.last) {
             *last = None;
@@ -160,7 +161,7 @@ mod tests {
         FenceKey { launch_id: "launch".into(), job_id: "job".into(), scope: Some(scope), epoch, members: 7 }
     }
 
-    /// Writes and reads a key; returns how many bytes that took.
+    /// Writes and reads a key; returns its encoded length.
     fn pass(key: &FenceKey, sent: &mut SentNames, received: &mut ReceivedNames) -> usize {
         let mut frame = BytesMut::new();
         sent.put(key, &mut frame);

@@ -1,18 +1,19 @@
-//! Fields of a frame: numbers in as many bytes as they need, and bytes after their number.
+//! Fields of a frame: numbers of variable length, and byte strings after their length.
 //!
-//! A number is written in groups of seven bits, the lowest first; each byte but the last has its highest bit set (LEB128).
+//! A number is encoded in groups of seven bits, the lowest first. Every byte but the last has its highest bit set
+//! (LEB128).
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-/// Most bytes of a number of 64 bits.
+/// Maximum length of an encoded 64-bit number, in bytes.
 const NUMBER_LEN_MAX: usize = 10;
 
-/// Fault of a frame that no session of this version writes.
+/// Error of a frame that no session of this version sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Malformed {
     #[error("it ends inside a field")]
     Short,
-    #[error("bytes are left over behind its last field")]
+    #[error("bytes are left over after its last field")]
     Long,
     #[error("a number is too large")]
     Number,
@@ -28,10 +29,10 @@ pub(super) enum Malformed {
     LongName(usize),
 }
 
-/// Writes fields behind what is in the buffer.
+/// Appends fields to a buffer.
 pub(super) trait PutField {
     fn put_number(&mut self, number: u64);
-    /// Bytes that have further fields behind them.
+    /// Writes bytes after their length, so that further fields can follow.
     fn put_run(&mut self, run: &[u8]);
 }
 
@@ -50,7 +51,7 @@ impl PutField for BytesMut {
     }
 }
 
-/// Fields of one frame that were not read yet.
+/// Unread fields of one frame.
 pub(super) struct Fields(Bytes);
 
 impl Fields {
@@ -66,7 +67,7 @@ impl Fields {
         if self.0.is_empty() { Err(Malformed::Short) } else { Ok(self.0.get_u8()) }
     }
 
-    /// Flags of which those in `known` may be set.
+    /// Reads flags, of which only those in `known` may be set.
     pub(super) fn flags(&mut self, known: u8) -> Result<u8, Malformed> {
         let flags = self.byte()?;
         if flags & !known == 0 { Ok(flags) } else { Err(Malformed::Flags(flags)) }
@@ -89,12 +90,12 @@ impl Fields {
         Err(if self.0.len() < NUMBER_LEN_MAX { Malformed::Short } else { Malformed::Number })
     }
 
-    /// A number of at most 32 bits.
+    /// Reads a number of at most 32 bits.
     pub(super) fn small(&mut self) -> Result<u32, Malformed> {
         u32::try_from(self.number()?).map_err(|_| Malformed::Number)
     }
 
-    /// So many bytes, uncopied.
+    /// Takes `len` bytes without copying.
     pub(super) fn bytes(&mut self, len: u64) -> Result<Bytes, Malformed> {
         match usize::try_from(len) {
             Ok(len) if len <= self.0.len() => Ok(self.0.split_to(len)),
@@ -102,18 +103,18 @@ impl Fields {
         }
     }
 
-    /// A number of eight bytes, the highest first.
+    /// Reads a number of eight bytes, big-endian.
     pub(super) fn fixed(&mut self) -> Result<u64, Malformed> {
         Ok(self.bytes(8)?.get_u64())
     }
 
-    /// A text that has further fields behind it.
+    /// Reads a text that further fields follow.
     pub(super) fn text(&mut self) -> Result<String, Malformed> {
         let len = self.number()?;
         in_utf8(&self.bytes(len)?)
     }
 
-    /// Everything that is left, uncopied.
+    /// Takes all remaining bytes without copying.
     pub(super) fn rest(&mut self) -> Bytes {
         std::mem::take(&mut self.0)
     }
@@ -122,7 +123,7 @@ impl Fields {
         in_utf8(&self.rest())
     }
 
-    /// The end of the frame.
+    /// Checks that the frame ends here.
     pub(super) fn end(&self) -> Result<(), Malformed> {
         if self.is_empty() { Ok(()) } else { Err(Malformed::Long) }
     }

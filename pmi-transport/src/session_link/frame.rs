@@ -1,19 +1,20 @@
-//! Frames as links between sessions carry them. The layout is of version [`VERSION`], which the handshake compares.
+//! Encoding of frames on links between sessions. The handshake compares the layout's [`VERSION`].
 //!
 //! ```text
 //! length, 4 bytes   kind   fields
 //!
-//! 1  up            fence  flags  part  withheld  { position  length << 1 | goes on  run }
+//! 1  up            fence  flags  part  withheld  { position  length << 1 | continues  run }
 //! 2  down          fence  flags  fan-out  part  withheld  run
 //! 3  failed        fence  node + 1, or 0  reason
 //! 4  data request  id  from  question
-//! 5  data reply    id  0 | 1 data | 2 error | 3 data that goes on in the next reply
+//! 5  data reply    id  0 | 1 data | 2 error | 3 data that continues in the next reply
 //! 6  awaited       fence
 //! 7  left
 //! 8  to session    id  from  message
 //! ```
-//! Numbers are [`field`](super::field)'s, fences are [`fence_names`](super::fence_names)'s. What a frame ends with has no length of
-//! its own. A link is of one launch, so no frame says which. What frames mean is said in `fence.proto`, which calls carry.
+//! Numbers are encoded by [`field`](super::field), fences by [`fence_names`](super::fence_names). The last field of a frame has no
+//! length. A link belongs to one launch, so frames do not name it. `fence.proto` documents the meaning of frames; gRPC calls use it
+//! directly.
 
 use std::sync::Arc;
 
@@ -27,10 +28,10 @@ use crate::proto::v1::{
     DataReply, DataRequest, FenceDown, FenceFailed, FenceKey, FenceUp, LinkFrame, NodePiece, link_frame::What,
 };
 
-/// Version of the layout. Sessions that have different ones do not link.
+/// Version of the layout. Sessions with different versions do not link.
 pub(super) const VERSION: u8 = 1;
 
-/// Bytes of a frame's length.
+/// Length of a frame's length field in bytes.
 const PREFIX: usize = 4;
 
 const UP: u8 = 1;
@@ -44,9 +45,9 @@ const TO_SESSION: u8 = 8;
 
 /// Flag of the last frame of its sender, in both directions.
 const LAST: u8 = 1;
-/// Flag of a run whose last segment goes on in the next frame.
+/// Flag of a run that ends with an incomplete segment; the next frame continues it.
 const GOES_ON: u8 = 2;
-/// Flag of a frame upwards of a fence whose data may stay with its nodes.
+/// Flag of an upward frame: the fence's data may stay on its nodes.
 const MAY_WITHHOLD: u8 = 4;
 
 /// Failure to read a frame.
@@ -70,7 +71,7 @@ impl FrameWriter {
         Self { launch_id, names: SentNames::default() }
     }
 
-    /// Appends a frame. Returns false, and writes nothing, if it is not of the link's launch, or longer than the other end takes.
+    /// Appends a frame. Returns false, and writes nothing, for a frame of another launch, or beyond the size limit of the other end.
     pub(super) fn append(&mut self, frame: &LinkFrame, stream: &mut BytesMut) -> bool {
         let Some(what) = frame.what.as_ref().filter(|what| self.is_of_launch(what)) else { return false };
         let start = stream.len();
@@ -185,8 +186,8 @@ impl FrameReader {
         Self { names: ReceivedNames::new(Arc::clone(&launch_id)), launch_id }
     }
 
-    /// Takes the first frame if it is whole. Its payloads go on in the memory of `stream`, uncopied. After an error nothing more can
-    /// be read.
+    /// Takes the first frame if it is complete. Its payloads share the memory of `stream` without copying. After an error no further
+    /// frame can be read.
     pub(super) fn take(&mut self, stream: &mut BytesMut) -> Result<Option<LinkFrame>, FrameError> {
         let Some(prefix) = stream.first_chunk::<PREFIX>() else { return Ok(None) };
         let len = u32::from_be_bytes(*prefix) as usize;

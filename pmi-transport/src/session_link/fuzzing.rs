@@ -1,4 +1,4 @@
-//! Fuzz targets of links: what reaches a session or an agent before anything of it is proved, and what a session sends after that.
+//! Fuzz targets of links: input to a session or an agent before authentication, and frames of a session after it.
 
 use std::sync::Arc;
 
@@ -19,9 +19,10 @@ fn launch() -> Arc<str> {
     Arc::from(LAUNCH)
 }
 
-/// A stream of frames is the same wherever it is cut, and a frame that was read is the same after it was sent on.
+/// Checks that the frames of a stream do not depend on where it is cut, and that a received frame is unchanged after it is sent
+/// again.
 ///
-/// The first byte says where the stream is cut.
+/// The first byte is the position of the cut.
 pub fn link_stream(data: &[u8]) {
     let Some((&cut, stream)) = data.split_first() else { return };
     let whole = frames(&[stream]);
@@ -33,7 +34,7 @@ pub fn link_stream(data: &[u8]) {
     assert_eq!(frames(&[&again]), (whole.0, true));
 }
 
-/// Frames that come in these pieces, and whether nothing else came.
+/// Returns the frames in these pieces, and whether there was nothing else.
 fn frames(pieces: &[&[u8]]) -> (Vec<LinkFrame>, bool) {
     let (mut reader, mut stream, mut frames) = (FrameReader::new(launch()), BytesMut::new(), Vec::new());
     for piece in pieces {
@@ -49,7 +50,7 @@ fn frames(pieces: &[&[u8]]) -> (Vec<LinkFrame>, bool) {
     (frames, stream.is_empty())
 }
 
-/// The stream in which these frames are sent, for [`link_stream`]; frames are written as calls carry them.
+/// Encodes these frames as a stream for [`link_stream`]. Each frame is given in protobuf encoding, as in calls.
 pub fn link_stream_of(frames: &[Vec<u8>]) -> Vec<u8> {
     let (mut writer, mut stream) = (FrameWriter::new(launch()), BytesMut::from(&[7][..]));
     for frame in frames {
@@ -58,8 +59,8 @@ pub fn link_stream_of(frames: &[Vec<u8>]) -> Vec<u8> {
     stream.to_vec()
 }
 
-/// Whoever does not have the key is told from who has: no greeting is taken for signed, no handshake for one of the launch, and
-/// nothing behind a handshake for a message.
+/// Checks that input from a sender without the key is refused: it contains no valid MAC, no valid handshake of the launch, and no
+/// valid message after a handshake.
 pub fn link_opening(data: &[u8]) {
     let key = LinkKey::from_bytes([7; LinkKey::LEN]);
     let Some((greeting, rest)) = data.split_first_chunk::<{ Greeting::LEN }>() else { return };
@@ -77,7 +78,7 @@ pub fn link_opening(data: &[u8]) {
     assert!(opened.is_err() || plain.is_empty(), "a message was guessed");
 }
 
-/// Ciphers of a link whose other end has gone.
+/// Ciphers of a link without its other end.
 fn ciphers(key: &LinkKey, greeting: &Greeting) -> Ciphers {
     let [mut caller, mut called] = [Handshake::of_caller, Handshake::of_called]
         .map(|of| of(&key.handshake_key(), greeting.as_bytes()).expect("known"));
@@ -86,7 +87,7 @@ fn ciphers(key: &LinkKey, greeting: &Greeting) -> Ciphers {
     called.finish().expect("both have spoken")
 }
 
-/// An opening that [`link_opening`] looks at in full: the greeting of a stranger, a handshake, a message.
+/// An opening that [`link_opening`] examines in full: a greeting signed with another key, a handshake, a message.
 pub fn link_opening_of_a_stranger() -> Vec<u8> {
     let key = LinkKey::from_bytes([8; LinkKey::LEN]);
     let launch = super::greeting::LaunchHash::of(LAUNCH);

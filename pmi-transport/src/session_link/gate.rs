@@ -1,10 +1,10 @@
-//! Links that arrive at an agent's port, until the session that they are for has them.
+//! Links that arrive at an agent's port, before the hand-over to their session.
 //!
 //! ```text
 //! greeting ──> launch known? ──no──> waits, up to 30 s, for the launch to begin here
 //!                  │ yes                     │
 //!                  v                         v
-//!              MAC, nodes and source address fit ──> HandOver::hand_over    else: the connection is closed, a line in the log
+//!              MAC, nodes and source address match ──> HandOver::hand_over    else: the connection is closed, and a line logged
 //! ```
 
 use std::collections::HashMap;
@@ -25,19 +25,19 @@ use crate::fence::{Member, Recent};
 
 /// Time for which a link waits for its launch to begin on this node.
 const LAUNCH_TIMEOUT: Duration = Duration::from_secs(30);
-/// Most links that wait for their launches.
+/// Maximum links that wait for their launches.
 const WAITING_MAX: usize = 4096;
-/// Most of them that came from one address.
+/// Maximum waiting links from one address.
 const WAITING_PER_SOURCE: usize = 256;
-/// Launches that ended here and are remembered: a link for one of them does not wait.
+/// Maximum remembered launches that ended here. A link for one of them does not wait.
 const ENDED_MAX: usize = 4096;
 
-/// Way of a link to the session that it is for.
+/// Passes links to their session.
 pub trait HandOver: Send + Sync + 'static {
-    /// Gives the connection to the session, without waiting.
+    /// Passes the connection to the session, without waiting.
     ///
     /// # Errors
-    /// Fails when the session is gone, or too many that it did not take are on their way to it.
+    /// Fails if the session is gone, or if too many connections are queued for it.
     fn hand_over(&self, handed: &Handed) -> io::Result<()>;
 }
 
@@ -57,27 +57,27 @@ pub enum GateRefusal {
         /// Short name of the launch.
         launch: LaunchHash,
     },
-    /// Its sender does not have the launch's key.
+    /// The sender does not have the launch's key.
     #[error("its greeting is not of a session of the launch")]
     Signature,
-    /// The greeting names nodes that cannot be meant.
+    /// The greeting names invalid nodes.
     #[error("it is from node {from} to node {to}, and here is node {here} of {nodes}")]
     Nodes {
-        /// Node that it says it is from.
+        /// Sender that the greeting names.
         from: NodeIndex,
-        /// Node that it says it is for.
+        /// Receiver that the greeting names.
         to: NodeIndex,
-        /// Node that the session here is.
+        /// Node of the local session.
         here: NodeIndex,
         /// Number of nodes of the launch.
         nodes: usize,
     },
-    /// The node that the greeting names has another address.
+    /// The greeting names a node with another address.
     #[error("it came from {seen}, and node {node} is at {address}")]
     Source {
-        /// Address that it came from.
+        /// Source address of the connection.
         seen: IpAddr,
-        /// Name of the node that it says it is from.
+        /// Name of the node that the greeting names as sender.
         node: String,
         /// Address of that node's agent.
         address: String,
@@ -85,15 +85,15 @@ pub enum GateRefusal {
     /// Too many links wait for launches that did not begin.
     #[error("{WAITING_MAX} links wait for their launches already, or {WAITING_PER_SOURCE} from this address")]
     TooMany,
-    /// The session does not take it.
+    /// The hand-over to the session failed.
     #[error("the session does not take it: {0}")]
     HandOver(#[from] io::Error),
 }
 
-/// Session that links can be for.
+/// Session that accepts links.
 #[derive(Clone)]
 struct Expecting {
-    /// Tells it from another one of the same launch.
+    /// Distinguishes it from another session of the same launch.
     number: u64,
     key: GateKey,
     me: NodeIndex,
@@ -106,7 +106,7 @@ pub struct Arrivals {
     expecting: Mutex<HashMap<LaunchHash, Expecting>>,
     ended: Mutex<Recent<LaunchHash, ()>>,
     waiting: Mutex<Waiting>,
-    /// Counts launches that began; who waits looks again.
+    /// Counts launches that began; each change wakes the waiting links.
     begun: watch::Sender<u64>,
 }
 
@@ -116,13 +116,13 @@ struct Waiting {
     by_source: HashMap<IpAddr, usize>,
 }
 
-/// Place of a link among those that wait; given back when it is dropped.
+/// Place of a waiting link; dropping it frees the place.
 struct Place<'arrivals> {
     waiting: &'arrivals Mutex<Waiting>,
     source: IpAddr,
 }
 
-/// Session of a launch that takes links; dropping it refuses further ones.
+/// Registration of a session that accepts links. Dropping it refuses further links.
 pub struct Visitable {
     arrivals: Arc<Arrivals>,
     launch: LaunchHash,
@@ -137,7 +137,7 @@ impl Default for Arrivals {
 }
 
 impl Arrivals {
-    /// Lets links of the launch `id` through to the session of its node `me`, until the result is dropped.
+    /// Accepts links of the launch `id` for the session of its node `me`, until the result is dropped.
     pub fn expect(
         self: &Arc<Self>,
         id: &str,
@@ -154,10 +154,10 @@ impl Arrivals {
         Visitable { arrivals: Arc::clone(self), launch, number }
     }
 
-    /// Hands a connection to the session that its greeting is for, when there is one.
+    /// Passes a connection to the session that its greeting names, once that session exists.
     ///
     /// # Errors
-    /// Says why it is refused; it is closed then.
+    /// Returns the reason for a refusal. The connection is then closed.
     pub async fn arrive(&self, greeting: Greeting, socket: TcpStream, from: SocketAddr) -> Result<(), GateRefusal> {
         let launch = greeting.launch();
         let expecting = match self.find(launch) {
@@ -218,7 +218,7 @@ impl Drop for Place<'_> {
 impl Drop for Visitable {
     fn drop(&mut self) {
         let mut expecting = self.arrivals.expecting.lock();
-        // A newer one for the same launch stays.
+        // A newer registration for the same launch stays.
         if expecting.get(&self.launch).is_some_and(|expecting| expecting.number == self.number) {
             expecting.remove(&self.launch);
             self.arrivals.ended.lock().insert(self.launch, ());
@@ -233,7 +233,7 @@ impl Expecting {
         }
         let (from, to) = (greeting.from(), greeting.to());
         let misled = || GateRefusal::Nodes { from, to, here: self.me, nodes: self.nodes.len() };
-        // The API server has signed it, and the session looks at what comes with it.
+        // The API server has signed the greeting, and the session checks the ticket after it.
         if from == Greeting::OTHER_SET && to == self.me {
             return Ok(());
         }
@@ -247,7 +247,7 @@ impl Expecting {
     }
 }
 
-/// Returns true for one machine's address in either notation of IPv4.
+/// Returns true if both addresses are equal, in either notation of IPv4.
 fn same(one: IpAddr, other: IpAddr) -> bool {
     one.to_canonical() == other.to_canonical()
 }

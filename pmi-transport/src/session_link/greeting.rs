@@ -1,4 +1,4 @@
-//! First bytes of a link, which the agent of the called node reads.
+//! First bytes of a link. The agent of the called node reads them.
 //!
 //! ```text
 //!   0        8           24     28   32         48                  80
@@ -13,7 +13,7 @@ use ring::digest::{SHA256, digest};
 
 use super::key::GateKey;
 
-/// Announces a greeting of this version. Its first byte opens neither TLS (0x16) nor HTTP/2 ("PRI").
+/// Magic number of a greeting of this version. Its first byte starts neither TLS (0x16) nor HTTP/2 ("PRI").
 pub(crate) const MAGIC: [u8; 8] = *b"LATLINK1";
 
 const SIGNED_LEN: usize = 48;
@@ -36,17 +36,17 @@ impl fmt::Debug for LaunchHash {
     }
 }
 
-/// Announcement of a link, as its bytes say. Nothing of it is proved before [`is_signed_by`](Self::is_signed_by).
+/// Announcement of a link. Its content is unproven until [`is_signed_by`](Self::is_signed_by) succeeds.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Greeting {
     bytes: [u8; Self::LEN],
 }
 
-/// Refusal of bytes that are no greeting of this version.
+/// Refusal of bytes that are not a greeting of this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the connection opens with {seen:02x?}; a link of this version opens with {MAGIC:02x?}")]
 pub struct GreetingError {
-    /// First bytes that came.
+    /// First bytes of the connection.
     pub seen: [u8; 8],
 }
 
@@ -54,10 +54,10 @@ impl Greeting {
     /// Length in bytes.
     pub const LEN: usize = 80;
 
-    /// Caller that is no node of the launch, but the root of another set.
+    /// Caller outside the launch: the root of another set.
     pub const OTHER_SET: NodeIndex = NodeIndex(u32::MAX);
 
-    /// The greeting of node `from` of a launch to node `to`. The nonce must not have been used before.
+    /// The greeting of node `from` of a launch to node `to`. The nonce must be unused.
     pub fn new(launch: LaunchHash, from: NodeIndex, to: NodeIndex, nonce: [u8; 16], key: &GateKey) -> Self {
         let mut bytes = [0; Self::LEN];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -70,10 +70,10 @@ impl Greeting {
         Self { bytes }
     }
 
-    /// The greeting of these bytes.
+    /// Parses a greeting.
     ///
     /// # Errors
-    /// Refuses bytes that begin otherwise.
+    /// Refuses bytes with another magic number.
     pub fn from_bytes(bytes: [u8; Self::LEN]) -> Result<Self, GreetingError> {
         match bytes[..8].try_into() {
             Ok(MAGIC) => Ok(Self { bytes }),
@@ -87,19 +87,19 @@ impl Greeting {
         &self.bytes
     }
 
-    /// Launch that the link is of.
+    /// Launch of the link.
     pub fn launch(&self) -> LaunchHash {
         let mut hash = [0; 16];
         hash.copy_from_slice(&self.bytes[8..24]);
         LaunchHash(hash)
     }
 
-    /// Node whose session calls.
+    /// Calling node.
     pub fn from(&self) -> NodeIndex {
         self.node_at(24)
     }
 
-    /// Node whose session is called.
+    /// Called node.
     pub fn to(&self) -> NodeIndex {
         self.node_at(28)
     }

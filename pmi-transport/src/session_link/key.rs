@@ -8,15 +8,16 @@ use zeroize::Zeroizing;
 
 use crate::sealed_stream::SharedKey;
 
-/// Key of all links of a launch: 256 random bits. It is wiped from memory when it is dropped.
+/// Key of all links of a launch: 256 random bits. It is wiped from memory on drop.
 #[derive(Clone, PartialEq, Eq)]
 pub struct LinkKey(Zeroizing<[u8; Self::LEN]>);
 
-/// Key by which an agent recognizes greetings of a launch. It follows from the launch's [`LinkKey`], and opens no link.
+/// Key by which an agent verifies greetings of a launch. It is derived from the launch's [`LinkKey`], and opens no
+/// link.
 #[derive(Clone)]
 pub struct GateKey(hmac::Key);
 
-/// Length of a derived key in bytes, as `ring` wants to be told it.
+/// Length of a derived key in bytes, in the form that `ring` requires.
 struct DerivedLen;
 
 impl KeyType for DerivedLen {
@@ -29,12 +30,12 @@ impl LinkKey {
     /// Length in bytes.
     pub const LEN: usize = 32;
 
-    /// The key of these bytes.
+    /// The key with these bytes.
     pub fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
         Self(Zeroizing::new(bytes))
     }
 
-    /// Its bytes, for the message that sessions get.
+    /// Its bytes, for the message to the sessions.
     pub fn as_bytes(&self) -> &[u8; Self::LEN] {
         &self.0
     }
@@ -73,14 +74,14 @@ impl GateKey {
     }
 }
 
-/// Nothing of the key, so that it reaches no log.
+/// Omits the key, so that no log contains it.
 impl fmt::Debug for LinkKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("LinkKey")
     }
 }
 
-/// Nothing of the key either.
+/// Omits the key too.
 impl fmt::Debug for GateKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("GateKey")

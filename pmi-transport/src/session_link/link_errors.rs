@@ -8,7 +8,7 @@ use pmi_core::ids::NodeIndex;
 use super::frame::VERSION;
 use crate::noise::NoiseError;
 
-/// Time for the first frame of a link that was handed over.
+/// Time limit for the first frame of a link after its hand-over.
 pub(super) const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Failure to link two sessions.
@@ -23,35 +23,35 @@ pub enum LinkError {
         /// The system's error.
         source: io::Error,
     },
-    /// The agent at the address does not know the launch, or does not let this session in.
+    /// The launch is unknown to the agent at the address, or the agent does not admit this session.
     #[error("{address}: its agent closed the connection: the launch does not run there, or this node may not call it")]
     Refused {
         /// Address of the agent.
         address: String,
     },
-    /// No answer came in time.
+    /// No answer arrived in time.
     #[error("{address} did not answer within {timeout:?}")]
     Late {
         /// Address of the agent.
         address: String,
-        /// Time that was waited.
+        /// Length of the time-out.
         timeout: Duration,
     },
-    /// The agent at the address serves calls only: it is not one of Lattice.
+    /// The process at the address serves only calls: it is not an agent of Lattice.
     #[error("{address} serves calls and no links")]
     NoLinks {
         /// Address of the agent.
         address: String,
     },
-    /// The other end is no session of the launch.
+    /// The other end is not a session of the launch.
     #[error("{address}: {source}")]
     Handshake {
         /// Address of the agent.
         address: String,
-        /// The fault.
+        /// The error.
         source: NoiseError,
     },
-    /// The other session is of another version, whose frames are different ones.
+    /// The other session has another version of the frame layout.
     #[error("{address}: its session has frames of version {theirs}, this one has {VERSION}")]
     Version {
         /// Address of the agent.
@@ -62,7 +62,7 @@ pub enum LinkError {
     /// The other node is lost to the launch.
     #[error("the node is lost to the launch")]
     CutOff,
-    /// The runtime ends.
+    /// The runtime is shutting down.
     #[error("this process ends")]
     Ended,
     /// The system has no random bytes.
@@ -70,17 +70,17 @@ pub enum LinkError {
     Random(getrandom::Error),
 }
 
-/// Failure of a link that was handed over. It concerns nobody but its sender.
+/// Failure of a link after its hand-over. It affects only its sender.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcceptError {
     /// The connection broke.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The other end is no session of the launch.
+    /// The other end is not a session of the launch.
     #[error(transparent)]
     Handshake(#[from] NoiseError),
-    /// The other session is of another version, whose frames are different ones.
+    /// The other session has another version of the frame layout.
     #[error("it has frames of version {theirs}, and this session has {VERSION}")]
     Version {
         /// Version of the other session's frames.
@@ -95,16 +95,16 @@ pub enum AcceptError {
     /// The other end sent no frame in time.
     #[error("no frame came within {FIRST_FRAME_TIMEOUT:?}")]
     Late,
-    /// The first frame is none.
+    /// The first frame is malformed.
     #[error("its first frame: {reason}")]
     Frame {
-        /// The fault.
+        /// The error.
         reason: String,
     },
-    /// The greeting names a node that the launch does not have.
+    /// The greeting names a node outside the launch.
     #[error("it speaks for node {from} of a launch with {nodes}")]
     NoSuchNode {
-        /// Node that was named.
+        /// Number of the named node.
         from: NodeIndex,
         /// Number of nodes.
         nodes: usize,

@@ -1,18 +1,18 @@
-//! Connections between launches of one user: from the root of one set to that of another, by a pass of the API server.
+//! Connections between launches of one user, from the root of one set to the root of another, with a pass of the API server.
 //!
 //! ```text
 //! API server ── greeting, ticket, key ──> calling root
 //!
 //! calling root                     agent of the called root          called root
-//!    │ greeting, 80 bytes ───────────> │ MAC fits: handed over ──────> │
+//!    │ greeting, 80 bytes ───────────> │ MAC matches: hands over ────> │
 //!    │ ticket, 20 bytes ────────────────────────────────────────────> │
 //!    │ <═════ sealed stream under the key of the pass ══════════════> │
-//!    │ version, one byte ───────────────────────────────────────────> │  proves that all of it is no recording
-//!    │ <───────────────────────── welcome, or why not, one byte │
-//!    │ <══════════════ whatever the two have to say ════════════════> │
+//!    │ version, one byte ───────────────────────────────────────────> │  proves that the opening is not a replay
+//!    │ <────────────────────── welcome or refusal reason, one byte │
+//!    │ <═══════════════════ data of the two roots ══════════════════> │
 //! ```
-//! The key of a pass follows from the called launch's [`LinkKey`] and all bytes of greeting and ticket (HKDF). Only the API server and the
-//! called launch's sessions can make it, so a ticket with a changed byte opens nothing, and neither does one without its key.
+//! The key of a pass is derived from the called launch's [`LinkKey`] and all bytes of greeting and ticket (HKDF). Only the API server and
+//! the called launch's sessions can derive it. So a changed ticket opens nothing, nor does a ticket without its key.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -33,23 +33,23 @@ use super::transport::{Handed, resolve};
 use crate::limits::CONNECT_TIMEOUT;
 use crate::sealed_stream::{self, SealedError, SealedReader, SealedWriter, SharedKey};
 
-/// Version of what the two have to say.
+/// Version of the protocol between the two roots.
 const VERSION: u8 = 1;
-/// Time for a ticket to come, and for the word of welcome.
+/// Time limit for the ticket, and for the welcome.
 const WORD_TIMEOUT: Duration = Duration::from_secs(5);
-/// Most passes that are remembered as used; each is for as long as it could be used.
+/// Maximum remembered used passes. Each is remembered while it is valid.
 const USED_MAX: usize = 4096;
 
-/// Facts that a pass attests.
+/// Content of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     /// Set that may connect.
     pub from: u32,
     /// Set that it may connect to.
     pub to: u32,
-    /// User of both.
+    /// User of both sets.
     pub uid: u32,
-    /// End of the time in which it may, in seconds since 1970.
+    /// End of validity, in seconds since 1970.
     pub expires: u64,
 }
 
@@ -60,22 +60,22 @@ pub struct Pass {
     key: SharedKey,
 }
 
-/// Word of a called root to whoever has a pass.
+/// Reason why a called root refuses a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// Its time is over.
+    /// The ticket has expired.
     #[error(
         "the ticket is too old: the clocks of that node and of the API server differ, or it was on its way for a minute"
     )]
     TooOld,
-    /// It was used before.
+    /// The ticket was used before.
     #[error("the ticket was used before")]
     Used,
-    /// It is for another set, or of another user.
+    /// The ticket is for another set, or of another user.
     #[error("the ticket is for another set")]
     Foreign,
-    /// So many came within a minute that no more are remembered.
+    /// Too many tickets arrived within a minute; no more can be remembered.
     #[error("more sets connect there than it takes in a minute; try again, a little later")]
     Full,
     /// A reason of a later version.
@@ -87,7 +87,7 @@ pub enum Refusal {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnterError {
-    /// The agent of its node cannot be reached.
+    /// The agent of the root's node cannot be reached.
     #[error("{address}: {source}")]
     Unreachable {
         /// Address of the agent.
@@ -95,39 +95,39 @@ pub enum EnterError {
         /// The system's error.
         source: io::Error,
     },
-    /// It says nothing.
+    /// The root does not answer.
     #[error("{address} did not answer in time")]
     Late {
         /// Address of the agent.
         address: String,
     },
-    /// The connection is none of two ends with one key.
+    /// The two ends do not share one key.
     #[error("{address}: {source}")]
     Sealed {
         /// Address of the agent.
         address: String,
-        /// The fault.
+        /// The error.
         source: SealedError,
     },
-    /// The root refuses.
+    /// The root refuses the ticket.
     #[error("{0}")]
     Refused(#[from] Refusal),
 }
 
-/// Failure of a connection that came with a greeting of another set. It concerns nobody but its sender.
+/// Failure of a connection with a greeting of another set. It affects only its sender.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdmitError {
     /// The connection broke.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// No ticket came in time.
+    /// No ticket arrived in time.
     #[error("no ticket came within {WORD_TIMEOUT:?}")]
     Late,
     /// The other end does not have the key of its ticket.
     #[error(transparent)]
     Sealed(#[from] SealedError),
-    /// The ticket does not entitle it.
+    /// The ticket is refused.
     #[error("{0}")]
     Refused(#[from] Refusal),
 }
@@ -135,11 +135,11 @@ pub enum AdmitError {
 /// Connection between two roots.
 #[derive(Debug)]
 pub struct Entered {
-    /// Bytes that have come already.
+    /// Bytes that were received already.
     pub ahead: BytesMut,
-    /// What comes over it.
+    /// Receiving side.
     pub reader: SealedReader,
-    /// What goes over it.
+    /// Sending side.
     pub writer: SealedWriter,
 }
 
@@ -161,10 +161,10 @@ impl Ticket {
 }
 
 impl Pass {
-    /// Length of what opens a connection, in bytes.
+    /// Length of a connection's opening, in bytes.
     pub const OPENING_LEN: usize = Greeting::LEN + Ticket::LEN;
 
-    /// Pass to the root of the launch `id` with this key. The nonce must not have been used before.
+    /// Pass to the root of the launch `id` with this key. The nonce must be unused.
     pub fn issue(key: &LinkKey, id: &str, ticket: Ticket, nonce: [u8; 16]) -> Self {
         let greeting = Greeting::new(LaunchHash::of(id), Greeting::OTHER_SET, NodeIndex(0), nonce, &key.gate_key());
         let mut opening = [0; Self::OPENING_LEN];
@@ -173,7 +173,7 @@ impl Pass {
         Self { opening, key: key.pass_key(&opening) }
     }
 
-    /// The pass of these bytes, as messages have them.
+    /// Parses the pass of a message; `None` if a length is wrong.
     pub fn from_parts(opening: &[u8], key: &[u8]) -> Option<Self> {
         Some(Self { opening: opening.try_into().ok()?, key: SharedKey::from_bytes(key.try_into().ok()?) })
     }
@@ -188,10 +188,10 @@ impl Pass {
         &self.key
     }
 
-    /// Connects to the root by way of its agent at `address`.
+    /// Connects to the root through its agent at `address`.
     ///
     /// # Errors
-    /// Fails if the agent cannot be reached, and if the root does not let it in.
+    /// Fails if the agent cannot be reached, or if the root refuses the pass.
     pub async fn enter(&self, address: &str) -> Result<Entered, EnterError> {
         let late = || EnterError::Late { address: address.to_owned() };
         let unreachable = |source| EnterError::Unreachable { address: address.to_owned(), source };
@@ -234,33 +234,33 @@ impl Refusal {
     }
 }
 
-/// Nothing of the key, so that it reaches no log.
+/// Omits the key, so that no log contains it.
 impl fmt::Debug for Pass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Ticket::from_bytes(&self.opening[Greeting::LEN..]).fmt(f)
     }
 }
 
-/// Entrance of a set's root for the roots of other sets.
+/// Entrance to a set's root for the roots of other sets.
 #[derive(Debug)]
 pub struct Entrance {
     key: LinkKey,
     set: u32,
     uid: u32,
-    /// When each pass that was used would be too old, by its nonce.
+    /// Expiry time of each used pass, by its nonce.
     used: Mutex<HashMap<[u8; 16], u64>>,
 }
 
 impl Entrance {
-    /// Entrance of a set of this user, whose launch has this key.
+    /// Entrance of a set of user `uid`; `key` is that of its launch.
     pub fn new(key: LinkKey, set: u32, uid: u32) -> Self {
         Self { key, set, uid, used: Mutex::default() }
     }
 
-    /// Lets in whoever has a pass, at the time `now` in seconds since 1970; returns the set that it is.
+    /// Admits a caller with a pass, at the time `now` in seconds since 1970; returns its set.
     ///
     /// # Errors
-    /// Fails for whoever has none, or none that counts.
+    /// Fails if the caller has no pass, or if the pass is not valid.
     pub async fn admit(&self, handed: Handed, now: u64) -> Result<(u32, Entered), AdmitError> {
         let Handed { greeting, socket } = handed;
         socket.set_nonblocking(true)?;
@@ -273,7 +273,7 @@ impl Entrance {
             .map_err(|_| AdmitError::Late)??;
         let ticket = Ticket::from_bytes(&opening[Greeting::LEN..]);
         let (mut reader, mut writer) = sealed_stream::answer(socket, &self.key.pass_key(&opening)).await?;
-        // A recorded opening leads to here, and no further.
+        // A replayed opening gets only this far.
         let mut ahead = timeout(WORD_TIMEOUT, reader.next()).await.map_err(|_| AdmitError::Late)??;
         ahead.try_get_u8().map_err(|_| SealedError::Closed)?;
         let checked = self.check(ticket, greeting.nonce(), now);

@@ -8,11 +8,11 @@ use tokio::net::TcpStream;
 
 use crate::limits::{KEEP_ALIVE_INTERVAL, KEEP_ALIVE_TIMEOUT};
 
-/// Time after which a connection breaks when the other end's machine does not acknowledge what it was sent.
+/// Time after which a connection breaks if the other machine does not acknowledge sent data.
 const UNACKNOWLEDGED: Duration = KEEP_ALIVE_INTERVAL.saturating_add(KEEP_ALIVE_TIMEOUT);
 
-/// Sends small frames at once, and lets the connection break when the other machine is gone or cut off: the kernel asks an idle
-/// one as often as HTTP/2 does for calls.
+/// Sends small frames at once. Breaks the connection when the other machine is lost: the kernel sends keep-alive probes on an
+/// idle connection as often as HTTP/2 does for calls.
 pub(super) fn configure(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let seconds = KEEP_ALIVE_INTERVAL.as_secs() as u32;

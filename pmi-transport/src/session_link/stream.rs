@@ -1,5 +1,5 @@
-//! Frames of a link on their way: length-prefixed and encrypted; all that wait are written with one system call. A confirmation waits a moment for
-//! what follows it, most often the answer to what it confirms: each write wakes the session at the other end.
+//! Transmission of a link's frames: length-prefixed and encrypted. One system call writes all waiting frames. A confirmation waits briefly for
+//! the next frame, usually the response to the confirmed message, because each write wakes the session at the other end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,13 +17,13 @@ use crate::fence::{FrameSink, Outgoing, SinkState};
 use crate::noise::{Ciphers, NoiseError};
 use crate::proto::v1::{DataReply, LinkFrame, data_reply, link_frame::What};
 
-/// Room for what one read may bring, in bytes.
+/// Buffer space for one read, in bytes.
 const READ_ROOM: usize = 16 << 10;
-/// Plaintext that is gathered for one write, in bytes, unless a single frame has more.
+/// Plaintext that is collected for one write, in bytes, unless a single frame is longer.
 const WRITE_ROOM: usize = 256 << 10;
-/// Longest time for which confirmations wait for a frame to go with.
+/// Maximum delay of confirmations that wait for another frame.
 const CONFIRM_WITHIN: Duration = Duration::from_millis(1);
-/// Confirmations that wait for no frame: their receiver may wait for them before it sends more.
+/// Number of confirmations that are sent without delay: their receiver may need them before it sends more.
 const CONFIRM_AT_ONCE: usize = 4;
 
 /// Failure of an open link.
@@ -35,15 +35,15 @@ pub(super) enum StreamError {
     /// Bytes that the other end did not encrypt.
     #[error(transparent)]
     Noise(#[from] NoiseError),
-    /// Bytes that are no frame.
+    /// Bytes that are not a valid frame.
     #[error(transparent)]
     Frame(#[from] FrameError),
 }
 
-/// Ciphers of a link, which its two directions share.
+/// Ciphers of a link; both directions share them.
 pub(super) type SharedCiphers = Arc<Mutex<Ciphers>>;
 
-/// Frames that come over a link.
+/// Received frames of a link.
 pub(super) type Incoming = FramedRead<OwnedReadHalf, FrameDecoder>;
 
 /// Reading side of a link.
@@ -51,7 +51,7 @@ pub(super) fn incoming(socket: OwnedReadHalf, ciphers: SharedCiphers, frames: Fr
     FramedRead::with_capacity(socket, FrameDecoder { ciphers, plain: BytesMut::new(), frames }, READ_ROOM)
 }
 
-/// Decrypts what comes, and cuts it into frames.
+/// Decrypts received bytes, and splits them into frames.
 pub(super) struct FrameDecoder {
     ciphers: SharedCiphers,
     /// Decrypted bytes that were not taken yet.
@@ -78,8 +78,8 @@ impl Decoder for FrameDecoder {
     }
 }
 
-/// Writes the frames of `outgoing` until it ends or the other end reads no more. What is not of the link's launch is left out. The thread that
-/// queues a frame writes it; this task goes on where the socket was full.
+/// Writes the frames of `outgoing` until it ends or the other end stops reading. Frames of another launch are omitted. The thread that queues
+/// a frame writes it; this task continues after the socket was full.
 pub(super) async fn write_all(
     socket: OwnedWriteHalf,
     ciphers: SharedCiphers,
@@ -114,11 +114,11 @@ struct LinkWriter {
     frames: FrameWriter,
     /// Frames that are not encrypted yet.
     plain: BytesMut,
-    /// Confirmations among them, if they are nothing else.
+    /// Number of confirmations among them; `None` if there are other frames too.
     confirmations: Option<usize>,
     /// True once these confirmations have waited.
     has_waited: bool,
-    /// Bytes that the socket has not taken.
+    /// Bytes that the socket has not accepted.
     sealed: BytesMut,
     /// Failure that has ended the link.
     failure: Arc<Mutex<Option<StreamError>>>,
@@ -135,7 +135,7 @@ impl LinkWriter {
         Self { socket, ciphers, frames, plain, confirmations: Some(0), has_waited: false, sealed, failure }
     }
 
-    /// Takes frames for one write. Returns false if what there is waits for more.
+    /// Collects frames for one write. Returns false if they should wait for more.
     fn gather(&mut self, next: &mut dyn FnMut() -> Option<LinkFrame>) -> bool {
         let had_waited = mem::replace(&mut self.has_waited, true);
         while self.plain.len() < WRITE_ROOM {
@@ -156,7 +156,7 @@ impl LinkWriter {
         Ok(())
     }
 
-    /// Writes what is encrypted. Returns false if the socket is full.
+    /// Writes the encrypted bytes. Returns false if the socket is full.
     fn flush(&mut self) -> Result<bool, StreamError> {
         let mut written = 0;
         let is_whole = loop {
@@ -202,7 +202,7 @@ impl FrameSink for LinkWriter {
     }
 }
 
-/// Returns true if the frame says only that a message to a session has come.
+/// Returns true if the frame only confirms a message to a session.
 fn is_confirmation(frame: &LinkFrame) -> bool {
     let Some(What::DataReply(DataReply { result: Some(data_reply::Result::Data(data)), .. })) = &frame.what else {
         return false;
@@ -246,7 +246,7 @@ mod tests {
         ends.map(|end| Arc::new(Mutex::new(end.finish().unwrap())))
     }
 
-    /// Writer of a link, and what reads it.
+    /// Writer of a link, its receiving socket, and the ciphers there.
     async fn link() -> (LinkWriter, TcpStream, SharedCiphers) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Links of one session: opens those it needs, accepts those that its agent hands over.
+//! Links of one session: opens links to other sessions, and accepts links that its agent hands over.
 
 use crate::task;
 use std::collections::BTreeSet;
@@ -32,10 +32,10 @@ use crate::limits::CONNECT_TIMEOUT;
 use crate::noise::{HANDSHAKE_LEN, Handshake};
 use crate::proto::v1::LinkFrame;
 
-/// Time for the other session to answer the handshake, unless its host knows better. It may be about to start: its node can be asked later
-/// than this one.
+/// Time limit for the other session to answer the handshake, unless the session sets another one. The other session may not have started
+/// yet: its node can receive the launch later than this one.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Pause between two calls of an agent that does not run.
+/// Pause between two connection attempts to an agent that does not run.
 const AGENT_PAUSE: Duration = Duration::from_millis(200);
 
 /// Links of the session of one node of a launch.
@@ -47,9 +47,9 @@ pub struct SessionLinks {
     nodes: Arc<[Member]>,
     /// Nodes that are lost to the launch.
     cut_off: Mutex<BTreeSet<NodeIndex>>,
-    /// Time for which agents that do not run are called again.
+    /// Time for which connections to agents that do not run are retried.
     agent_lease: Duration,
-    /// Time for the other session to answer.
+    /// Time limit for the other session to answer.
     answer_timeout: Duration,
     /// Tasks that write to links.
     writing: TaskTracker,
@@ -58,7 +58,7 @@ pub struct SessionLinks {
 /// Failure of a call of another session.
 #[derive(Debug)]
 enum CallFailure {
-    /// The connection ended before any byte came: its agent lets this session not in, or has gone, which hands nothing over then.
+    /// The connection ended before any byte arrived. Its agent refuses this session, or has ended without a hand-over.
     Unanswered,
     Link(LinkError),
 }
@@ -69,16 +69,16 @@ impl From<LinkError> for CallFailure {
     }
 }
 
-/// Connection that an agent handed to the session that it is for.
+/// Connection that an agent passed to the session that it is for.
 #[derive(Debug)]
 pub struct Handed {
-    /// Its greeting, whose MAC the agent has checked.
+    /// Its greeting, with a MAC that the agent has verified.
     pub greeting: Greeting,
-    /// The connection, read to the end of the greeting.
+    /// The connection, read up to the end of the greeting.
     pub socket: std::net::TcpStream,
 }
 
-/// Link whose other end has proved itself.
+/// Link with an authenticated other end.
 struct Accepted {
     first: LinkFrame,
     incoming: stream::Incoming,
@@ -87,7 +87,7 @@ struct Accepted {
 }
 
 impl SessionLinks {
-    /// Links of node `me` of the launch `launch_id`, whose agents are `nodes`.
+    /// Links of node `me` of the launch `launch_id`; `nodes` has the agent of each node.
     pub fn new(key: LinkKey, launch_id: &str, me: NodeIndex, nodes: Arc<[Member]>) -> Self {
         let launch_id = Arc::from(launch_id);
         let (cut_off, writing) = (Mutex::default(), TaskTracker::new());
@@ -95,21 +95,21 @@ impl SessionLinks {
         Self { key, launch_id, me, nodes, cut_off, agent_lease, answer_timeout, writing }
     }
 
-    /// The same for sessions that live without their agents for so long: where an agent's port refuses a link, the next agent is
-    /// waited for, and where an agent closes a connection without an answer, the next one is asked once.
+    /// The same for sessions that outlive their agents for up to `agent_lease`. If an agent's port refuses a link, the session waits for
+    /// the next agent. If an agent closes a connection without an answer, the session retries once.
     #[must_use]
     pub fn with_agent_lease(self, agent_lease: Duration) -> Self {
         Self { agent_lease, ..self }
     }
 
-    /// The same for a launch whose sessions may take so long to answer after their agents have let them through; else that is 30 s.
+    /// The same with this time limit for sessions to answer after the hand-over; the default is 30 s.
     #[must_use]
     pub fn with_answer_timeout(self, answer_timeout: Duration) -> Self {
         Self { answer_timeout, ..self }
     }
 
-    /// A node is lost to the launch, whatever its session still knows: closes the links to it, fails the fences that need it, and
-    /// opens and accepts no link any more.
+    /// Removes a node that is lost to the launch, even if its session still runs: closes the links to it, fails the fences that need it,
+    /// and refuses new links.
     pub fn cut_off(&self, fences: &FenceNode, node: NodeIndex, reason: &str) {
         let Some(member) = self.nodes.get(node.index()).filter(|_| node != self.me) else { return };
         if self.cut_off.lock().insert(node) {
@@ -117,11 +117,11 @@ impl SessionLinks {
         }
     }
 
-    /// Opens a link to the session on the node of this name, whose agent listens at `address`: sends `outgoing`, and returns
-    /// the frames that come. Dropping the call reads none of them; `outgoing` is sent all the same.
+    /// Opens a link to the session on the named node, through its agent at `address`. Sends `outgoing`, and returns the received frames.
+    /// If the call is dropped, `outgoing` is still sent, but no frame is read.
     ///
     /// # Errors
-    /// Fails when the agent or the session does not answer, or is not of the launch.
+    /// Fails if the agent or the session does not answer, or is not of the launch.
     pub async fn open(self: &Arc<Self>, node: &str, address: &str, outgoing: Outgoing) -> Result<Incoming, LinkError> {
         let (this, node, address) = (Arc::clone(self), node.to_owned(), address.to_owned());
         let (tell, opened) = oneshot::channel();
@@ -130,7 +130,7 @@ impl SessionLinks {
                 Ok((socket, ciphers)) => {
                     let (reader, writer) = socket.into_split();
                     let incoming = stream::incoming(reader, Arc::clone(&ciphers), this.frame_reader());
-                    // Who opened it may have ended meanwhile, and still owes others what it sent.
+                    // The opener may have ended meanwhile. The other nodes still need its frames.
                     let _unread = tell.send(Ok(incoming));
                     log_end(stream::write_all(writer, ciphers, this.frame_writer(), outgoing)).await;
                 }
@@ -141,7 +141,7 @@ impl SessionLinks {
         Ok(Box::pin(incoming.map(|frame| frame.map_err(status))))
     }
 
-    /// Connects to a node's agent, and shakes hands with the session behind it.
+    /// Connects to a node's agent, and completes the handshake with the session of that node.
     async fn establish(&self, node: &str, address: &str) -> Result<(TcpStream, SharedCiphers), LinkError> {
         let to = self.nodes.iter().position(|member| member.name == node).unwrap_or(self.nodes.len());
         let to = NodeIndex(to as u32);
@@ -164,7 +164,7 @@ impl SessionLinks {
         if self.is_cut_off(to) { Err(LinkError::CutOff) } else { opened }
     }
 
-    /// Connects to an agent, which may begin to run until then, and shakes hands with the session of its node.
+    /// Connects to an agent, which may start until `until`, and completes the handshake with the session of its node.
     async fn try_once(
         &self,
         to: NodeIndex,
@@ -178,7 +178,7 @@ impl SessionLinks {
         Ok((socket, shaken.map_err(late)??))
     }
 
-    /// Connects to an agent; one that does not run is called again until then.
+    /// Connects to an agent. Retries until `until` if it does not run.
     async fn reach(&self, address: &str, until: Instant) -> Result<TcpStream, LinkError> {
         let late = |_| LinkError::Late { address: address.to_owned(), timeout: CONNECT_TIMEOUT };
         loop {
@@ -192,10 +192,10 @@ impl SessionLinks {
         }
     }
 
-    /// Takes a link that the agent handed over, and adds it to the fences of this node with its first frame.
+    /// Accepts a link that the agent handed over. Adds it to the fences of this node with its first frame.
     ///
     /// # Errors
-    /// Fails when the other end is no session of the launch, is of a node that is lost to it, or says nothing.
+    /// Fails if the other end is not a session of the launch, is of a lost node, or sends nothing.
     pub async fn accept(&self, fences: &FenceNode, handed: Handed) -> Result<(), AcceptError> {
         let Handed { greeting, socket } = handed;
         let from = greeting.from();
@@ -208,7 +208,7 @@ impl SessionLinks {
         let Accepted { first, incoming, writer, ciphers } = accepted.map_err(|_| AcceptError::Late)??;
         let incoming = tokio_stream::once(Ok(first)).chain(incoming.map(|frame| frame.map_err(status)));
         let outgoing = {
-            // Whoever is cut off from here on loses this link, too.
+            // If the node is lost from here on, this link is closed with it.
             let cut_off = self.cut_off.lock();
             if cut_off.contains(&from) {
                 return Err(AcceptError::CutOff { from });
@@ -232,8 +232,8 @@ impl SessionLinks {
         Ok(Accepted { first, incoming, writer, ciphers })
     }
 
-    /// Waits until everything is written that the fences of this node have sent. To be called once they are dropped; the other
-    /// ends may not read any more, so that the wait needs a limit.
+    /// Waits until all frames that the fences of this node have sent are written. Call it after the fences are dropped. The caller must
+    /// limit the wait, because the other ends may have stopped reading.
     pub async fn flushed(&self) {
         self.writing.close();
         self.writing.wait().await;
@@ -259,7 +259,7 @@ impl SessionLinks {
         let to = resolve(address).await?.next().ok_or(io::ErrorKind::NotFound)?;
         let open = || if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
         let mut socket = open()?;
-        // The other agent knows this node by the address that it is reached at.
+        // The other agent checks the source address against the address of this node's agent.
         if let Some(own) = self.own_address(to)
             && socket.bind(SocketAddr::new(own, 0)).is_err()
         {
@@ -315,7 +315,7 @@ impl SessionLinks {
         let mut opening = [0; HANDSHAKE_LEN];
         socket.read_exact(&mut opening).await?;
         let theirs = handshake.read(&opening)?;
-        // Who has another version hears which one this is.
+        // The version is sent even if it differs, so that the other end can report it.
         socket.write_all(&handshake.write(VERSION)?).await?;
         if theirs != VERSION {
             return Err(AcceptError::Version { theirs });
@@ -324,21 +324,21 @@ impl SessionLinks {
     }
 }
 
-/// Addresses that an agent's `host:port` stands for.
+/// Resolves an agent's `host:port`.
 pub(super) async fn resolve(address: &str) -> io::Result<impl Iterator<Item = SocketAddr>> {
     let parsed: Address = address.parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
     let Address::Tcp { host, port } = parsed else { return Err(io::ErrorKind::Unsupported.into()) };
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)].into_iter());
     }
-    // tokio's `lookup_host` panics where the user may have no further thread.
+    // tokio's `lookup_host` panics if the user's thread limit is reached.
     let (tell, found) = oneshot::channel();
     let look_up = move || (host.as_str(), port).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
     thread::Builder::new().name("resolver".to_owned()).spawn(move || drop(tell.send(look_up())))?;
     Ok(found.await.map_err(io::Error::other)??.into_iter())
 }
 
-/// Fills `buffer` as far as the other end sends bytes; returns their number. Fails only if none has come.
+/// Fills `buffer` until the other end stops sending; returns the number of bytes. Fails only if no byte arrived.
 async fn read_up_to(socket: &mut TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
     let mut read = 0;
     while read < buffer.len() {
@@ -352,8 +352,8 @@ async fn read_up_to(socket: &mut TcpStream, buffer: &mut [u8]) -> io::Result<usi
     Ok(read)
 }
 
-/// Returns true if this is how a server of calls answers a greeting: with a TLS alert (RFC 8446, 5.1), or the frame that opens
-/// HTTP/2 (SETTINGS: RFC 9113, 3.4 and 4.1).
+/// Returns true if a server of calls answers a greeting in this way: with a TLS alert (RFC 8446, 5.1), or the first frame of HTTP/2
+/// (SETTINGS: RFC 9113, 3.4 and 4.1).
 fn is_of_calls(answer: &[u8]) -> bool {
     matches!(answer, [0x15, 0x03, ..] | [0, 0, _, 4, 0, 0, 0, 0, 0, ..])
 }
@@ -368,7 +368,7 @@ fn status(error: StreamError) -> Status {
     Status::unavailable(chain(&error))
 }
 
-/// The end of a link is reported by who reads it.
+/// Logs a failure only at debug level, because the reader of the link reports its end.
 async fn log_end(writing: impl Future<Output = Result<(), StreamError>>) {
     if let Err(error) = writing.await {
         tracing::debug!(%error, "a link cannot be written to");

@@ -1,4 +1,4 @@
-//! Clients that a listener serves. All others are refused in the handshake, before they can ask for anything.
+//! Clients that a listener serves. All other clients are refused during the handshake, before they can send a request.
 
 use std::sync::Arc;
 
@@ -13,17 +13,17 @@ use super::caller_in;
 /// Clients that a listener serves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Clients {
-    /// All who have a certificate of the CA.
+    /// All clients with a certificate of the CA.
     #[default]
     All,
-    /// The API server, agents and administrators: who runs the cluster, not who uses it.
+    /// The API server, agents and administrators, but no users.
     Daemons,
 }
 
-/// Verifier of clients' certificates that takes those of daemons and administrators only.
+/// Verifier of client certificates that accepts only daemons and administrators.
 #[derive(Debug)]
 pub(super) struct DaemonsOnly {
-    /// Checks whatever else there is to check.
+    /// Verifier for all other checks.
     pub(super) certificates: Arc<dyn ClientCertVerifier>,
 }
 
@@ -37,7 +37,7 @@ impl ClientCertVerifier for DaemonsOnly {
         let verified = self.certificates.verify_client_cert(end_entity, intermediates, now)?;
         match caller_in(end_entity).as_ref().map(Caller::role) {
             Ok(Role::Api | Role::Agent | Role::Admin) => Ok(verified),
-            // Told as the alert `access_denied`.
+            // The peer receives the alert `access_denied`.
             Ok(Role::User) | Err(_) => Err(CertificateError::ApplicationVerificationFailure.into()),
         }
     }

@@ -1,4 +1,4 @@
-//! Files of an identity: their names in settings and where `pki` writes them, and detection of changes.
+//! Files of an identity: their names in settings and as written by `pki`, and detection of changes.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -13,19 +13,20 @@ use serde::{Deserialize, Serialize};
 
 use super::IdentityError;
 
-/// The files of an identity, in PEM, as every settings file has them in `[tls]`.
+/// The files of an identity, in PEM, as in the section `[tls]` of each settings file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsFiles {
-    /// Certificates of the CAs that are trusted. A file `crl.pem` beside it lists certificates that they have revoked.
+    /// Certificates of the trusted CAs. A file `crl.pem` in the same directory lists the certificates that they have
+    /// revoked.
     pub ca: PathBuf,
-    /// Certificate of this process, and the chain to the CA, if there is one in between.
+    /// Certificate of this process, with any intermediate certificates up to the CA.
     pub cert: PathBuf,
     /// Its key.
     pub key: PathBuf,
 }
 
-/// State of each file: inode, size, and time of change. `None` for one that is not there.
+/// State of each file: inode, size, and time of change. `None` for a missing file.
 pub(super) type Stamps = [Option<(u64, u64, i64, i64)>; 4];
 
 impl TlsFiles {
@@ -35,13 +36,13 @@ impl TlsFiles {
         Self { ca: file(CA_CERTIFICATE_FILE), cert: file(CERTIFICATE_FILE), key: file(KEY_FILE) }
     }
 
-    /// The same with names that begin at `directory`, unless they are absolute.
+    /// The same files, with relative names resolved from `directory`.
     pub fn seen_from(self, directory: &Path) -> Self {
         let Self { ca, cert, key } = self;
         Self { ca: directory.join(ca), cert: directory.join(cert), key: directory.join(key) }
     }
 
-    /// File with the list of revoked certificates, which need not be there.
+    /// File with the list of revoked certificates. It may be missing.
     pub(super) fn revoked(&self) -> PathBuf {
         self.ca.with_file_name(REVOKED_FILE)
     }
@@ -55,14 +56,14 @@ impl TlsFiles {
     }
 }
 
-/// Name of the file that is about to take the place of `path`.
+/// Name of the file that is to replace `path`.
 pub(super) fn next(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".next");
     PathBuf::from(name)
 }
 
-/// Reads all certificates of a file; there is at least one.
+/// Reads all certificates of a file, at least one.
 pub(super) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
     let malformed = |source| IdentityError::Pem { path: path.to_owned(), wanted: "certificate", source };
     let bytes = read(path)?;
@@ -70,21 +71,21 @@ pub(super) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'stati
     if certificates.is_empty() { Err(malformed(pem::Error::NoItemsFound)) } else { Ok(certificates) }
 }
 
-/// Reads a file whole.
+/// Reads a whole file.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
     fs::read(path).map_err(|source| IdentityError::Read { path: path.to_owned(), source })
 }
 
-/// What becomes of a symbolic link in the place of a file.
+/// Treatment of a symbolic link in the place of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Links {
-    /// The file that it leads to is read.
+    /// Its target is read.
     Followed,
     /// It is an error.
     Refused,
 }
 
-/// Reads a list of revoked certificates whole: a regular file of `max` bytes at most. Opening it waits for nobody.
+/// Reads a whole list of revoked certificates: a regular file of at most `max` bytes. Opening it never blocks.
 pub(super) fn read_at_most(path: &Path, max: usize, links: Links) -> Result<Vec<u8>, IdentityError> {
     let failed = |source| IdentityError::Read { path: path.to_owned(), source };
     let no_follow: c_int = if links == Links::Refused { O_NOFOLLOW } else { 0 };
@@ -104,7 +105,7 @@ pub(super) fn read_at_most(path: &Path, max: usize, links: Links) -> Result<Vec<
     if text.len() > max { Err(long(text.len())) } else { Ok(text) }
 }
 
-/// Writes a file that nobody else can read a moment too early, to the disk.
+/// Writes a file to the disk. Until it is complete, only its owner can read it.
 pub(super) fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), IdentityError> {
     let written = || {
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
@@ -115,7 +116,7 @@ pub(super) fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Identity
     written().map_err(|source| IdentityError::Write { path: path.to_owned(), source })
 }
 
-/// Gives a file the name of another one, whose place it takes.
+/// Renames a file over another one, and syncs the directory.
 pub(super) fn rename(from: &Path, to: &Path) -> Result<(), IdentityError> {
     let renamed = || {
         fs::rename(from, to)?;
@@ -124,7 +125,7 @@ pub(super) fn rename(from: &Path, to: &Path) -> Result<(), IdentityError> {
     renamed().map_err(|source: io::Error| IdentityError::Write { path: to.to_owned(), source })
 }
 
-/// Replaces a file at once: whoever reads it sees the old one or the new one.
+/// Replaces a file atomically: a reader gets the old content or the new one.
 pub(super) fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), IdentityError> {
     write(&next(path), bytes, mode)?;
     rename(&next(path), path)

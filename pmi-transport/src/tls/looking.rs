@@ -1,5 +1,5 @@
-//! The thread that looks at the files of an identity again and again: their file system may hang, which then holds up nobody else, nor
-//! the end of the process.
+//! The thread that checks the files of an identity periodically. If their file system hangs, it delays no other task, nor the end of
+//! the process.
 
 use std::io;
 use std::thread;
@@ -8,18 +8,18 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{IdentityError, TlsIdentity};
 
-/// The thread, which ends with this.
+/// Handle of the thread, which ends when this is dropped.
 pub(crate) struct Looking {
     orders: mpsc::UnboundedSender<Order>,
 }
 
-/// What to do, and whom to tell what came of it.
+/// An action, and the channel for its result.
 struct Order {
     what: What,
     done: oneshot::Sender<Result<(), IdentityError>>,
 }
 
-/// What to do with the files.
+/// Action on the files.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What {
     /// Read them if they have changed.
@@ -44,20 +44,20 @@ impl Looking {
                     }
                     What::Renew => identity.renew(),
                 };
-                // Whoever asked may have gone.
+                // The receiver may be gone.
                 let _ = done.send(result);
             }
         })?;
         Ok(Self { orders })
     }
 
-    /// Has the files looked at, or read, and waits until that is done.
+    /// Has the thread check or read the files, and waits for the result.
     ///
     /// # Errors
-    /// Fails if files that were to be read cannot be used.
+    /// Fails if files to be read are not usable.
     pub(crate) async fn order(&self, what: What) -> Result<(), IdentityError> {
         let (done, result) = oneshot::channel();
-        // The thread is there as long as this is.
+        // The thread lives as long as this handle.
         let _ = self.orders.send(Order { what, done });
         result.await.unwrap_or(Ok(()))
     }

@@ -1,4 +1,4 @@
-//! Certificates and keys read from an identity's files, ready to make connections with.
+//! Certificates and keys read from an identity's files, ready for use in connections.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -25,7 +25,7 @@ use super::revocation::RevocationList;
 use super::{CertificateNameError, IdentityError, TlsFiles, caller_in};
 
 const ALPN_H2: &[u8] = b"h2";
-/// Certificates that expire sooner than this are warned of when they are read, and those with less than a third of their life left.
+/// Remaining validity below which a certificate is reported when it is read. So is one with less than a third of its lifetime left.
 const EXPIRY_WARNING: time::Duration = time::Duration::days(7);
 
 /// Contents of the files.
@@ -34,13 +34,13 @@ pub(crate) struct Material {
     pub(super) caller: Caller,
     /// Our certificates, and the key of the first.
     pub(crate) key: Arc<CertifiedKey>,
-    /// Certificates that these have revoked.
+    /// Certificates that the CAs have revoked.
     pub(crate) revocations: Arc<RevocationList>,
-    /// CAs that are trusted.
+    /// Trusted CAs.
     pub(crate) roots: Arc<RootCertStore>,
-    /// Settings of connections that this process makes.
+    /// Settings of outgoing connections.
     pub(crate) client: Arc<ClientConfig>,
-    /// Settings of connections that others make, of all, and of daemons and administrators only.
+    /// Settings of incoming connections: from all clients, and from daemons and administrators only.
     server_of_all: Arc<ServerConfig>,
     server_of_daemons: Arc<ServerConfig>,
 }
@@ -49,7 +49,7 @@ impl Material {
     /// Reads the files.
     ///
     /// # Errors
-    /// Fails if a file cannot be read or used, and for a key that everybody can read.
+    /// Fails if a file cannot be read or used, or if the key is readable by all users.
     pub(super) fn read(files: &TlsFiles) -> Result<Self, IdentityError> {
         let TlsFiles { ca, cert: certificate, key } = files;
         let provider = Arc::new(ring::default_provider());
@@ -81,7 +81,7 @@ impl Material {
         Ok(Self { caller, key: pair, revocations, roots, client: Arc::new(client), server_of_all, server_of_daemons })
     }
 
-    /// Settings of connections that `clients` make.
+    /// Settings of incoming connections from `clients`.
     pub(crate) fn server(&self, clients: Clients) -> Arc<ServerConfig> {
         Arc::clone(match clients {
             Clients::All => &self.server_of_all,
@@ -90,7 +90,7 @@ impl Material {
     }
 }
 
-/// Reads the certificates of the CAs that are trusted.
+/// Reads the certificates of the trusted CAs.
 ///
 /// # Errors
 /// Fails if the file cannot be read, or has none.
@@ -139,7 +139,7 @@ fn resolver(pair: &Arc<CertifiedKey>) -> Arc<SingleCertAndKey> {
     Arc::new(SingleCertAndKey::from(Arc::clone(pair)))
 }
 
-/// Reads a chain of certificates and the caller that its first one names.
+/// Reads a chain of certificates, and the caller that its first one names.
 pub(super) fn read_named(path: &Path) -> Result<(Caller, Vec<CertificateDer<'static>>), IdentityError> {
     let nameless = |source| IdentityError::Nameless { path: path.to_owned(), source };
     let chain = read_certificates(path)?;
@@ -148,7 +148,7 @@ pub(super) fn read_named(path: &Path) -> Result<(Caller, Vec<CertificateDer<'sta
     Ok((caller, chain))
 }
 
-/// Reads a private key. Its text and its DER are wiped when they are dropped; memory keeps only what a signature takes.
+/// Reads a private key. Its text and its DER are wiped on drop; memory keeps only the values that signing needs.
 fn read_key(path: &Path) -> Result<Zeroizing<PrivateKeyDer<'static>>, IdentityError> {
     let bytes = Zeroizing::new(read(path)?);
     let metadata = fs::metadata(path).map_err(|source| IdentityError::Read { path: path.to_owned(), source })?;
@@ -159,7 +159,7 @@ fn read_key(path: &Path) -> Result<Zeroizing<PrivateKeyDer<'static>>, IdentityEr
     PrivateKeyDer::from_pem_slice(&bytes).map(Zeroizing::new).map_err(malformed)
 }
 
-/// The same as [`CertifiedKey::from_der`], which would drop the key without wiping it.
+/// Like [`CertifiedKey::from_der`], which drops the key without wiping it.
 fn certified(chain: Vec<CertificateDer<'static>>, key: &PrivateKeyDer<'_>) -> Result<CertifiedKey, rustls::Error> {
     let pair = CertifiedKey::new(chain, any_supported_type(key)?);
     match pair.keys_match() {

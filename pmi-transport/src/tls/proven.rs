@@ -1,5 +1,5 @@
-//! Connections whose other end has shown a certificate. They are closed when it is revoked: a list that only kept new ones from being
-//! made would leave a thief what there is.
+//! Connections with a certificate of the other end. They are closed when it is revoked. A list that prevented only new
+//! connections would leave a thief the existing ones.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -12,7 +12,7 @@ use rustls::pki_types::CertificateDer;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Certificate as lists of revoked ones name it.
+/// Certificate as lists of revoked certificates identify it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct CertificateId {
     /// Name of its CA, in DER.
@@ -21,7 +21,7 @@ pub(super) struct CertificateId {
     serial: Vec<u8>,
 }
 
-/// Certificates that are revoked.
+/// Revoked certificates.
 pub(super) type Revoked = HashSet<CertificateId>;
 
 /// The connections.
@@ -36,7 +36,7 @@ struct Table {
     connections: BTreeMap<u64, (CertificateId, CancellationToken)>,
 }
 
-/// A connection among those that are closed when a certificate is revoked; it leaves them when it is dropped.
+/// Registration of a connection for closing on revocation; dropping it ends the registration.
 pub(crate) struct Watched {
     proven: Arc<Proven>,
     number: u64,
@@ -44,7 +44,7 @@ pub(crate) struct Watched {
 }
 
 impl CertificateId {
-    /// Id of a certificate; `None` if it is none.
+    /// Returns the id of a certificate; `None` if it cannot be parsed.
     pub(super) fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
         Some(Self::new(certificate.issuer().as_raw(), certificate.raw_serial()))
@@ -57,7 +57,7 @@ impl CertificateId {
 }
 
 impl Proven {
-    /// Enters a connection whose other end has shown this certificate.
+    /// Registers a connection with the certificate that its other end has shown.
     pub(super) fn enter(self: &Arc<Self>, certificate: CertificateId) -> Watched {
         let close = CancellationToken::new();
         let mut table = self.table.lock();
@@ -79,7 +79,7 @@ impl Proven {
 }
 
 impl Watched {
-    /// Ready when the connection has to be closed.
+    /// Ready when the connection must be closed.
     pub(crate) fn poll_revoked(&mut self, context: &mut Context<'_>) -> Poll<()> {
         self.revoked.as_mut().poll(context)
     }

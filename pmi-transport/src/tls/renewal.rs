@@ -1,9 +1,10 @@
-//! A new certificate for a new key, in the place of those in use: both files change as one, and what is connected goes on.
+//! Replacement of the certificate and key in use by new ones. Both files are replaced as one, and existing connections continue.
 //!
 //! ```text
 //! cert.pem.next, key.pem.next  ──checked──>  cert.pem  ──>  key.pem       a rename each
 //! ```
-//! Whoever ends between the two renames leaves a certificate whose key is still `key.pem.next`; the next start puts it in its place.
+//! If a process ends between the two renames, the key of the new certificate is still `key.pem.next`. The next start completes the
+//! renaming.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -16,14 +17,14 @@ use zeroize::Zeroizing;
 use super::files::{next, rename, write};
 use super::{IdentityError, Material, TlsFiles, TlsIdentity};
 
-/// A key that was made to take the place of the one in use, and the request for its certificate.
+/// A new key that is to replace the current one, and the request for its certificate.
 pub struct Renewal {
     identity: TlsIdentity,
     request: Vec<u8>,
     key: Zeroizing<String>,
 }
 
-/// First and last moment at which a certificate is valid.
+/// Validity period of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
     /// The first moment.
@@ -33,8 +34,8 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// Time from `now` to when the certificate should be renewed by one that is valid for `length`: in the middle of its life, and at
-    /// once if that is much longer than `length`.
+    /// Time from `now` until the certificate should be replaced by one that is valid for `length`: half of its lifetime, or at once
+    /// if its lifetime is more than twice `length`.
     pub fn until_renewal(self, length: Duration, now: SystemTime) -> Duration {
         let life = self.until.duration_since(self.from).unwrap_or_default();
         if life > length * 2 {
@@ -45,10 +46,10 @@ impl Validity {
 }
 
 impl TlsIdentity {
-    /// When the certificate in use is valid.
+    /// Validity period of the current certificate.
     ///
     /// # Errors
-    /// Fails for a certificate that cannot be read, which was never taken.
+    /// Fails if the certificate cannot be read. Such a certificate is never accepted into use.
     pub(crate) fn validity(&self) -> Result<Validity, IdentityError> {
         let material = self.material();
         let read = material.key.cert.first().and_then(|own| X509Certificate::from_der(own).ok());
@@ -58,7 +59,7 @@ impl TlsIdentity {
         Ok(Validity { from: moment(validity.not_before.timestamp()), until: moment(validity.not_after.timestamp()) })
     }
 
-    /// Makes a key, and a request for its certificate.
+    /// Makes a key, and a certificate request for it.
     pub(crate) fn begin_renewal(&self) -> Result<Renewal, IdentityError> {
         let CertificateRequest { request, key } = CertificateRequest::new().map_err(IdentityError::Request)?;
         Ok(Renewal { identity: self.clone(), request, key: Zeroizing::new(key) })
@@ -68,7 +69,7 @@ impl TlsIdentity {
         IdentityError::Strange { path: self.inner.files.cert.clone() }
     }
 
-    /// Issuer of the certificate in use, in DER.
+    /// Issuer of the certificate in `material`, in DER.
     fn issuer_of(&self, material: &Material) -> Result<Vec<u8>, IdentityError> {
         let read = material.key.cert.first().and_then(|own| X509Certificate::from_der(own).ok());
         read.map(|(_, own)| own.issuer().as_raw().to_vec()).ok_or_else(|| self.strange())
@@ -81,11 +82,11 @@ impl Renewal {
         &self.request
     }
 
-    /// Puts this certificate (in PEM) and the new key in the place of those in use; connections from now on are made with them.
+    /// Replaces the current certificate and key with `certificate` (in PEM) and the new key. New connections use them.
     ///
     /// # Errors
-    /// Fails if the certificate is not ours, not for the new key, or of another CA, and if files cannot be written. Then those before
-    /// stay in use.
+    /// Fails if the certificate names another caller, is not for the new key, or is of another CA, or if files cannot be
+    /// written. The previous ones then stay in use.
     pub fn take_up(self, certificate: &str) -> Result<(), IdentityError> {
         let Self { identity, key, .. } = self;
         let inner = &identity.inner;
@@ -105,7 +106,7 @@ impl Renewal {
     }
 }
 
-/// Puts a key in its place that was left beside its certificate.
+/// Completes an interrupted renewal: renames the new key to its final name.
 pub(super) fn complete(files: &TlsFiles) -> Result<(), IdentityError> {
     let left = next(&files.key);
     if left.exists() && Material::read(&TlsFiles { key: left.clone(), ..files.clone() }).is_ok() {
@@ -114,7 +115,7 @@ pub(super) fn complete(files: &TlsFiles) -> Result<(), IdentityError> {
     Ok(())
 }
 
-/// The files that take the place of the certificate's and the key's.
+/// The `.next` files of the certificate and the key.
 fn next_of(files: &TlsFiles) -> TlsFiles {
     TlsFiles { ca: files.ca.clone(), cert: next(&files.cert), key: next(&files.key) }
 }
@@ -192,7 +193,7 @@ mod tests {
         let files = TlsFiles::in_directory(&world.directory.path().join("own"));
         let key = fs::read(&files.key).unwrap();
         world.renew(&node(), &world.authority).unwrap();
-        // As if the second rename had not been.
+        // The state before the second rename.
         fs::rename(&files.key, next(&files.key)).unwrap();
         fs::write(&files.key, key).unwrap();
         fs::set_permissions(&files.key, Permissions::from_mode(0o600)).unwrap();

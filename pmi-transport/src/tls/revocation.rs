@@ -1,6 +1,6 @@
-//! The list of revoked certificates: read from its file beside the CA's certificate, and taken from the API server, which has it from an
-//! administrator. What comes from elsewhere counts only if the CA has signed it, and if it revokes all that was revoked before: a list is
-//! never replaced by an older one.
+//! The list of revoked certificates. It is read from its file next to the CA's certificate, or received from the API server, which has it
+//! from an administrator. A received list is accepted only if the CA has signed it and it contains all current entries: a list is never
+//! replaced by an older one.
 
 use std::io;
 use std::path::Path;
@@ -17,7 +17,7 @@ use super::proven::{CertificateId, Revoked};
 use super::{IdentityError, TlsIdentity};
 use crate::limits::REVOCATIONS_MAX;
 
-/// A list, or none.
+/// A list, possibly empty.
 #[derive(Clone, Debug, Default)]
 pub struct RevocationList {
     text: Bytes,
@@ -27,8 +27,7 @@ pub struct RevocationList {
 }
 
 impl RevocationList {
-    /// Reads the file at `path`, which need not be there. One that may be there and cannot be read is no empty list, nor is one that
-    /// none of these CAs has signed.
+    /// Reads the file at `path`, which may be missing. An unreadable file is an error, and so is a list that none of these CAs has signed.
     pub(super) fn read(path: &Path, authorities: &[CertificateDer<'_>]) -> Result<Self, IdentityError> {
         let text = match read_at_most(path, REVOCATIONS_MAX, Links::Followed) {
             Err(IdentityError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
@@ -39,7 +38,7 @@ impl RevocationList {
         Self::of_file(text.into(), path, authorities)
     }
 
-    /// The list in the file at `path`, which has this text. Refuses one that none of these CAs has signed.
+    /// Parses the list of the file at `path`, with this text. Refuses a list that none of these CAs has signed.
     pub(super) fn of_file(text: Bytes, path: &Path, authorities: &[CertificateDer<'_>]) -> Result<Self, IdentityError> {
         let list = Self::parse(text, path)?;
         if list.is_signed_by(authorities) {
@@ -49,7 +48,7 @@ impl RevocationList {
         }
     }
 
-    /// The list in `text`, which is, or shall be, in the file at `path`.
+    /// Parses the list in `text`, the present or future content of the file at `path`.
     pub(super) fn parse(text: Bytes, path: &Path) -> Result<Self, IdentityError> {
         if text.len() > REVOCATIONS_MAX {
             return Err(IdentityError::LongList { path: path.to_owned(), bytes: text.len() });
@@ -67,17 +66,18 @@ impl RevocationList {
         Bytes::copy_from_slice(digest(&SHA256, text).as_ref())
     }
 
-    /// The list in PEM; empty if there is none.
+    /// The list in PEM; empty without a list.
     pub fn text(&self) -> &Bytes {
         &self.text
     }
 
-    /// SHA-256 of that; empty if there is none.
+    /// SHA-256 of [`text`](Self::text); empty without a list.
     pub fn digest(&self) -> &Bytes {
         &self.digest
     }
 
-    /// Returns true if this certificate, in DER, is on the list; false for bytes that are none, such as those of a caller who needed none.
+    /// Returns true if this certificate, in DER, is on the list. Returns false for malformed bytes, and for the empty bytes of a caller
+    /// without a certificate.
     pub fn revokes(&self, certificate: &[u8]) -> bool {
         let id = || CertificateId::of(&CertificateDer::from(certificate));
         !self.revoked.is_empty() && id().is_some_and(|id| self.revoked.contains(&id))
@@ -98,7 +98,7 @@ impl RevocationList {
     }
 }
 
-/// Certificates that a list revokes; `None` if it is none.
+/// Certificates that a list revokes; `None` if it cannot be parsed.
 fn revoked_in(list: &CertificateRevocationListDer<'_>) -> Option<Revoked> {
     let (_, list) = CertificateRevocationList::from_der(list).ok()?;
     let issuer = list.issuer().as_raw();
@@ -106,16 +106,16 @@ fn revoked_in(list: &CertificateRevocationListDer<'_>) -> Option<Revoked> {
 }
 
 impl TlsIdentity {
-    /// The list that was read last; it is read again when files are looked at.
+    /// The list that was read last. It is read again when the files are checked.
     pub(crate) fn revocations(&self) -> Arc<RevocationList> {
         Arc::clone(&self.inner.latest.lock().revocations)
     }
 
-    /// Puts a list (in PEM) in the place of the one in use, and closes connections of certificates that are on it.
+    /// Replaces the current list with `text` (in PEM), and closes the connections of the certificates on it.
     ///
     /// # Errors
-    /// Refuses a list that no CA of ours has signed, and one on which something is missing that is on ours. Fails if it cannot be
-    /// written.
+    /// Refuses a list that no CA of ours has signed, and a list that lacks an entry of the current one. Fails if the file cannot
+    /// be written.
     pub(crate) fn take_revocations(&self, text: Bytes) -> Result<(), IdentityError> {
         let files = &self.inner.files;
         let path = files.revoked();
@@ -123,7 +123,7 @@ impl TlsIdentity {
         if !list.is_signed_by(&read_certificates(&files.ca)?) {
             return Err(IdentityError::StrangeList);
         }
-        // What an administrator has put there meanwhile counts.
+        // An administrator may have replaced the file meanwhile.
         self.look();
         let mut looked = self.inner.looked.lock();
         let before = self.revocations();
@@ -192,7 +192,7 @@ mod tests {
         };
         assert!(is_revoked());
         fs::remove_file(&file).unwrap();
-        // Neither a look at it nor its opening succeeds: it leads to itself.
+        // Neither stat nor open succeeds on a link to itself.
         symlink(&file, &file).unwrap();
         assert!(is_revoked());
         assert!(matches!(TlsIdentity::from_files(node0.inner.files.clone()), Err(IdentityError::Read { .. })));
@@ -215,7 +215,7 @@ mod tests {
         assert!(node0.revocations().revokes(&ca.certificate("node1")), "the former one is in use");
         let refused = TlsIdentity::from_files(node0.inner.files.clone()).unwrap_err();
         assert!(matches!(&refused, IdentityError::StrangeFile { path } if *path == file), "{refused}");
-        // The API server's list takes its place.
+        // The API server's list replaces the file.
         let newer = ca.revoke("node0");
         node0.take_revocations(newer.clone()).unwrap();
         assert_eq!(fs::read(&file).unwrap(), newer);
@@ -236,7 +236,7 @@ mod tests {
         let is_revoked = |node: &str| node0.revocations().revokes(&ca.certificate(node));
         assert_eq!(["node0", "node1", "node2"].map(is_revoked), [false, true, true]);
         assert!(!node0.revocations().revokes(&other.certificate("node1")) && !node0.revocations().revokes(b"none"));
-        // The last line of a list is of its signature.
+        // The last line of a list is part of its signature.
         let mut tampered = both.to_vec();
         let end = tampered.windows(6).rposition(|window| window == b"\n-----").unwrap();
         let line = tampered[..end].iter().rposition(|&byte| byte == b'\n').unwrap() + 1;

@@ -1,6 +1,6 @@
-//! The list of revoked certificates as root reads it: its file belongs to a user of less power, the agent's, who may put anything in its
-//! place. A list counts if the CA has signed it, and what was on one is remembered: a file that was removed or replaced by an older one
-//! forgets nothing.
+//! The list of revoked certificates as a process of root reads it. The file belongs to a less privileged user, the agent's. That user
+//! may replace it with any content. A list is accepted only if the CA has signed it. All entries of earlier lists stay in effect, even
+//! if the file is removed or replaced by an older one.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use super::proven::{CertificateId, Revoked};
 use super::revocation::RevocationList;
 use crate::limits::REVOCATIONS_MAX;
 
-/// The list beside a CA's certificate, and all that it has revoked since this was made.
+/// The list next to a CA's certificate, and all certificates that it has revoked since this value was made.
 #[derive(Debug)]
 pub(crate) struct SignedList {
     path: PathBuf,
@@ -26,14 +26,14 @@ pub(crate) struct SignedList {
 
 #[derive(Clone, Debug, Default)]
 struct Seen {
-    /// SHA-256 of the list that was taken last.
+    /// SHA-256 of the list that was accepted last.
     digest: Bytes,
-    /// All certificates that were on any list of the CA's.
+    /// All certificates that were on any list of the CA.
     revoked: Revoked,
 }
 
 impl SignedList {
-    /// The list beside this file of the CAs' certificates, which need not be there. Nothing of it is read yet.
+    /// The list next to this file of CA certificates; it may be missing. It is read later.
     ///
     /// # Errors
     /// Fails if the CAs' certificates cannot be read.
@@ -42,16 +42,16 @@ impl SignedList {
         Ok(Self { path, authorities, seen: Mutex::default() })
     }
 
-    /// The same with what `former` remembers, whose CAs may have been others.
+    /// The same, with the entries that `former` has seen. The CAs of `former` may differ.
     pub(crate) fn after(mut self, former: &Self) -> Self {
         self.seen.get_mut().revoked.clone_from(&former.seen.lock().revoked);
         self
     }
 
-    /// Returns true if a list of the CA's has this certificate, in DER.
+    /// Returns true if a list of the CA has this certificate, in DER.
     ///
     /// # Errors
-    /// Fails if the file is there and is no list of the CA's: it cannot be known then what a newer one revokes.
+    /// Fails if the file exists and is not a list of the CA: the entries of a newer list are unknown then.
     pub(crate) fn revokes(&self, certificate: &CertificateDer<'_>) -> Result<bool, IdentityError> {
         let mut seen = self.seen.lock();
         match read_at_most(&self.path, REVOCATIONS_MAX, Links::Refused) {
@@ -121,11 +121,11 @@ mod tests {
         assert_eq!(are_revoked(&world.list), [true, true]);
         fs::remove_file(&world.list.path).unwrap();
         assert_eq!(are_revoked(&world.list), [true, true]);
-        // Nor where the CAs' certificates are read again.
+        // Entries are also kept when the CAs' certificates are read again.
         let ca = world.directory.path().join("ca.pem");
         assert_eq!(are_revoked(&SignedList::beside(&ca).unwrap()), [false, false]);
         assert_eq!(are_revoked(&SignedList::beside(&ca).unwrap().after(&world.list)), [true, true]);
-        // Another CA's list is none, whatever is on it.
+        // A list of another CA is refused, regardless of its entries.
         fs::write(&world.list.path, other.revoke("node0").1).unwrap();
         assert!(matches!(world.list.revokes(&first), Err(IdentityError::StrangeFile { .. })));
     }
@@ -146,7 +146,7 @@ mod tests {
         assert!(matches!(&fifo, IdentityError::Read { source, .. } if source.to_string() == "it is no regular file"));
         symlink("/dev/zero", path).unwrap();
         assert!(matches!(refusal(), IdentityError::Read { .. }));
-        // Not even one that leads to a good list.
+        // A symbolic link is refused even if it leads to a valid list.
         fs::write(world.directory.path().join("elsewhere"), &list).unwrap();
         symlink("elsewhere", path).unwrap();
         assert!(matches!(refusal(), IdentityError::Read { .. }));

@@ -22,7 +22,7 @@ fn a_certificate_names_exactly_one_caller() {
     let two = refused(&["lattice:///api", "lattice:///agent/node3"]);
     assert_eq!(two, "the certificate has 2 names that begin with lattice:///; it must have one");
     let unknown = refused(&["lattice:///root"]);
-    assert!(unknown.starts_with("the certificate is of no use here: \"lattice:///root\" names nobody"), "{unknown}");
+    assert!(unknown.starts_with("the certificate is of no use here: \"lattice:///root\" is no identity"), "{unknown}");
     assert_eq!(caller_in(&CertificateDer::from(vec![0x30, 0x03])), Err(CertificateNameError::Unreadable));
 }
 
@@ -46,7 +46,7 @@ fn files_that_cannot_be_used_are_named() {
     };
     assert_eq!(load("ca.pem", "a/cert.pem", "a/key.pem"), Ok(Caller::Agent("a".to_owned())));
     check("ca.pem", "a/cert.pem", "b/key.pem", "cannot use the key b/key.pem with the certificate a/cert.pem");
-    check("ca.pem", "a/cert.pem", "a/cert.pem", "the key a/cert.pem can be read by everybody; run chmod 600");
+    check("ca.pem", "a/cert.pem", "a/cert.pem", "the key a/cert.pem can be read by other users; run chmod 600");
     check("ca.pem", "a/key.pem", "a/key.pem", "a/key.pem holds no certificate in PEM");
     check("no.pem", "a/cert.pem", "a/key.pem", "cannot read no.pem");
     check("ca.pem", "ca.pem", "ca.key.pem", "cannot use the certificate ca.pem");
@@ -54,7 +54,7 @@ fn files_that_cannot_be_used_are_named() {
     check("ca.pem", "b/cert.pem", "a/cert.pem", "a/cert.pem holds no private key in PEM");
 }
 
-/// A directory with the certificate of node3 from an authority of its own; `put` replaces it with another authority's.
+/// Replaces the files in `directory` with a certificate for `caller` from a new CA.
 fn put(directory: &Path, caller: &Caller) -> TlsFiles {
     let authority_directory = tempfile::tempdir().unwrap();
     let authority = Authority::create(authority_directory.path()).unwrap();
@@ -101,7 +101,7 @@ fn while_somebody_keeps_it_current_nobody_else_looks_at_the_files() {
     let own = || identity.material().key.cert[0].clone();
     let (first, kept) = (own(), identity.keep());
     put(directory.path(), &node3);
-    // A look that its file system does not answer holds nobody up.
+    // A check that its file system blocks does not delay other callers.
     let looking = identity.inner.looked.lock();
     assert_eq!(own(), first);
     drop(looking);
@@ -113,7 +113,7 @@ fn while_somebody_keeps_it_current_nobody_else_looks_at_the_files() {
     assert_ne!(own(), second);
 }
 
-/// A server of files that does not answer for a moment, or a process without a descriptor to spare.
+/// As with a file server that does not respond briefly, or a process without free descriptors.
 #[test]
 fn files_that_could_not_be_read_are_read_later_though_they_have_not_changed() {
     let parent = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Agents that serve nothing but fences, in this process: over TCP as real ones do, or over memory.
+//! Agents that serve only fences, in this process: over TCP like real ones, or in memory.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub(crate) mod proxy;
@@ -25,10 +25,10 @@ use tonic::codegen::BoxStream;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
-/// Against hangs.
+/// Time limit for tests that hang.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The part of an agent's service that has to do with fences.
+/// The fence calls of an agent's service.
 struct Service(Weak<FenceNode>);
 
 impl Service {
@@ -104,7 +104,7 @@ impl NodeAgentService for Service {
     }
 }
 
-/// Serves a service of agents at a port of its own, for as long as the runtime lives; returns its address.
+/// Serves a service of agents at its own port while the runtime lives; returns its address.
 pub(crate) async fn serve_agent(name: &str, service: impl NodeAgentService) -> (String, AbortHandle) {
     let security = insecure(name);
     let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &security).await.unwrap();
@@ -118,7 +118,7 @@ pub(crate) fn insecure(name: &str) -> Security {
     Security::Insecure { name: Caller::Agent(name.to_owned()) }
 }
 
-/// Reaches agents of the same process by calling them.
+/// Transport that calls agents of the same process directly.
 struct Memory {
     me: String,
     agents: Arc<Mutex<HashMap<String, Weak<FenceNode>>>>,
@@ -137,7 +137,7 @@ impl Transport for Memory {
     }
 }
 
-/// How the agents of a world reach each other.
+/// Transport between the agents of a world.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Over {
     Tcp,
@@ -146,11 +146,11 @@ pub(crate) enum Over {
     Sessions,
 }
 
-/// Agents in the order of their nodes. A slot is empty when its agent was killed.
+/// Agents in the order of their nodes. A slot is empty after its agent was killed.
 pub(crate) struct World {
     pub(crate) agents: Vec<Option<Arc<FenceNode>>>,
     pub(crate) members: Arc<[Member]>,
-    /// Links of each node's session, where there are sessions.
+    /// Links of each node's session; empty without sessions.
     pub(crate) sessions: Vec<Arc<SessionLinks>>,
     serving: Vec<AbortHandle>,
 }
@@ -212,7 +212,7 @@ impl World {
         (0..self.agents.len() as u32).map(NodeIndex).collect()
     }
 
-    /// Ends an agent without a word.
+    /// Ends an agent without notice.
     pub(crate) fn kill(&mut self, node: u32) {
         self.agents[node as usize] = None;
         if let Some(serving) = self.serving.get(node as usize) {
@@ -221,7 +221,7 @@ impl World {
     }
 }
 
-/// Answers a question with who asked what.
+/// Answers a question with its sender and its content.
 pub(crate) struct Echo;
 
 #[async_trait]

@@ -1,4 +1,4 @@
-//! Proxy between the ends of links: passes bytes on at once, late or in small pieces, and keeps what was sent through it.
+//! Proxy between the ends of links. It forwards bytes at once, with a delay or in small pieces, and records them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,12 +8,12 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-/// How bytes are passed on.
+/// Timing of the forwarding.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// Bytes that are read at most before they are passed on.
+    /// Maximum bytes that are read before they are forwarded.
     pub(crate) piece: usize,
-    /// Time that each piece waits.
+    /// Delay of each piece.
     pub(crate) delay: Duration,
 }
 
@@ -21,10 +21,10 @@ impl Pace {
     pub(crate) const AT_ONCE: Self = Self { piece: 65_536, delay: Duration::ZERO };
 }
 
-/// What the side that opened each connection has sent, in the order in which they were opened.
+/// Bytes that the opener of each connection has sent, in the order of the connections.
 pub(crate) type Recording = Arc<Mutex<Vec<Vec<u8>>>>;
 
-/// Begins to listen in front of `target`; returns the address and the recording. It goes on for as long as the runtime lives.
+/// Starts to listen before `target`; returns the address and the recording. It listens while the runtime lives.
 pub(crate) async fn in_front_of(target: String, pace: Pace) -> (String, Recording) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();

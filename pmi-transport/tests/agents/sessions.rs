@@ -1,4 +1,5 @@
-//! Sessions with links of their own, each behind the port of an agent that does nothing else, in this process.
+//! Sessions with links of their own, in this process. Each is reached through the port of an agent that only accepts
+//! links.
 
 use std::io;
 use std::sync::{Arc, OnceLock, Weak};
@@ -15,10 +16,10 @@ use tonic::service::Routes;
 use super::proxy::{self, Pace, Recording};
 use super::{World, insecure};
 
-/// The launch that the links of [`World::of_sessions`] are of.
+/// The launch of the links of [`World::of_sessions`].
 pub(crate) const LAUNCH: &str = "launch";
 
-/// Opens links of a session, once the addresses of all are known.
+/// Opens links of a session, once the addresses of all sessions are known.
 #[derive(Default)]
 struct Links(OnceLock<Arc<SessionLinks>>);
 
@@ -30,7 +31,7 @@ impl Transport for Links {
     }
 }
 
-/// Hands connections to a session of this process.
+/// Passes connections to a session of this process.
 struct InProcess {
     fences: Weak<FenceNode>,
     links: Arc<SessionLinks>,
@@ -45,7 +46,7 @@ impl HandOver for InProcess {
     }
 }
 
-/// Port of an agent that takes links, for as long as the runtime lives.
+/// Port of an agent that accepts links while the runtime lives.
 async fn serve_links(name: &str) -> (Arc<Arrivals>, String, AbortHandle) {
     let arrivals = Arc::<Arrivals>::default();
     let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &insecure(name)).await.unwrap();
@@ -62,7 +63,8 @@ impl World {
         Self::behind_proxies(nodes, limits, |_| None).await.0
     }
 
-    /// The same with a proxy in front of each node's port for which `pace` has one; the second is what it recorded.
+    /// The same with a proxy before each node's port for which `pace` returns one. Also returns the recordings of the
+    /// proxies.
     pub(crate) async fn behind_proxies(
         nodes: u32,
         limits: Limits,
@@ -92,7 +94,7 @@ impl World {
             let fences = FenceNode::with_limits(members[me.index()].name.clone(), transport, limits);
             sessions.push(Arc::clone(&links));
             let session = Arc::new(InProcess { fences: Arc::downgrade(&fences), links });
-            // It takes links as long as the test runs.
+            // It accepts links during the whole test.
             std::mem::forget::<Visitable>(arrivals.expect(LAUNCH, key.gate_key(), me, Arc::clone(&members), session));
             agents.push(Some(fences));
         }

@@ -1,5 +1,5 @@
-//! A cluster in one thread, without a runtime: the fences of many nodes, and a network that delivers in seeded random order and
-//! repeats itself. Only between two nodes does it keep the order, as links do.
+//! A cluster in one thread, without a runtime: the fences of many nodes, and a network that delivers in seeded random order,
+//! with repetitions. It keeps the order only between two nodes, like links.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -10,19 +10,19 @@ use pmi_transport::fence::{Brought, Counters, Effects, FanOut, FenceError, Launc
 use pmi_transport::proto::v1::{FenceKey, FenceScope, LinkFrame, fence_scope::Kind};
 use prost::Message;
 
-/// What came of a fence on a node.
+/// Result of a fence on a node.
 pub(crate) type Ended = Result<Vec<u8>, FenceError>;
 
 pub(crate) struct Network {
     pub(crate) launches: Vec<Launch>,
-    /// Frames under way, by sender and receiver.
+    /// Frames in transit, by sender and receiver.
     edges: HashMap<(u32, u32), VecDeque<LinkFrame>>,
-    /// Those edges on which something is under way.
+    /// Edges with frames in transit.
     busy: Vec<(u32, u32)>,
     random: Random,
-    /// One frame in so many comes twice; 0 for none.
+    /// One frame of this many is delivered twice; 0 for none.
     pub(crate) repeats: u32,
-    /// How fences ended, by node and key.
+    /// Results of fences, by node and key.
     pub(crate) ended: HashMap<(u32, FenceKey), Ended>,
     /// Bytes that fences withheld, by node.
     pub(crate) withheld: HashMap<u32, u64>,
@@ -30,12 +30,12 @@ pub(crate) struct Network {
     pub(crate) sent: Vec<Sent>,
 }
 
-/// What a node has sent.
+/// Totals of the frames that a node has sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sent {
     pub(crate) frames: usize,
     pub(crate) bytes: usize,
-    /// The longest frame.
+    /// Length of the longest frame.
     pub(crate) longest: usize,
 }
 
@@ -54,7 +54,7 @@ impl Network {
         }
     }
 
-    /// Lets a node begin a fence; returns its name among nodes.
+    /// Lets a node begin a fence; returns its complete key.
     pub(crate) fn begin(
         &mut self,
         node: u32,
@@ -66,7 +66,7 @@ impl Network {
             .expect("it makes sense")
     }
 
-    /// Lets a node do something, and takes what comes of it.
+    /// Applies an input to a node, and processes its effects.
     pub(crate) fn act<T>(&mut self, node: u32, act: impl FnOnce(&mut Launch, &mut Effects) -> T) -> T {
         let mut effects = Effects::default();
         let result = act(&mut self.launches[node as usize], &mut effects);
@@ -78,7 +78,7 @@ impl Network {
             self.push((node, to.0), frame);
         }
         for (mut key, result) in effects.ended {
-            // As it was asked for: scopes have names of their own here.
+            // Restores the requested key: scopes have unique names here.
             key.members = 0;
             let ended = result.map(|gathered| {
                 *self.withheld.entry(node).or_default() += gathered.withheld;
@@ -97,7 +97,7 @@ impl Network {
         queue.push_back(frame);
     }
 
-    /// Delivers one frame; false if none is under way.
+    /// Delivers one frame; false if none is in transit.
     pub(crate) fn deliver_one(&mut self) -> bool {
         if self.busy.is_empty() {
             return false;
@@ -114,7 +114,7 @@ impl Network {
         }
         let (from, to) = edge;
         self.act(to, |launch, effects| {
-            launch.on_frame(NodeIndex(from), frame.what.expect("a frame says what"), effects);
+            launch.on_frame(NodeIndex(from), frame.what.expect("a frame has a kind"), effects);
         });
         true
     }
@@ -123,7 +123,7 @@ impl Network {
         while self.deliver_one() {}
     }
 
-    /// A node is gone: what it sent and what it is sent is lost, and all others hear of it.
+    /// Loses a node: its frames in transit are lost, and all other nodes are notified.
     pub(crate) fn lose(&mut self, lost: u32) {
         self.edges.retain(|&(from, to), _| from != lost && to != lost);
         self.busy.retain(|&(from, to)| from != lost && to != lost);
@@ -138,7 +138,7 @@ impl Network {
         self.random.below(bound)
     }
 
-    /// Fences that are neither begun nor forgotten.
+    /// Fences that have not ended on their nodes.
     pub(crate) fn open_fences(&self) -> usize {
         self.launches.iter().map(Launch::open_fences).sum()
     }
@@ -157,7 +157,7 @@ pub(crate) fn key(job: &str, kind: Kind, name: &str, epoch: u64) -> FenceKey {
     FenceKey { launch_id: "launch".into(), job_id: job.into(), scope: Some(scope), epoch, members: 0 }
 }
 
-/// What everybody should get: what each node brought, in the order of the nodes.
+/// Expected result: the contributions of all nodes, in the order of the nodes.
 pub(crate) fn merged(brought: &BTreeMap<u32, Vec<Bytes>>) -> Vec<u8> {
     brought.values().flat_map(|segments| segments.concat()).collect()
 }

@@ -1,4 +1,4 @@
-//! A CA in a directory that goes with it, and identities of its making.
+//! A CA in a temporary directory, and identities that it issues.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,7 +6,7 @@ use lattice_pki::{Authority, Validity, directory_name};
 use pmi_transport::identity::{Caller, Security, TlsFiles};
 use tempfile::TempDir;
 
-/// A CA, and everything that it issued.
+/// A CA with all identities that it issued.
 pub(crate) struct Pki {
     authority: Authority,
     directory: TempDir,
@@ -18,13 +18,13 @@ impl Pki {
         Self { authority: Authority::create(directory.path()).unwrap(), directory }
     }
 
-    /// An identity that is valid now, and for the host 127.0.0.1 if it is the API server's.
+    /// An identity that is valid now. That of the API server is also valid for the host 127.0.0.1.
     pub(crate) fn identity(&self, caller: &Caller) -> Security {
         let host = if *caller == Caller::Api { Some(HOST) } else { None };
         self.load(caller, host, Validity::days(1).unwrap(), self)
     }
 
-    /// An identity that is valid for the host 127.0.0.1 as well.
+    /// An identity that is also valid for the host 127.0.0.1.
     pub(crate) fn identity_with_host(&self, caller: &Caller) -> Security {
         self.load(caller, Some(HOST), Validity::days(1).unwrap(), self)
     }
@@ -35,12 +35,12 @@ impl Pki {
         self.load(caller, None, Validity { from: now - 24 * HOUR, until: now - HOUR }, self)
     }
 
-    /// An identity of this CA whose owner trusts in `other`.
+    /// An identity of this CA with `other` as its trusted CA.
     pub(crate) fn trusting_in(&self, other: &Self, caller: &Caller) -> Security {
         self.load(caller, None, Validity::days(1).unwrap(), other)
     }
 
-    /// Puts this CA, and its identity for `caller`, where another CA's are.
+    /// Replaces another CA, and its identity for `caller`, by this CA and its identity.
     pub(crate) fn replace(&self, other: &Self, caller: &Caller) {
         self.identity(caller);
         let own = directory_name(caller);
@@ -49,7 +49,7 @@ impl Pki {
         }
     }
 
-    /// Revokes what was issued to `caller`, for all who trust in this CA.
+    /// Revokes the certificate of `caller` for all identities that trust this CA.
     pub(crate) fn revoke(&self, caller: &Caller) {
         let root = self.directory.path();
         let certificate = root.join(directory_name(caller)).join("cert.pem");

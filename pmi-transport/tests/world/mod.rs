@@ -1,4 +1,4 @@
-//! A server that tells callers who they are, and what asks it.
+//! A server that returns the identity of its callers, and its client.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub(crate) mod cluster;
@@ -18,10 +18,10 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
-/// Against hangs; nothing here takes long.
+/// Time limit for tests that hang; no call here takes long.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Answers a list of nodes with one node, whose name is that of the caller.
+/// Answers a list of nodes with one node, which has the name of the caller.
 struct Mirror;
 
 #[tonic::async_trait]
@@ -52,7 +52,7 @@ impl NodeService for Mirror {
         Err(Status::unimplemented("the mirror has no such call"))
     }
 
-    /// A stream that never ends by itself.
+    /// A stream that lasts as long as the request stream.
     async fn report_launch(
         &self,
         request: Request<Streaming<v1::LaunchReport>>,
@@ -119,7 +119,7 @@ impl Running {
         Self::serve(Listener::bind(&address.parse().unwrap(), security).await.unwrap())
     }
 
-    /// Serves daemons at `address`, as an agent does.
+    /// Serves daemons at `address`, like an agent.
     pub(crate) async fn start_for_daemons(address: &str, security: &Security) -> Self {
         Self::serve(Listener::bind(&address.parse().unwrap(), security).await.unwrap().for_daemons())
     }
@@ -134,14 +134,14 @@ impl Running {
         Self { address, stop, serving }
     }
 
-    /// Ends it, and waits until it has ended.
+    /// Stops it, and waits for its end.
     pub(crate) async fn stop(self) {
         self.stop.send(()).unwrap();
         tokio::time::timeout(DEADLINE, self.serving).await.unwrap().unwrap().unwrap();
     }
 }
 
-/// Asks the server at the other end of `channel` who we are.
+/// Asks the server at the other end of `channel` for our identity.
 pub(crate) async fn who_am_i(channel: &Channel) -> Result<String, Status> {
     let asked = tokio::time::timeout(DEADLINE, async {
         NodeServiceClient::new(channel.clone()).list_nodes(v1::ListNodesRequest {}).await

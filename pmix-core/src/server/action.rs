@@ -1,4 +1,4 @@
-//! Actions: the output of a server, carried out by whoever drives it.
+//! Actions: the output of a server, for its driver.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,57 +14,57 @@ use super::Ticket;
 use crate::namespace::JobIndex;
 use crate::services::Call;
 
-/// Something that a server wants done.
+/// An action that a server requests.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Action {
-    /// Send these bytes, after those sent before on the same connection.
+    /// Send these bytes, after all earlier bytes on the same connection.
     Send {
         /// Connection to write to.
         connection: ConnectionId,
         /// Bytes to write.
         bytes: Bytes,
     },
-    /// The same, and call [`Server::handle_sent`](super::Server::handle_sent) once the connection has taken all bytes so far: nothing else
-    /// of this kind is sent to it before.
+    /// The same, and call [`Server::handle_sent`](super::Server::handle_sent) after the connection has taken all bytes so far. No other
+    /// action of this kind for the connection comes before that call.
     SendAndTell {
         /// Connection to write to.
         connection: ConnectionId,
         /// Bytes to write.
         bytes: Bytes,
     },
-    /// Whether somebody wants output of ranks here: only then the host need call
-    /// [`Server::handle_output`](super::Server::handle_output). Said when it changes; in the beginning nobody does.
+    /// Reports whether a client or node requests output of ranks here. Only then must the host call
+    /// [`Server::handle_output`](super::Server::handle_output). Reported at each change; initially false.
     Pulled(bool),
-    /// Read nothing more from this connection, send what is queued for it, and close it.
+    /// Read nothing more from this connection, send its queued bytes, and close it.
     Close {
         /// Connection to close.
         connection: ConnectionId,
     },
-    /// Bring this contribution to the fence and hand its result to [`Server::handle_fence`](super::Server::handle_fence).
+    /// Contribute to the fence, and pass its result to [`Server::handle_fence`](super::Server::handle_fence).
     Fence {
-        /// The job whose nodes take part; where there are several, one of them, the same on all nodes.
+        /// The job with the participating nodes; of several jobs, one of them, the same on all nodes.
         job: JobIndex,
         /// The fence, the same on every node.
         id: FenceId,
-        /// Data that this node brings.
+        /// Data of this node.
         contribution: Contribution,
     },
-    /// Ask the host, and hand its answer to [`Server::handle_answer`](super::Server::handle_answer).
+    /// Pass the question to the host, and its answer to [`Server::handle_answer`](super::Server::handle_answer).
     Call {
-        /// Name of the question.
+        /// Identifier of the question.
         ticket: Ticket,
-        /// Job that is asked about: that of the rank, but in looks and signals.
+        /// Job of the question: the job of the rank, except for process queries and signals.
         job: JobIndex,
-        /// Rank that asks.
+        /// Rank that sent the question.
         rank: Rank,
         /// The question.
         call: Call,
     },
-    /// Ask the PMIx server of another node, and hand what its [`Server::handle_question`](super::Server::handle_question) leads
-    /// to to [`Server::handle_peer_answer`](super::Server::handle_peer_answer).
+    /// Send the question to the PMIx server of another node, to [`Server::handle_question`](super::Server::handle_question). Pass the
+    /// answer to [`Server::handle_peer_answer`](super::Server::handle_peer_answer).
     Ask {
-        /// Name of the question.
+        /// Identifier of the question.
         ticket: Ticket,
         /// The node.
         node: NodeIndex,
@@ -80,17 +80,17 @@ pub enum Action {
     },
     /// Call [`Server::handle_timer`](super::Server::handle_timer) after this time, unless the timer is cancelled before.
     SetTimer {
-        /// Name of the timer.
+        /// Identifier of the timer.
         ticket: Ticket,
-        /// Time until it runs out.
+        /// Time until it expires.
         after: Duration,
     },
-    /// Forget a timer: what it was for is over. Not an error if it has run out meanwhile.
+    /// Cancel a timer. Not an error if it has already expired.
     CancelTimer {
-        /// Name of the timer.
+        /// Identifier of the timer.
         ticket: Ticket,
     },
-    /// A rank has something to say on a stream of its own. Call [`Server::handle_heard`](super::Server::handle_heard) once that is passed on.
+    /// A rank writes text to one of its streams. Call [`Server::handle_heard`](super::Server::handle_heard) after the text is forwarded.
     Say {
         /// Job of the rank.
         job: JobIndex,
@@ -101,10 +101,10 @@ pub enum Action {
         /// The text.
         text: Bytes,
     },
-    /// How long servers of other nodes may ask this one for data, whether or not it has ranks left: the host is to keep it meanwhile,
-    /// unless the launch ends in disorder. Said when it changes; in the beginning it is [`Need::Over`].
+    /// Reports how long servers of other nodes may request data from this one, even without remaining ranks. The host must keep it for
+    /// that time, unless the launch ends abnormally. Reported at each change; initially [`Need::Over`].
     Needed(Need),
-    /// A rank of this node has died, and the others go on without it: the servers of other nodes are to be told by
+    /// A rank of this node has died, and the other ranks continue without it. The host must notify the servers of other nodes with
     /// [`Server::handle_deaths`](super::Server::handle_deaths). Reported once for each rank.
     Died {
         /// Job of the rank.
@@ -119,15 +119,15 @@ pub enum Action {
         /// The rank.
         rank: Rank,
     },
-    /// A rank has registered files for when it ends ([`Server::take_clean_up`](super::Server::take_clean_up)): a host can have them removed as
-    /// well if it is killed itself.
+    /// A rank has registered files to remove at its end ([`Server::take_clean_up`](super::Server::take_clean_up)). A host can then have
+    /// them removed even if it is killed itself.
     Registered {
         /// The files.
         files: Vec<PathBuf>,
     },
-    /// The launch must end, for this reason; reported once. The server ignores everything that comes after it.
+    /// The launch must end, for this reason; reported once. The server ignores all later input.
     End {
-        /// The job that ends it.
+        /// The job that causes it.
         job: JobIndex,
         /// Reason for the end.
         reason: EndReason,
@@ -136,14 +136,14 @@ pub enum Action {
     Trace(Trace),
 }
 
-/// How long servers of other nodes may ask this one for data, whether or not it has ranks left.
+/// Time for which servers of other nodes may request data from this one, even without remaining ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Need {
-    /// Nobody will ask.
+    /// No server sends further requests.
     #[default]
     Over,
-    /// Until the server says that it is over: the nodes tell each other when their ranks have ended.
+    /// Until the server reports [`Need::Over`]: the nodes notify each other when their ranks have ended.
     UntilTold,
-    /// As long as a rank of the launch runs on any node, of which the host must know. The server says nothing else any more.
+    /// As long as a rank of the launch runs on any node; the host must track that. The server reports no later change.
     WhileRanksRun,
 }

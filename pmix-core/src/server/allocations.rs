@@ -1,5 +1,5 @@
-//! Requests for resources (`PMIx_Allocation_request`), answered from the allocation that the job runs in: its nodes are whole, and are
-//! the job's for as long as it runs, so that what is there is granted and nothing can be added or given back.
+//! Requests for resources (`PMIx_Allocation_request`), answered from the job's own allocation. The job holds whole nodes as long as it
+//! runs. So requests for existing resources are granted, and no resource can be added or returned.
 
 use std::collections::HashSet;
 
@@ -18,11 +18,11 @@ const NODES: &[u8] = b"pmix.alloc.nnodes";
 const NODE_LIST: &[u8] = b"pmix.alloc.nlist";
 const REQUEST: &[u8] = b"pmix.alloc.reqid";
 
-/// Reason why a request is not granted, as a status.
+/// Status of a refused request.
 type Refusal = i32;
 
 impl Server {
-    /// Grants what the allocation has.
+    /// Grants the resources that the allocation has.
     pub(super) fn allocate(&mut self, address: Address, directive: u8, infos: &[Info<'_>]) {
         let namespace = &self.jobs[self.job_meant(address.identity.seat)].namespace;
         let encoding = address.identity.encoding;
@@ -52,7 +52,7 @@ impl Server {
     }
 }
 
-/// The nodes that a request may have.
+/// The nodes for a request.
 fn granted<'a>(namespace: &'a Namespace, infos: &[Info<'_>]) -> Result<Vec<&'a str>, Refusal> {
     let mut nodes: Vec<&str> = namespace.hosts.iter().map(String::as_str).collect();
     let known: HashSet<&str> = nodes.iter().copied().collect();
@@ -63,7 +63,7 @@ fn granted<'a>(namespace: &'a Namespace, infos: &[Info<'_>]) -> Result<Vec<&'a s
                 nodes = listed(list, &known).ok_or(status::OUT_OF_RESOURCE)?;
             }
             (REQUEST, _) | (NODES, _) => {}
-            // What else there is to ask for is not counted here.
+            // Other kinds of resources are not counted here.
             (_, _) if info.is_required() => return Err(status::NOT_SUPPORTED),
             _ => {}
         }
@@ -78,7 +78,7 @@ fn granted<'a>(namespace: &'a Namespace, infos: &[Info<'_>]) -> Result<Vec<&'a s
     Ok(nodes)
 }
 
-/// The nodes of a list, each once; `None` if one is not known, or there are more names than nodes.
+/// The nodes of a list, each once; `None` if a name is unknown, or the list has more names than nodes.
 fn listed<'a>(list: &str, known: &HashSet<&'a str>) -> Option<Vec<&'a str>> {
     let (mut nodes, mut seen) = (Vec::new(), HashSet::new());
     for (count, name) in list.split(',').enumerate() {

@@ -1,7 +1,7 @@
-//! Collectives: fences, connects, disconnects and the making of groups, over ranks of one job or of several.
+//! Collectives: fences, connects, disconnects and constructions of groups, over ranks of one job or of several.
 //!
-//! All are one thing: the listed ranks of this node arrive, their nodes exchange what there is to exchange, all leave. They differ in
-//! what the ranks are told at the end. Where ranks of other launches take part, the exchange is a [meeting](super::meetings).
+//! All follow one course: the listed ranks of this node arrive, their nodes exchange data, and all ranks leave. They differ in the
+//! answers to the ranks. Where ranks of other launches take part, the exchange is a [meeting](super::meetings).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,22 +26,22 @@ pub(super) struct Waiter {
     pub(super) address: Address,
     pub(super) members: Arc<Members>,
     outcome: Outcome,
-    /// Number of questions as which its list counts while it waits.
+    /// Number of questions that its list counts for while it waits.
     pub(super) questions: usize,
 }
 
-/// Answer that a rank gets at the end.
+/// Answer to a rank at the end.
 #[derive(Clone, Debug)]
 enum Outcome {
-    /// That it is over. Fences may collect data.
+    /// The end of the collective. Fences may collect data.
     Over { collect: bool },
     /// The facts about the other jobs.
     Jobs,
-    /// The group's members and context id; the rank brought its own number of the group's communicator.
+    /// The group's members and context id; `number` is the rank's own number of the group's communicator.
     Group { name: Bytes, number: Option<u64> },
 }
 
-/// Longest name of a group, in bytes, as clients limit it.
+/// Maximum length of a group's name in bytes, as in clients.
 const NAME_MAX: usize = 511;
 
 /// First bytes of the keys of a contribution's pairs.
@@ -64,7 +64,7 @@ impl Server {
         self.arrive(address, "disconnect", procs, Outcome::Over { collect: false });
     }
 
-    /// Clients forget the facts about jobs from which they disconnect, also those that they were told on the way.
+    /// Clients drop the facts about jobs from which they disconnect, including facts that they received in the meantime.
     fn forget_told(&mut self, address: Address, procs: &[Proc<'_>]) {
         let names: BTreeSet<&[u8]> = procs.iter().map(|proc| proc.namespace).collect();
         if let Some(client) = self.clients.get_mut(address.connection) {
@@ -81,7 +81,7 @@ impl Server {
             return self.answer(address, status::BAD_PARAM);
         }
         if procs.is_empty() {
-            // Those who are added to a group by others name no members. Others have to do that by the list.
+            // An added member of a group lists no members. The other members must list all of them instead.
             return self.answer(address, status::NOT_SUPPORTED);
         }
         let kind = format!("group {}", name.escape_ascii());
@@ -128,7 +128,7 @@ impl Server {
         }
     }
 
-    /// Exchanges a round that has begun.
+    /// Exchanges the data of a round that has begun.
     pub(super) fn exchange_round(&mut self, name: Arc<str>, epoch: Epoch) {
         let first = self.collectives.get_mut(&name).and_then(|gathering| gathering.leaving().first());
         let Some(members) = first.map(|waiter| Arc::clone(&waiter.members)) else { return };
@@ -137,7 +137,7 @@ impl Server {
         members.ours.keys().for_each(|&job| self.look_for_missed_node(job));
     }
 
-    /// Exchanges a complete round with the other nodes, if there are any.
+    /// Exchanges a complete round with the other nodes, if any.
     fn exchange(&mut self, id: FenceId) {
         let Scope::Foreign { name, nodes } = &id.scope else { return };
         let Some(gathering) = self.collectives.get_mut(name) else { return };
@@ -156,7 +156,7 @@ impl Server {
         }
         let Some(job) = self.host_of(&first.members) else { return };
         let is_barrier = !collects && matches!(first.outcome, Outcome::Over { .. });
-        // One that collects nothing is a barrier only: what ranks want of others is asked for.
+        // A fence that collects nothing is only a barrier: ranks request data of other ranks later.
         let mut segments = if is_barrier { Vec::new() } else { self.take_news_of(&seats, &first.members) };
         let contribution = match first.outcome {
             Outcome::Over { .. } => Contribution { segments, exchange: self.settings.exchange },
@@ -169,13 +169,13 @@ impl Server {
         self.actions.push_back(Action::Fence { job, id, contribution });
     }
 
-    /// The job through whose fence the members of several jobs meet: every node must choose the same, and nodes may have learnt of
+    /// Returns the job for the fence of members of several jobs. Every node must select the same job, although nodes may have received
     /// the jobs in different orders.
     pub(super) fn host_of(&self, members: &Members) -> Option<JobIndex> {
         members.ours.keys().copied().min_by_key(|&job| &self.jobs[job].namespace.name)
     }
 
-    /// A context id that nobody else gives out. The first node's is taken.
+    /// Returns a context id that no other node uses. The id of the first node takes effect.
     fn context(&mut self) -> Segment {
         let first = self.jobs.first().map(|job| &job.namespace);
         let (launch, node) = first.map_or(("", NodeIndex(0)), |namespace| (&namespace.name, namespace.node));
@@ -184,7 +184,7 @@ impl Server {
         context_segment(self.contexts.next(launch, node, nodes))
     }
 
-    /// All nodes have arrived: what they brought can be got, and the ranks of this node go on.
+    /// All nodes have arrived: their data is available, and the ranks of this node continue.
     pub(super) fn leave(&mut self, id: &FenceId, merged: &Merged) {
         if merged.withheld > 0 {
             self.withhold(id, merged);
@@ -198,7 +198,7 @@ impl Server {
         whole.into_iter().for_each(|job| self.count_fence(job));
     }
 
-    /// The jobs all of whose ranks leave a round.
+    /// Returns the jobs that leave a round with all their ranks.
     fn whole_jobs(&mut self, id: &FenceId) -> Vec<JobIndex> {
         let Scope::Foreign { name, .. } = &id.scope else { return Vec::new() };
         let first = self.collectives.get_mut(name).and_then(|gathering| gathering.leaving().first());
@@ -206,7 +206,7 @@ impl Server {
         first.map(|waiter| waiter.members.ours.iter().filter_map(whole).collect()).unwrap_or_default()
     }
 
-    /// Ends a round: lets go of each of its ranks, and begins the next round if all its ranks are here.
+    /// Ends a round: releases each of its ranks, and begins the next round if no rank is missing.
     pub(super) fn part(&mut self, id: &FenceId, mut let_go: impl FnMut(&mut Self, Waiter)) {
         let Scope::Foreign { name, nodes } = &id.scope else { return };
         let Some(gathering) = self.collectives.get_mut(name) else { return };
@@ -226,12 +226,12 @@ impl Server {
         }
         match next {
             Some(epoch) => self.exchange(FenceId { scope: id.scope.clone(), epoch }),
-            // A rank may have left behind this round, for which others wait in the next one.
+            // A rank may have finalized after this round, while other ranks wait for it in the next one.
             None => self.look_for_deserters_of(name),
         }
     }
 
-    /// Returns the numbers that these ranks give the communicator of the group that is being made.
+    /// Returns these ranks' own numbers of the communicator of the new group.
     fn numbers_of(&self, numbers: &[(Seat, u64)]) -> Segment {
         let pair = |&(seat, number): &(Seat, u64)| {
             let namespace = &self.jobs[seat.job].namespace.name;
@@ -240,7 +240,7 @@ impl Server {
         numbers.iter().map(pair).collect()
     }
 
-    /// Stores what other nodes brought, and returns the first node's context id, and the ranks of which there is more than before.
+    /// Stores the data of other nodes. Returns the first node's context id, and the ranks with new data.
     pub(super) fn absorb(&mut self, merged: &Merged) -> (u64, BTreeSet<(JobIndex, Rank)>) {
         let pairs = || merged.segments.iter().flat_map(Segment::pairs);
         let context = pairs().find(|(key, _)| *key == [CONTEXT]);
@@ -254,7 +254,7 @@ impl Server {
         (context, changed)
     }
 
-    /// Returns the rank whose data has changed, if one's has.
+    /// Returns the rank with changed data, if any.
     fn absorb_pair(&mut self, kind: u8, key: &[u8], value: &[u8], context: u64) -> Option<(JobIndex, Rank)> {
         let (namespace, rank, key) = split_data_key(key)?;
         let index = self.job_named(namespace)?;
@@ -273,7 +273,7 @@ impl Server {
 
     fn release(&mut self, Waiter { address, members, outcome, .. }: Waiter, context: u64) {
         if self.lacks_any(&members) {
-            // As OpenPMIx's server says.
+            // The same status as from OpenPMIx's server.
             return self.answer(address, status::LOST_CONNECTION);
         }
         match outcome {
@@ -291,7 +291,7 @@ impl Server {
         }
     }
 
-    /// The facts about all jobs that take part, but for the client's own.
+    /// Sends the facts about all participating jobs, except the client's own.
     fn tell_jobs(&mut self, address: Address, members: &Members) {
         let encoding = address.identity.encoding;
         let mut objects = Vec::new();
@@ -323,23 +323,23 @@ impl Waiter {
         }
     }
 
-    /// Returns true if the rank wants the members' data to come along.
+    /// Returns true if the rank requests the members' data.
     fn collects(&self) -> bool {
         matches!(self.outcome, Outcome::Over { collect: true })
     }
 
-    /// Returns true if every rank of a job takes part in the collective, and none of another launch: those may come at any time.
+    /// Returns true if every rank of a job takes part in the collective, and no rank of another launch, which may arrive at any time.
     pub(super) fn takes_whole(&self, job: JobIndex) -> bool {
         !self.members.meet_others() && self.members.are_all_of(job)
     }
 }
 
-/// Returns the segment that carries a context id.
+/// Returns the segment of a context id.
 pub(super) fn context_segment(context: u64) -> Segment {
     [([CONTEXT], context.to_be_bytes())].into_iter().collect()
 }
 
-/// Kind, namespace with a NUL, rank, key.
+/// A data key: kind, namespace with a NUL, rank, key.
 pub(super) fn data_key(kind: u8, namespace: &str, rank: Rank, key: &[u8]) -> Vec<u8> {
     [&[kind], namespace.as_bytes(), &[0], &rank.0.to_be_bytes(), key].concat()
 }

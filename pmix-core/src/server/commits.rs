@@ -1,7 +1,7 @@
-//! Commits of ranks, and what fences bring of them to other nodes.
+//! Commits of ranks, and the data that fences distribute to other nodes.
 //!
-//! Clients send with each commit all that their rank has ever put. Only pairs that are new, or have another value than before, count: for
-//! the rank's quota by the bytes by which its data grows, for fences as data that is to be spread.
+//! With each commit, clients send all pairs that their rank has ever put. Only new or changed pairs count: for the rank's quota by the
+//! growth of its data, for fences as data to distribute.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::wire::frame::VALUES_MAX;
 use crate::wire::request::Committed;
 use crate::wire::{Encoding, status, types};
 
-/// Pairs of a commit that differ from what is there, by their keys, as they were sent. Of a key that comes twice the last value counts.
+/// New or changed pairs of a commit, by their keys, in their encoding. Of two pairs with one key, the last value counts.
 #[derive(Debug, Default)]
 struct Changes<'a> {
     local: BTreeMap<&'a [u8], &'a [u8]>,
@@ -45,7 +45,7 @@ impl<'a> Changes<'a> {
         changes
     }
 
-    /// Bytes of the pairs, and of those whose place they take.
+    /// Bytes of the pairs, and bytes of the pairs that they replace.
     fn bytes(&self, known: &RankData) -> (usize, usize) {
         let cost = |key: &[u8], value: &[u8]| key.len() + value.len() + Quota::PAIR_COST;
         let new = self.local.iter().chain(&self.remote).map(|(key, value)| cost(key, value)).sum();
@@ -58,7 +58,7 @@ impl<'a> Changes<'a> {
 
 impl RankData {
     fn take(&mut self, changes: &Changes<'_>, encoding: Encoding) {
-        // Copied: a slice would keep the whole memory in which its message came, however small it is.
+        // Copied, because a slice would keep the whole buffer of its message, however small it is.
         let own = |key: &[u8], value: &[u8]| {
             (Bytes::copy_from_slice(key), Stored { encoding, bytes: Bytes::copy_from_slice(value) })
         };
@@ -77,7 +77,7 @@ fn bytes_of(committed: &Committed<'_>) -> usize {
 }
 
 impl Server {
-    /// A rank commits values, all or, where its quota does not last, none.
+    /// A rank commits values: all of them, or none if they exceed its quota.
     pub(super) fn commit(&mut self, address: Address, scopes: &[Committed<'_>]) {
         let identity = address.identity;
         let (seat, limit) = (identity.seat, self.settings.bytes_per_rank);
@@ -100,13 +100,13 @@ impl Server {
         self.serve_peers(seat.job, rank);
     }
 
-    /// Returns all that these ranks have committed for other nodes; no segment if there is none.
+    /// Returns all data that these ranks have committed for other nodes; no segment if there is none.
     pub(super) fn data_of(&self, seats: &[Seat]) -> Vec<Segment> {
         self.pairs_of(seats, |_, _| true)
     }
 
-    /// Returns what a collective of these members brings of what the ranks `seats` have committed for other nodes. Where all ranks of one job
-    /// meet, and nobody else, that is what no such collective has brought before: their nodes are those that the job has.
+    /// Returns the data of the ranks `seats` for a collective of these members. If the members are exactly the ranks of one job, that is
+    /// only data that no such collective has distributed before: the earlier data is on all nodes of the job.
     pub(super) fn take_news_of(&mut self, seats: &[Seat], members: &Members) -> Vec<Segment> {
         let segments = match members.are_one_job() {
             true => self.pairs_of(seats, |data, key| data.unspread.contains(key)),

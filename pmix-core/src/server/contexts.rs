@@ -1,26 +1,26 @@
-//! Context ids of groups, by which MPI libraries tell communicators apart.
+//! Context ids of groups, by which MPI libraries distinguish communicators.
 //!
 //! ```text
 //!  63            32 31          n n-1         0
 //! ┌────────────────┬─────────────┬─────────────┐
-//! │ launch         │ node        │ number >= 1 │   n = 32 less the bits that the launch's nodes are counted with
+//! │ launch         │ node        │ number >= 1 │   n = 32 minus the bits of the launch's node numbers
 //! └────────────────┴─────────────┴─────────────┘
 //! ```
-//! Nodes of a launch give out different ids without asking each other. Ranks of two launches that have connected meet in groups as well, so
-//! that a part is of the launch: the id of its set, where it has one. A launch of 131,072 nodes, the most there are, has 32,767 numbers for each,
-//! one of 16 nodes 268,435,455; after the last comes the first again.
+//! Nodes of a launch assign different ids without communication. Ranks of two connected launches also form groups, so one part of an id
+//! identifies the launch: the id of its set, if it has one. A launch of 131,072 nodes, the maximum, has 32,767 numbers for each node; a
+//! launch of 16 nodes has 268,435,455. After the last number, the first one follows.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use pmi_core::ids::NodeIndex;
 
-/// Context ids that a node has given out.
+/// Context ids that a node has assigned.
 #[derive(Debug, Default)]
 pub(super) struct Contexts {
     given: u32,
 }
 
-/// Number for a launch that was given none. `launch` is a name that no other launch has.
+/// Number for a launch without an assigned one. `launch` is a name that no other launch has.
 pub(super) fn hash(launch: &str) -> u32 {
     let mut hasher = DefaultHasher::new();
     launch.hash(&mut hasher);
@@ -28,7 +28,7 @@ pub(super) fn hash(launch: &str) -> u32 {
 }
 
 impl Contexts {
-    /// An id that no other node of the launch gives out, nor this one again before it has given out all of its numbers.
+    /// Returns an id that no other node of the launch assigns. This node repeats it only after it has assigned all of its numbers.
     pub(super) fn next(&mut self, launch: u32, node: NodeIndex, nodes: u32) -> u64 {
         let last_node = nodes.saturating_sub(1).max(node.0);
         let number_bits = last_node.leading_zeros();

@@ -1,4 +1,4 @@
-//! Gets of what ranks have committed.
+//! Gets of committed data.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -22,16 +22,16 @@ pub(super) struct Wait {
     wanted: Wanted,
 }
 
-/// What a get asks for.
+/// Request of a get.
 #[derive(Clone, Debug)]
 pub(super) struct Get {
     pub(super) job: JobIndex,
     pub(super) rank: Rank,
-    /// Without one, anything that the rank has committed.
+    /// Without a key, any data that the rank has committed.
     pub(super) key: Option<Bytes>,
-    /// True if the client does not wait for what has not been committed.
+    /// True if the client does not wait for a later commit.
     pub(super) immediate: bool,
-    /// Time for which the client says that it waits.
+    /// Timeout of the client.
     pub(super) timeout: Option<Duration>,
 }
 
@@ -47,25 +47,25 @@ enum GetOutcome {
 pub(super) struct Wanted {
     pub(super) job: JobIndex,
     pub(super) rank: Rank,
-    /// Without one, anything that the rank has committed.
+    /// Without a key, any data that the rank has committed.
     pub(super) key: Option<Bytes>,
-    /// Time for which the client says that it waits.
+    /// Timeout of the client.
     pub(super) timeout: Option<Duration>,
 }
 
-/// The key under which a rank tells its own number of a group's communicator.
+/// Key of a rank's own number of a group's communicator.
 const GROUP_LOCAL_ID: &[u8] = b"pmix.grp.lclid";
 
-/// The rank that spawned a job. libpmix looks for it among the facts about a rank, and asks when it is not there.
+/// The rank that spawned a job. libpmix searches for it among the facts about a rank, and requests it when it is missing.
 const PARENT: &[u8] = b"pmix.parent";
 
-/// The key that names the group.
+/// The key that identifies the group.
 const GROUP_CONTEXT: &str = "pmix.grp.ctxid";
 
 /// Longest key, in bytes: `PMIX_MAX_KEYLEN` of the standard.
 const KEY_MAX: usize = 511;
 
-/// By how much another node's answer may be late.
+/// Extra time for the answer of another node.
 const PEER_GRACE: Duration = Duration::from_secs(5);
 
 impl Server {
@@ -76,7 +76,7 @@ impl Server {
             return match key {
                 _ if !is_own => self.tell_foreign_job(address, job),
                 Some(key) if key == TOPOLOGY.as_bytes() => self.tell_topology(address, job),
-                // A client has the facts about its own job already; what is not among them is not known.
+                // A client already has the facts about its own job; other facts are unknown.
                 _ => self.answer(address, status::NOT_FOUND),
             };
         }
@@ -96,7 +96,7 @@ impl Server {
         self.serve_get(address, get);
     }
 
-    /// Answers a get of a rank's values, now or when they come.
+    /// Answers a get of a rank's values, at once or when they arrive.
     pub(super) fn serve_get(&mut self, address: Address, get: Get) {
         let Get { job, rank, ref key, immediate, timeout } = get;
         let key = key.as_deref();
@@ -105,12 +105,12 @@ impl Server {
         }
         let is_own = job == address.identity.seat.job;
         let reserved = key.is_some_and(|key| key.starts_with(b"pmix."));
-        // Ranks hear unasked what is known of those on their node.
+        // Ranks receive the facts about ranks on their node without a request.
         if is_own && reserved && key.is_some_and(|key| self.tell_fact(address, job, rank, key)) {
             return;
         }
         let is_fact = key == Some(PARENT) && self.jobs[job].namespace.parent.is_some();
-        // The data of a collecting fence is there for its ranks, without a wait for a commit. A value that came before may be an old one.
+        // The data of a collecting fence exists for its ranks, without a wait for a commit. An earlier value may be outdated.
         if let Some(node) = self.withholder(job, rank).filter(|_| !is_fact) {
             return self.fetch(node, address, get);
         }
@@ -123,7 +123,7 @@ impl Server {
         if reserved && !is_own {
             return self.tell_foreign_job(address, job);
         }
-        // Nobody commits reserved keys later on: they are facts. Of other launches, no more than a meeting brought is to be had.
+        // Reserved keys are facts, so no rank commits them later. Of other launches, only the data of a meeting is available.
         if immediate || reserved || self.jobs[job].is_met() || self.is_gone(job, rank) {
             return self.answer(address, status::NOT_FOUND);
         }
@@ -134,7 +134,7 @@ impl Server {
         let wanted = Wanted { job, rank, key: get.key, timeout };
         let node = self.other_node(job, rank);
         let after = match node {
-            // The other node knows how long to wait; this is for the case that it never answers.
+            // The other node limits the wait; this limit is for a node that never answers.
             Some(_) => {
                 wanted.timeout.unwrap_or(self.settings.rank_timeout).min(self.settings.rank_timeout) + PEER_GRACE
             }
@@ -148,8 +148,8 @@ impl Server {
         self.actions.push_back(Action::SetTimer { ticket, after });
     }
 
-    /// Returns the time for which a get may wait for a rank of this node: as long as the client says, else long for a rank that has said nothing yet,
-    /// and shortly for one that has said other things.
+    /// Returns the time that a get may wait for a rank of this node. That is the client's timeout, if any; else a long time for a rank
+    /// without any commit, and a short time for a rank with other commits.
     pub(super) fn timeout(&self, job: JobIndex, rank: Rank, wished: Option<Duration>) -> Duration {
         match wished {
             Some(told) => told.min(self.settings.rank_timeout),
@@ -158,7 +158,7 @@ impl Server {
         }
     }
 
-    /// A timer that an [`Action::SetTimer`] set has run out.
+    /// A timer of an [`Action::SetTimer`] has expired.
     pub fn handle_timer(&mut self, ticket: Ticket) {
         if let Some(wait) = self.waits.remove(ticket) {
             self.end_waits(vec![(ticket, wait)], GetOutcome::NotFound);
@@ -169,7 +169,7 @@ impl Server {
         }
     }
 
-    /// Looks again at the gets that wait for a rank.
+    /// Checks the gets that wait for a rank again.
     pub(super) fn serve_waits(&mut self, job: JobIndex, rank: Rank) {
         let values = self.jobs[job].data.get(&rank).map(|data| self.scope_of(job, rank, data));
         let Some(values) = values else { return };
@@ -188,7 +188,7 @@ impl Server {
         self.serve_peers(job, rank);
     }
 
-    /// A value that gets wait for is not to be had.
+    /// Ends the gets that wait for an unavailable value.
     pub(super) fn give_up_waits(&mut self, wanted: &Wanted) {
         let waits = self.waits.take(&(wanted.job, wanted.rank), |wait| wait.wanted == *wanted);
         self.end_waits(waits, GetOutcome::NotFound);
@@ -202,8 +202,8 @@ impl Server {
     }
 
     fn end_waits(&mut self, waits: Vec<(Ticket, Wait)>, outcome: GetOutcome) {
-        // All wait for one rank, so what they are told differs by their encodings and by whether its job's facts come along, and is encoded
-        // once for each of these.
+        // All gets wait for one rank. So their answers differ only by encoding, and by whether they include the facts about its job. Each
+        // variant is encoded once.
         let mut replies = HashMap::new();
         for (ticket, Wait { address, wanted }) in waits {
             self.actions.push_back(Action::CancelTimer { ticket });
@@ -224,7 +224,7 @@ impl Server {
         }
     }
 
-    /// Returns true if a rank has committed a key, for ranks of this node; `None` stands for any key.
+    /// Returns true if a rank has committed a key, for ranks of this node; `None` means any key.
     fn is_there(&self, job: JobIndex, rank: Rank, key: Option<&[u8]>) -> bool {
         let data = self.jobs[job].data.get(&rank);
         let values = data.map(|data| self.scope_of(job, rank, data));
@@ -245,14 +245,14 @@ impl Server {
         job.local(rank).is_some_and(|local| job.ranks[local].is_gone())
     }
 
-    /// All that a rank has committed: clients keep what they did not ask for.
+    /// Sends all committed data of a rank: clients store values that they did not request.
     fn tell_data(&mut self, address: Address, job: JobIndex, rank: Rank) {
         let with_facts = self.is_to_be_told(address, job);
         let reply = self.data_reply(address.identity.encoding, (job, rank), with_facts);
         self.reply_shared(address, &reply);
     }
 
-    /// Returns true if the facts about a job are to come along with the next answer about it, and counts them as told.
+    /// Returns true if the next answer about a job must include the facts about the job, and records them as sent.
     fn is_to_be_told(&mut self, address: Address, job: JobIndex) -> bool {
         let client = self.clients.get_mut(address.connection);
         job != address.identity.seat.job && client.is_none_or(|client| client.told.insert(job))
@@ -280,7 +280,7 @@ impl Server {
         self.reply(address, &reply);
     }
 
-    /// The facts about another job than the client's, without which it cannot place that job's ranks.
+    /// The facts about another job than the client's. Without them the client cannot determine the places of that job's ranks.
     fn foreign_facts(&mut self, encoding: Encoding, job: JobIndex) -> Vec<u8> {
         let state = &mut self.jobs[job];
         let facts = state.facts(encoding);
@@ -290,7 +290,8 @@ impl Server {
         object.into_bytes()
     }
 
-    /// Open MPI 4.1 asks for it when it first needs it (`opal_hwloc_base_get_topology`), and looks for itself where it is not known.
+    /// Open MPI 4.1 requests the topology when it first needs it (`opal_hwloc_base_get_topology`), and discovers it itself if it is
+    /// missing.
     fn tell_topology(&mut self, address: Address, job: JobIndex) {
         let encoding = address.identity.encoding;
         let namespace = &self.jobs[job].namespace;
@@ -313,7 +314,7 @@ impl Server {
         self.reply(address, &reply);
     }
 
-    /// Tells all facts about a rank, if this key is one of them; returns false if it is not.
+    /// Sends all facts about a rank, if this key is one of them; otherwise returns false.
     fn tell_fact(&mut self, address: Address, job: JobIndex, rank: Rank, key: &[u8]) -> bool {
         let encoding = address.identity.encoding;
         let namespace = &self.jobs[job].namespace;
@@ -330,7 +331,7 @@ impl Server {
         true
     }
 
-    /// A rank's own numbers of the communicators of its groups.
+    /// Sends a rank's own numbers of the communicators of its groups.
     fn tell_group_ids(&mut self, address: Address, job: JobIndex, rank: Rank) {
         let encoding = address.identity.encoding;
         let state = &self.jobs[job];
@@ -348,7 +349,7 @@ impl Server {
     }
 }
 
-/// Returns the time for which a client says that it waits for a get.
+/// Returns the client's timeout for a get.
 fn client_timeout(infos: &[Info<'_>]) -> Option<Duration> {
     let told = infos.iter().find(|info| info.key == b"pmix.timeout")?;
     told.value.number().filter(|&seconds| seconds > 0).map(Duration::from_secs)

@@ -1,4 +1,4 @@
-//! Ranks that others wait for, and that will never come.
+//! Missing ranks that other ranks wait for, and that will never arrive.
 
 use pmi_core::gathering::Gathering;
 use pmi_core::roster::left_fence;
@@ -9,7 +9,7 @@ use super::collectives::Waiter;
 use crate::namespace::{JobIndex, JobState, Seat};
 
 impl Server {
-    /// Ends the launch when ranks wait for one that will never come.
+    /// Ends the launch when ranks wait for a rank that will never arrive.
     pub(super) fn look_for_deserters(&mut self) {
         let left_before_init = |(job, state): (JobIndex, &JobState)| Some((job, state.ranks.left_before_init()?));
         let before_init = self.jobs.indexed().find_map(left_before_init);
@@ -19,8 +19,8 @@ impl Server {
         }
     }
 
-    /// Ends the launch when ranks wait in this collective for one that will never come. Nobody is looked for while all ranks of its jobs are
-    /// there: so it is for most of a launch, and this is asked for at each arrival.
+    /// Ends the launch when ranks wait in this collective for a rank that will never arrive. While all ranks of its jobs are present,
+    /// nothing is searched. That is the case for most of a launch, and this function runs at each arrival.
     pub(super) fn look_for_deserters_of(&mut self, name: &str) {
         let Some(gathering) = self.collectives.get(name) else { return };
         let Some(waiter) = gathering.waiters().next() else { return };

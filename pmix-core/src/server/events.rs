@@ -1,4 +1,4 @@
-//! Events: who wants to hear of what, and who is told.
+//! Events: registrations of clients, and deliveries.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,18 +16,18 @@ use crate::wire::reader::Proc;
 use crate::wire::value::{Info, Value};
 use crate::wire::{reply, status, types};
 
-/// Most bytes of an event that a rank tells others of, as it comes to them.
+/// Maximum size of an event from a rank in bytes, as received.
 const EVENT_MAX: usize = 1024 * 1024;
 
-/// The events that a client wants to hear of.
+/// The events that a client has registered for.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Interest {
-    /// All of them.
+    /// All events.
     all: bool,
     codes: BTreeSet<i32>,
 }
 
-/// Codes of the event of a rank's death: PRRTE's first, then those that others have for it.
+/// Codes of the event of a rank's death: PRRTE's code first, then the codes of other implementations.
 fn codes_of(kind: DeathKind) -> &'static [i32] {
     match kind {
         DeathKind::Killed => &[status::PROC_ABORTED_BY_SIG, status::PROC_ABORTED],
@@ -37,10 +37,10 @@ fn codes_of(kind: DeathKind) -> &'static [i32] {
 }
 
 impl Interest {
-    /// The most codes of one client.
+    /// Maximum number of codes of one client.
     const CODES_MAX: usize = 4096;
 
-    /// Adds codes, or all if there are none; false if they are too many.
+    /// Adds codes, or all events for an empty list; returns false if there are too many.
     pub(super) fn register(&mut self, codes: &[i32]) -> bool {
         self.all |= codes.is_empty();
         let fits = self.codes.len() + codes.len() <= Self::CODES_MAX;
@@ -50,7 +50,7 @@ impl Interest {
         fits
     }
 
-    /// Takes codes away; none stand for what was registered without one.
+    /// Removes codes; an empty list removes the registration for all events.
     pub(super) fn deregister(&mut self, codes: &[i32]) {
         self.all &= !codes.is_empty();
         for code in codes {
@@ -68,7 +68,7 @@ impl Interest {
 }
 
 impl Server {
-    /// A rank tells others of something. Ranks of other nodes are not reached.
+    /// A rank sends an event to other ranks. Ranks of other nodes do not receive it.
     pub(super) fn notify(&mut self, address: Address, code: i32, range: u8, infos: &[Info<'_>], payload: &Bytes) {
         let source = address.identity.seat;
         if payload.len() > EVENT_MAX {
@@ -88,8 +88,8 @@ impl Server {
         self.tell((source.job, self.rank(source).rank), code, range, infos, told);
     }
 
-    /// A rank's connection broke before it finalized. Only those hear of it who asked for this very event, of whatever job of the launch: the
-    /// launcher decides what becomes of the job.
+    /// A rank's connection broke before it finalized. Only clients with a registration for this very code receive the event, in any job
+    /// of the launch. The launcher decides whether the job continues.
     pub(super) fn tell_of_loss(&mut self, lost: Seat) {
         let namespace = self.jobs[lost.job].namespace.name.clone();
         let affected = Proc { namespace: namespace.as_bytes(), rank: self.rank(lost).rank.0 };
@@ -98,9 +98,9 @@ impl Server {
         self.tell((lost.job, self.rank(lost).rank), status::LOST_CONNECTION, types::RANGE_NAMESPACE, &infos, told);
     }
 
-    /// Ranks of a job have died, and the others go on. Those hear of it who asked for such events by name, of whatever job of the launch:
-    /// parents wait for ranks that they have spawned, and the other way round. Each hears of a death once, and of a node that was lost. To
-    /// default handlers such news is fatal.
+    /// Ranks of a job have died, and the other ranks continue. Only clients with a registration for such codes receive the events, in any
+    /// job of the launch: parents wait for ranks that they have spawned, and vice versa. Each client receives each death once, and each
+    /// lost node once. Default handlers treat such events as fatal.
     pub(super) fn tell_of_deaths(&mut self, job: JobIndex, deaths: &[Death]) {
         let namespace = self.jobs[job].namespace.name.clone();
         let mut lost_nodes = BTreeMap::new();
@@ -121,7 +121,7 @@ impl Server {
         }
     }
 
-    /// Tells ranks of an event that has several codes, each rank by the first of them that it asked for.
+    /// Sends an event with several codes. Each rank receives the first code that it has registered for.
     fn tell_by_first_name(&mut self, job: JobIndex, source: Rank, codes: &[i32], infos: &[Info<'_>]) {
         for (index, &code) in codes.iter().enumerate() {
             let told = |_: &Self, client: &Client, _: Seat| {
@@ -148,7 +148,7 @@ impl Server {
             (is_open && told(self, client, identity.seat)).then_some((connection, identity.encoding))
         };
         let listeners: Vec<_> = self.clients.iter().filter_map(listens).collect();
-        // All who listen in one encoding share one message.
+        // All receivers with one encoding share one message.
         let mut messages: [Option<Bytes>; 2] = [None, None];
         for (connection, encoding) in listeners {
             let write = || frame::message(TAG_NOTIFY, &reply::event(encoding, code, proc, infos, range));
@@ -160,7 +160,7 @@ impl Server {
         }
     }
 
-    /// Returns true if the range list of an event names this rank.
+    /// Returns true if the range list of an event includes this rank.
     fn is_chosen(&self, seat: Seat, list: Option<&Value<'_>>) -> bool {
         let procs = match list {
             Some(Value::Procs(procs)) => &procs[..],

@@ -1,13 +1,13 @@
-//! Output of ranks for clients that pull it (`PMIx_IOF_pull`): tools, and ranks.
+//! Output of ranks for clients that pull it (`PMIx_IOF_pull`): tools and ranks.
 //!
-//! What a client does not read waits here, up to a limit; beyond that it is dropped, and the client is told how much before the next
-//! piece that it gets. So nobody who does not read holds back a rank, or costs more memory than that.
+//! Output that a client has not read is queued, up to a limit. Further output is dropped, and the number of dropped bytes precedes the
+//! next piece. So a client that does not read never blocks a rank, and costs no more memory than the limit.
 //!
 //! ```text
 //! handle_output ─┬─> waiting, one queue for each client ──Action::SendAndTell, one at a time──> handle_sent ──> the next one
 //! other nodes ───┘
 //! ```
-//! Output of ranks on other nodes is [asked for](super::remote_output).
+//! The server [requests](super::remote_output) output of ranks on other nodes.
 
 use std::collections::VecDeque;
 
@@ -22,51 +22,51 @@ use crate::wire::reader::Proc;
 use crate::wire::value::Info;
 use crate::wire::{frame, status, types};
 
-/// Bytes that wait for one client before more are dropped.
+/// Maximum number of queued bytes for one client; further bytes are dropped.
 const WAITING_MAX: usize = 1024 * 1024;
-/// Most pulls of one client.
+/// Maximum number of pulls of one client.
 const PULLS_MAX: usize = 64;
-/// Most ranks or jobs that one pull names.
+/// Maximum number of ranks or jobs in one pull.
 const SOURCES_MAX: usize = 4096;
 
-/// Output on its way to one client.
+/// Output in transit to one client.
 #[derive(Debug, Default)]
 pub(super) struct Forwards {
     pulls: Vec<Active>,
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
-    /// True while the connection has not taken what it was given last.
+    /// True while the connection has not taken the last message.
     is_sending: bool,
-    /// True once the log says that it reads too slowly.
+    /// True after the log has reported the slow reader.
     is_known_slow: bool,
 }
 
-/// Rank that has written something.
+/// Rank that wrote output.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Origin {
     pub(super) job: JobIndex,
     pub(super) rank: Rank,
 }
 
-/// Whose output a pull is about.
+/// Source of output for a pull.
 #[derive(Clone, Copy, Debug)]
 struct Source {
-    /// `None` stands for all jobs of the launch.
+    /// `None` means all jobs of the launch.
     job: Option<JobIndex>,
-    /// `None` stands for all ranks.
+    /// `None` means all ranks.
     rank: Option<Rank>,
 }
 
-/// A pull that was granted.
+/// An active pull.
 #[derive(Debug)]
 pub(super) struct Active {
-    /// The server's name for it.
+    /// The server's identifier of the pull.
     number: u64,
-    /// The client's name for it.
+    /// The client's identifier of the pull.
     reference: u64,
     channels: u16,
     sources: Vec<Source>,
-    /// What was dropped and not told of, by the rank and the stream that it was last dropped from.
+    /// Dropped output without a report, with the rank and the stream of the last dropped piece.
     lost: Option<Lost>,
 }
 
@@ -77,7 +77,7 @@ struct Lost {
     channel: u16,
 }
 
-/// A message for a client, and the pull that it belongs to.
+/// A message for a client, and its pull.
 #[derive(Debug)]
 struct Waiting {
     number: u64,
@@ -96,7 +96,7 @@ impl Active {
         self.channels
     }
 
-    /// Jobs and ranks; `None` stands for all of them.
+    /// Jobs and ranks; `None` means all of them.
     pub(super) fn sources(&self) -> impl Iterator<Item = (Option<JobIndex>, Option<Rank>)> {
         self.sources.iter().map(|source| (source.job, source.rank))
     }
@@ -122,7 +122,7 @@ impl Forwards {
         Some(message)
     }
 
-    /// Forgets a pull and what waits for it; false if there is none of that number.
+    /// Removes a pull and its queued messages; returns false if no pull has this number.
     fn end(&mut self, number: u64) -> bool {
         let before = self.pulls.len();
         self.pulls.retain(|pull| pull.number != number);
@@ -133,7 +133,7 @@ impl Forwards {
 }
 
 impl Server {
-    /// A client wants output of ranks from now on.
+    /// A client requests output of ranks.
     pub(super) fn pull(&mut self, address: Address, pull: &Pull<'_>) {
         let taken = match self.sources_of(pull) {
             Ok(sources) => self.begin_pull(address, pull, sources),
@@ -159,7 +159,7 @@ impl Server {
         Ok(number)
     }
 
-    /// Whose output a pull is about; else the status of its refusal.
+    /// Returns the sources of a pull, or the status of its refusal.
     fn sources_of(&self, pull: &Pull<'_>) -> Result<Vec<Source>, i32> {
         if pull.channels & channel::STDIN != 0 || pull.infos.iter().any(Info::is_required) {
             return Err(status::NOT_SUPPORTED);
@@ -186,7 +186,7 @@ impl Server {
         }
     }
 
-    /// A client wants no more of a pull. What waits for it goes with it: libpmix would write that to the client's own output.
+    /// A client ends a pull. Its queued messages are dropped, because libpmix would write them to the client's own output.
     pub(super) fn end_pull(&mut self, address: Address, number: u64) {
         let forwards = &mut self.clients[address.connection].forwards;
         let was_there = forwards.end(number);
@@ -198,7 +198,7 @@ impl Server {
         self.answer(address, if was_there { status::SUCCESS } else { status::NOT_FOUND });
     }
 
-    /// The client is gone, or wants nothing more.
+    /// The client is gone, or ends all its pulls.
     pub(super) fn end_pulls(&mut self, connection: ConnectionId) {
         if let Some(client) = self.clients.get_mut(connection) {
             client.forwards = Forwards::default();
@@ -213,7 +213,7 @@ impl Server {
         }
     }
 
-    /// Tells the host if somebody wants output of ranks here, or nobody does any more.
+    /// Reports to the host when requests for output of ranks here begin or end.
     pub(super) fn tell_whether_output_is_wanted(&mut self) {
         let is_wanted = !self.pullers.is_empty() || self.is_asked_for_output();
         if std::mem::replace(&mut self.is_output_wanted, is_wanted) != is_wanted {
@@ -221,7 +221,7 @@ impl Server {
         }
     }
 
-    /// A rank has written to one of its streams; nothing stands for the end of the stream.
+    /// A rank has written to one of its streams; no bytes mean the end of the stream.
     pub fn handle_output(&mut self, seat: Seat, channel: u16, bytes: &[u8]) {
         let Some(rank) = self.jobs.get(seat.job).and_then(|job| Some(job.ranks.get(seat.local)?.rank)) else {
             return;
@@ -231,7 +231,7 @@ impl Server {
         self.keep_for_nodes(origin, channel, bytes);
     }
 
-    /// Brings clients here what a rank has written, before which so many bytes were lost.
+    /// Delivers output of a rank to clients here; `lost` bytes were dropped before it.
     pub(super) fn deliver(&mut self, origin: Origin, channel: u16, lost: u64, bytes: &[u8]) {
         for connection in self.pullers.clone() {
             self.forward(connection, origin, channel, lost, bytes);
@@ -239,7 +239,7 @@ impl Server {
         }
     }
 
-    /// Queues a piece for each pull of a client that is about it. No process gets its own output back.
+    /// Queues a piece for each matching pull of a client. No process receives its own output.
     fn forward(&mut self, connection: ConnectionId, origin: Origin, channel: u16, lost_before: u64, bytes: &[u8]) {
         let (Some(job), Some(client)) = (self.jobs.get(origin.job), self.clients.get_mut(connection)) else { return };
         let Some(identity) = client.identity else { return };
@@ -258,7 +258,7 @@ impl Server {
             let delivery =
                 Delivery { source, channel, reference: pull.reference, lost, is_last: bytes.is_empty(), bytes };
             let message = frame::message(frame::TAG_FORWARD, &delivery.encode(identity.encoding));
-            // The end of a stream comes once.
+            // The end of a stream is sent only once.
             if bytes.is_empty() || forwards.has_room_for(&message) {
                 forwards.push(pull.number, message);
                 forwards.pulls[index].lost = None;
@@ -268,13 +268,13 @@ impl Server {
             if !std::mem::replace(&mut forwards.is_known_slow, true) {
                 let client = String::from_utf8_lossy(reader.namespace.name.as_bytes());
                 tracing::warn!(
-                    "{client} reads output of ranks more slowly than they write it: it misses some, and is told how much"
+                    "{client} reads output of ranks more slowly than they write it: some of it is dropped, and the amount is reported"
                 );
             }
         }
     }
 
-    /// True while output waits for a client, here or on another node.
+    /// Returns true while output waits for a client, here or on another node.
     pub fn is_forwarding(&self) -> bool {
         self.keeps_output()
             || self.pullers.iter().any(|&puller| {
@@ -283,7 +283,7 @@ impl Server {
             })
     }
 
-    /// The connection has taken what the last [`Action::SendAndTell`] gave it.
+    /// The connection has taken the message of the last [`Action::SendAndTell`].
     pub fn handle_sent(&mut self, connection: ConnectionId) {
         if let Some(client) = self.clients.get_mut(connection) {
             client.forwards.is_sending = false;
@@ -291,7 +291,7 @@ impl Server {
         self.send_forwards(connection);
     }
 
-    /// Gives a connection the next message, if it has taken the one before.
+    /// Sends the next message to a connection, if it has taken the previous one.
     fn send_forwards(&mut self, connection: ConnectionId) {
         let Some(client) = self.clients.get(connection).filter(|client| !client.forwards.is_sending) else { return };
         if client.forwards.waiting.is_empty() {
@@ -306,7 +306,7 @@ impl Server {
         }
     }
 
-    /// Everything that waited is sent: what was dropped since then is told without waiting for more output.
+    /// All queued messages are sent: reports the bytes dropped since then, without waiting for more output.
     fn tell_of_lost(&mut self, connection: ConnectionId) {
         let Some(client) = self.clients.get_mut(connection) else { return };
         let Some(identity) = client.identity else { return };

@@ -1,4 +1,4 @@
-//! Handshakes: which rank a client is, or that it is a tool.
+//! Handshakes: a client claims a rank, or connects as a tool.
 
 use pmi_core::connections::ConnectionId;
 use pmi_core::ids::Rank;
@@ -10,7 +10,7 @@ use crate::wire::handshake::{self, Claim, Handshake};
 use crate::wire::reader::Proc;
 
 impl Server {
-    /// A client says who it is.
+    /// Handles the handshake of a client.
     pub(super) fn greet(&mut self, connection: ConnectionId, payload: &[u8]) {
         let refusal = match Handshake::decode(payload) {
             Ok(handshake) => {
@@ -55,14 +55,14 @@ impl Server {
         Ok(())
     }
 
-    /// The client is that one from now on.
+    /// Assigns an identity to the client.
     pub(super) fn identify(&mut self, connection: ConnectionId, seat: Seat, handshake: &Handshake<'_>) {
         let Handshake { version, encoding, module, .. } = *handshake;
         let claim = self.new_ticket();
         self.clients[connection].identity = Some(Identity { seat, claim, encoding, version, module });
     }
 
-    /// The job of this launch with that namespace, which is what its ranks know and others do not: each name is compared whole, in
+    /// The job of this launch with that namespace. The namespace is a secret of the job's ranks, so each name is compared completely, in
     /// constant time.
     fn job_claimed(&self, namespace: &[u8]) -> Option<JobIndex> {
         let jobs = self.jobs.indexed().filter(|(_, state)| state.is_own());

@@ -1,4 +1,4 @@
-//! Groups that ranks of this node have made, for those who ask about them.
+//! Groups that ranks of this node have created, for queries.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,26 +12,26 @@ use super::{Address, Server};
 use crate::namespace::JobIndex;
 use crate::wire::status;
 
-/// Most groups that are remembered; those after them work as well, but nobody is told of them.
+/// Maximum number of stored groups; later groups work too, but are not reported.
 const GROUPS_MAX: usize = 1024;
-/// Most members of all groups, as far as they are listed one by one.
+/// Maximum number of members of all groups that are listed one by one.
 const LISTED_MAX: usize = 1 << 20;
 
-/// A group that ranks of this node are in, for those who ask the host about it.
+/// A group with ranks of this node, for queries to the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupFacts {
-    /// Its name, as its members have written it.
+    /// Its name, as its members sent it.
     pub name: Bytes,
-    /// Its context id, by which MPI libraries tell communicators apart.
+    /// Its context id, by which MPI libraries distinguish communicators.
     pub context: u64,
     /// Its members, by job.
     pub members: Vec<GroupMembers>,
 }
 
-/// Members of a group that are of one job.
+/// Members of a group from one job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupMembers {
-    /// The job, if it is of this launch.
+    /// The job, if it belongs to this launch.
     pub job: Option<JobIndex>,
     /// Its namespace.
     pub namespace: String,
@@ -39,7 +39,7 @@ pub struct GroupMembers {
     pub ranks: Vec<Rank>,
 }
 
-/// Groups by their names.
+/// Groups by name.
 #[derive(Debug, Default)]
 pub(super) struct NamedGroups {
     groups: BTreeMap<Bytes, Group>,
@@ -54,7 +54,7 @@ struct Group {
 }
 
 impl NamedGroups {
-    /// Remembers a group that was made, if there is room; each of its members says so.
+    /// Stores a new group, if there is room; called for each of its members.
     pub(super) fn add(&mut self, name: Bytes, members: &Arc<Members>, context: u64) {
         let listed = members.listed();
         let has_room = self.groups.len() < GROUPS_MAX && self.listed + listed <= LISTED_MAX;
@@ -73,7 +73,7 @@ impl NamedGroups {
         self.groups.get(name).map(|group| &*group.members)
     }
 
-    /// Drops the groups that have members of this job alone.
+    /// Removes the groups with members only from this job.
     pub(super) fn forget(&mut self, job: JobIndex) {
         let is_of_job =
             |group: &Group| !group.members.meet_others() && group.members.ours.keys().all(|&member| member == job);
@@ -90,7 +90,8 @@ impl NamedGroups {
 }
 
 impl Server {
-    /// A member leaves a group, as all others will: the group is over. A barrier is not asked for, and was not missed.
+    /// A member leaves a group. All other members will leave it too, so the group ends. Clients request no barrier here, and none was
+    /// found to need one.
     pub(super) fn destruct_group(&mut self, address: Address, name: &[u8]) {
         let seat = address.identity.seat;
         let rank = self.rank(seat).rank;
@@ -100,8 +101,8 @@ impl Server {
         self.answer(address, status::SUCCESS);
     }
 
-    /// The groups that ranks of this node have made and not left, in the order of their names: the first 1,024 with 1,048,576 members that are
-    /// listed one by one.
+    /// The groups that ranks of this node have created and not left, in the order of their names: the first 1,024 with 1,048,576 members
+    /// that are listed one by one.
     pub fn groups(&self) -> Vec<GroupFacts> {
         let facts = |(name, group): (&Bytes, &Group)| GroupFacts {
             name: name.clone(),
@@ -111,7 +112,7 @@ impl Server {
         self.groups.groups.iter().map(facts).collect()
     }
 
-    /// Whoever made a group knows the jobs of all its members.
+    /// The server has the jobs of all members of a group that was created here.
     fn members_by_job(&self, members: &Members) -> Vec<GroupMembers> {
         let of_job = |(job, ranks): (JobIndex, &Option<Vec<Rank>>)| {
             let state = &self.jobs[job];

@@ -1,4 +1,5 @@
-//! Requests that only the host can serve: new jobs, input, and the answers to them and to calls about names ([`super::names`]).
+//! Requests that only the host can serve: new jobs and input. Also the answers to these requests, and to calls about names
+//! ([`super::names`]).
 
 use std::collections::HashSet;
 
@@ -20,25 +21,25 @@ use crate::wire::{reply, status, types};
 /// Receiver of the host's answer.
 #[derive(Clone, Debug)]
 pub(super) enum Asked {
-    /// A rank, whose question counts as so many.
+    /// A rank, and the number of questions that its question counts for.
     Rank { address: Address, questions: usize },
     /// The ranks of a collective with other launches.
     Meeting(FenceId),
-    /// A query of a rank, about processes of a job here.
+    /// A query of a rank about processes of a job here.
     Look { inquiry: Ticket, job: JobIndex },
-    /// A rank that signals others.
+    /// A rank that sends a signal to other ranks.
     Signal { inquiry: Ticket },
-    /// A server of another node that asks for the processes of a job here.
+    /// A server of another node that requests the processes of a job here.
     PeerLook { ticket: Ticket, job: JobIndex },
-    /// A server of another node that wants ranks here signalled.
+    /// A server of another node that requests a signal to ranks here.
     PeerSignal { ticket: Ticket },
 }
 
-/// Most programs of one spawn, as PMI-1 has it.
+/// Maximum number of programs of one spawn, as in PMI-1.
 const SPAWN_APPS_MAX: usize = FrameBuffer::SPAWN_BLOCKS_MAX;
 
 impl Server {
-    /// Hands a spawn to the host. The directives of the job are copied once, and shared by its programs.
+    /// Passes a spawn to the host. The directives of the job are copied once, and shared by its programs.
     pub(super) fn spawn(&mut self, address: Address, infos: &[Info<'_>], apps: &[App<'_>]) {
         let seat = address.identity.seat;
         let open = self.rank(seat).quota.questions();
@@ -52,10 +53,10 @@ impl Server {
         self.ask(address, Call::Spawn(SpawnRequest { apps, ..SpawnRequest::default() }));
     }
 
-    /// A client has input for ranks of the launched job: no other job reads any.
+    /// A client sends input for ranks of the launched job: no other job reads input.
     pub(super) fn push_input(&mut self, address: Address, push: &Push<'_>) {
         if push.bytes.is_empty() {
-            // The end of what one tool has is not the end of the launch's input.
+            // The end of one tool's input is not the end of the launch's input.
             return self.answer(address, status::SUCCESS);
         }
         let launched = JobIndex(0);
@@ -139,14 +140,14 @@ impl Server {
                 self.answer(address, status::JOB_FAILED_TO_LAUNCH);
             }
             Answer::Pushed(result) => self.answer(address, result.map_or_else(input_status, |()| status::SUCCESS)),
-            // No rank asks for these by itself.
+            // No single rank sends these requests.
             Answer::Met(_) | Answer::Seen(_) | Answer::Signalled(_) => self.answer(address, status::COMM_FAILURE),
         }
     }
 }
 
 impl Call {
-    /// Returns the number of bytes that are kept until it is answered.
+    /// Returns the number of bytes that are stored until it is answered.
     fn waiting_bytes(&self) -> usize {
         let texts = |texts: &[Bytes]| texts.iter().map(|text| text.len() + Quota::PAIR_COST).sum::<usize>();
         match self {
@@ -161,7 +162,7 @@ impl Call {
     }
 }
 
-/// Bytes that a spawn takes until it is answered, told before anything is copied: each program has the directives of the job.
+/// Bytes that a spawn stores until it is answered, counted before any copy: each program has the directives of the job.
 fn spawn_bytes(infos: &[Info<'_>], apps: &[App<'_>]) -> usize {
     let of_infos = |infos: &[Info<'_>]| infos.iter().map(info_bytes).sum::<usize>();
     let of_texts = |texts: &[&[u8]]| texts.iter().map(|text| text.len() + Quota::PAIR_COST).sum::<usize>();
@@ -182,7 +183,7 @@ fn info_bytes(info: &Info<'_>) -> usize {
     info.key.len() + value + Quota::PAIR_COST
 }
 
-/// A program as the host starts it. Directives of the job, which `job` has, hold for each program, and lose against its own.
+/// A program for the host. Directives of the job, from `job`, apply to each program, unless the program overrides them.
 fn spawn_app(app: &App<'_>, job: &SpawnApp) -> SpawnApp {
     let mut spawned = SpawnApp {
         program: own(app.program),
@@ -198,13 +199,13 @@ fn spawn_app(app: &App<'_>, job: &SpawnApp) -> SpawnApp {
     }
     spawned.variables.extend_from_slice(&job.variables);
     take_directives(&mut spawned, &app.infos);
-    // Hosts take the first hint of a name, and all that name hosts.
+    // Hosts use only the first hint of a name, but all hints that list hosts.
     let has: HashSet<&[u8]> = app.infos.iter().map(|info| info.key).collect();
     spawned.info.extend(job.info.iter().filter(|(key, _)| !has.contains(&**key)).cloned());
     spawned
 }
 
-/// Copies directives to what they are about.
+/// Copies directives to the fields that they set.
 fn take_directives(to: &mut SpawnApp, infos: &[Info<'_>]) {
     for info in infos {
         match (info.key, &info.value) {
@@ -228,7 +229,7 @@ fn input_status(error: InputError) -> i32 {
     }
 }
 
-/// Status by which a signal's fate is told.
+/// Status for the result of a signal.
 fn signal_status(result: &Result<(), SignalError>) -> i32 {
     match result {
         Ok(()) => status::SUCCESS,

@@ -1,11 +1,11 @@
-//! Requests whose answer is put together from those of several nodes: queries about processes, and signals to ranks.
+//! Requests that combine answers of several nodes: queries about processes, and signals to ranks.
 //!
 //! ```text
 //! rank: QUERY, JOB_CONTROL ──> its server ──Action::Call──> host of this node ───────┐ handle_answer
 //!                                  │    └──Action::Ask───> servers of other nodes ───┤ handle_peer_answer
 //! rank <── answer ── when all parts are there <─────────────────────────────────────┘
 //! ```
-//! A node that gives no answer is lost, or through with its part: nothing of it is told, and nobody there is signalled.
+//! A node without an answer is lost, or has finished its part. The combined answer omits it, and its ranks receive no signal.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ use crate::wire::request::{Query, Request};
 use crate::wire::value::{Info, Value};
 use crate::wire::{status, types};
 
-/// Most keys of one query.
+/// Maximum number of keys of one query.
 const KEYS_MAX: usize = 256;
 
 /// Processes by job and node.
@@ -36,21 +36,21 @@ pub(super) type Seen = BTreeMap<(JobIndex, NodeIndex), NodeProcesses>;
 #[derive(Debug)]
 pub(super) struct Inquiry {
     address: Address,
-    /// Number of parts that are not there yet.
+    /// Number of missing parts.
     left: usize,
     kind: Kind,
 }
 
 #[derive(Debug)]
 enum Kind {
-    /// A query, read again when everything is there.
+    /// A query, which is decoded again when all parts have arrived.
     Query { payload: Bytes, seen: Seen },
     /// A signal, with the status to answer.
     Signal { status: i32 },
 }
 
 impl Kind {
-    /// Returns the number of questions as which the request counts while it waits.
+    /// Returns the number of questions that the request counts for while it waits.
     fn questions(&self) -> usize {
         match self {
             Self::Query { payload, .. } => Quota::questions_of(payload.len()),
@@ -60,7 +60,7 @@ impl Kind {
 }
 
 impl Server {
-    /// Answers queries, at once unless they are about processes.
+    /// Answers queries, at once unless they concern processes.
     pub(super) fn query(&mut self, address: Address, queries: &[Query<'_>], payload: &Bytes) {
         if queries.iter().map(|query| query.keys.len()).sum::<usize>() > KEYS_MAX {
             return self.answer(address, status::BAD_PARAM);
@@ -69,7 +69,7 @@ impl Server {
         if wanted.is_empty() {
             return self.answer_query(address, queries, &Seen::new());
         }
-        // Copied: a slice would keep the whole memory in which it came.
+        // Copied, because a slice would keep the whole buffer of its message.
         let kind = Kind::Query { payload: Bytes::copy_from_slice(payload), seen: Seen::new() };
         let Some(inquiry) = self.begin_inquiry(address, wanted.len(), kind) else { return };
         for (job, node) in wanted {
@@ -82,7 +82,7 @@ impl Server {
         }
     }
 
-    /// Sends a signal to ranks of this launch, on whatever nodes they are.
+    /// Sends a signal to ranks of this launch, on any node.
     pub(super) fn signal(&mut self, address: Address, targets: &[Proc<'_>], signal: i32) {
         let Some(parts) = self.signal_parts(address, targets) else {
             return self.answer(address, status::BAD_PARAM);
@@ -100,8 +100,8 @@ impl Server {
         }
     }
 
-    /// Returns the ranks that are meant, by job and node; none stand for the caller's job, or what a tool looks at. `None` if there is one that this launch does
-    /// not have.
+    /// Returns the target ranks, by job and node. An empty list means the caller's job, or the job that a tool inspects. Returns `None`
+    /// if the launch does not have one of them.
     fn signal_parts(
         &self,
         address: Address,
@@ -130,7 +130,7 @@ impl Server {
         Some(parts)
     }
 
-    /// Takes in a request of which so many parts are to come; `None` if the rank has too many already, which is answered.
+    /// Registers a request with `left` missing parts; refuses it and returns `None` if the rank has too many.
     fn begin_inquiry(&mut self, address: Address, left: usize, kind: Kind) -> Option<Ticket> {
         let most = self.questions_max(address.identity.seat);
         if !self.rank_mut(address.identity.seat)?.quota.ask_many(kind.questions(), most) {
@@ -148,14 +148,14 @@ impl Server {
         self.actions.push_back(Action::Call { ticket, job, rank, call });
     }
 
-    /// The host has looked at the processes of a job here, for an inquiry of this node.
+    /// The host has returned the processes of a job here, for an inquiry of this node.
     pub(super) fn on_look(&mut self, inquiry: Ticket, job: JobIndex, seen: &JobProcesses) {
         let node = self.jobs[job].namespace.node;
         let processes = self.node_processes(job, seen);
         self.on_processes(inquiry, job, node, Some(processes));
     }
 
-    /// A node has told of its processes of a job; `None` if it gives no answer.
+    /// A node has returned its processes of a job; `None` if it gives no answer.
     pub(super) fn on_processes(
         &mut self,
         inquiry: Ticket,
@@ -171,7 +171,7 @@ impl Server {
         self.end_part(inquiry);
     }
 
-    /// A node has sent a signal, or not.
+    /// A node has sent a signal, or has failed to send it.
     pub(super) fn on_signalled(&mut self, inquiry: Ticket, answer: i32) {
         if let Some(Inquiry { kind: Kind::Signal { status }, .. }) = self.inquiries.get_mut(&inquiry)
             && *status == status::SUCCESS
@@ -181,7 +181,7 @@ impl Server {
         self.end_part(inquiry);
     }
 
-    /// Answers the request if all parts of its answer are there.
+    /// Answers the request if all parts of its answer have arrived.
     fn end_part(&mut self, inquiry: Ticket) {
         let Some(open) = self.inquiries.get_mut(&inquiry) else { return };
         open.left -= 1;
@@ -202,12 +202,12 @@ impl Server {
         }
     }
 
-    /// A server of another node asks for the processes of a job here.
+    /// A server of another node requests the processes of a job here.
     pub(super) fn on_processes_question(&mut self, ticket: Ticket, namespace: &[u8]) {
         self.call_for_peer(ticket, namespace, Call::Look, |job| Asked::PeerLook { ticket, job });
     }
 
-    /// A server of another node wants ranks here signalled.
+    /// A server of another node requests a signal to ranks here.
     pub(super) fn on_signal_question(&mut self, ticket: Ticket, namespace: &[u8], signal: i32, ranks: Vec<Rank>) {
         self.call_for_peer(ticket, namespace, Call::Signal { ranks, signal }, |_| Asked::PeerSignal { ticket });
     }
@@ -226,19 +226,19 @@ impl Server {
         self.job_named(namespace).filter(|&job| !self.jobs[job].is_met())
     }
 
-    /// What the host has seen, with what is known here of ranks.
+    /// Combines the processes from the host with the connection states of their ranks.
     pub(super) fn node_processes(&self, job: JobIndex, seen: &JobProcesses) -> NodeProcesses {
         let state = &self.jobs[job];
         NodeProcesses::new(seen, |rank| state.local(rank).is_some_and(|local| state.ranks[local].connection.is_some()))
     }
 }
 
-/// Signal for which a job control request asks; `None` if it asks for something else, or for more.
+/// Signal of a job control request; `None` for another request, or for several.
 pub(super) fn signal_wanted(infos: &[Info<'_>]) -> Option<i32> {
     let mut wanted = None;
     for info in infos {
         let signal = match (info.key, &info.value) {
-            // A name for the request, by which others could take it back.
+            // A name for the request, by which other clients could cancel it.
             (b"pmix.jctrl.id", _) => continue,
             (b"pmix.jctrl.sig", value) => i32::try_from(value.number()?).ok()?,
             (b"pmix.jctrl.pause", Value::Bool(true)) => linux::STOP,
@@ -254,7 +254,7 @@ pub(super) fn signal_wanted(infos: &[Info<'_>]) -> Option<i32> {
     wanted
 }
 
-/// Numbers of Linux's signals, the same on all machines but MIPS and SPARC.
+/// Signal numbers of Linux, the same on all machines except MIPS and SPARC.
 mod linux {
     pub(super) const KILL: i32 = 9;
     pub(super) const TERMINATE: i32 = 15;

@@ -1,4 +1,4 @@
-//! Jobs that a server knows, by index. An index of a removed job, which a question may still have, leads to a job without ranks and data.
+//! Jobs of a server, by index. The index of a removed job, which a question may still hold, refers to a job without ranks and data.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::{Index, IndexMut};
@@ -13,19 +13,19 @@ use super::{Action, Client, Server, Waiter};
 use crate::namespace::{JobIndex, JobState, Seat};
 use crate::wire::status;
 
-/// Most names of removed jobs that are remembered, so that ranks which meet in one are refused at once.
+/// Maximum number of stored names of removed jobs. Ranks that meet in one of these jobs are refused at once.
 const REMOVED_MAX: usize = 1024;
 
-/// Jobs of this launch, jobs of other launches that were met, and tools.
+/// Jobs of this launch, met jobs of other launches, and tools.
 #[derive(Debug)]
 pub(super) struct Jobs {
     known: BTreeMap<JobIndex, JobState>,
     next: usize,
-    /// Stands for each removed job.
+    /// Placeholder for every removed job.
     none: JobState,
-    /// By namespace: of jobs of this launch, and of those that were met.
+    /// By namespace: jobs of this launch, and met jobs.
     names: HashMap<Bytes, JobIndex>,
-    /// Names of jobs that were removed last.
+    /// Names of the jobs that were removed last.
     removed: VecDeque<Bytes>,
 }
 
@@ -37,7 +37,7 @@ impl Default for Jobs {
 }
 
 impl Jobs {
-    /// Adds a job, by whose name it is found unless it is a tool.
+    /// Adds a job. Unless it is a tool, it can be found by its name.
     pub(super) fn add(&mut self, state: JobState) -> JobIndex {
         let job = JobIndex(self.next);
         self.next += 1;
@@ -65,7 +65,7 @@ impl Jobs {
         self.names.get(namespace).copied()
     }
 
-    /// True for the name of one of the jobs that were removed last.
+    /// Returns true for the name of one of the jobs that were removed last.
     pub(super) fn was_removed(&self, namespace: &[u8]) -> bool {
         self.removed.iter().any(|name| name == namespace)
     }
@@ -105,7 +105,7 @@ impl IndexMut<JobIndex> for Jobs {
         match self.known.get_mut(&job) {
             Some(state) => state,
             None => {
-                // It keeps nothing that was meant for another one.
+                // The placeholder must not keep data of a removed job.
                 self.none = JobState::none();
                 &mut self.none
             }
@@ -114,8 +114,8 @@ impl IndexMut<JobIndex> for Jobs {
 }
 
 impl Server {
-    /// Ends the service of a job whose ranks have ended on all nodes: its namespace is known no more, and values of its ranks cannot be got.
-    /// Collectives with members of it end with the status of lost members.
+    /// Ends the service of a job after its ranks have ended on all nodes. Its namespace is then unknown, and gets of its ranks' values
+    /// fail. Collectives with its members end with the status of lost members.
     pub fn remove(&mut self, job: JobIndex) {
         let is_of_job = |client: &Client| client.identity.is_some_and(|identity| identity.seat.job == job);
         let of_job = self.clients.iter().filter(|(_, client)| is_of_job(client));

@@ -1,11 +1,11 @@
-//! Collectives with ranks of other launches: the host brings together what all nodes of all launches bring.
+//! Collectives with ranks of other launches: the host combines the contributions of all nodes of all launches.
 //!
 //! ```text
-//! last rank here arrives ──Call::Meet──> host ──Answer::Met──> the others' jobs are known, their data can be got, all ranks go on
-//!                                         └─────an error─────> all ranks are told, and the launch lives on
+//! last rank here arrives ──Call::Meet──> host ──Answer::Met──> the other jobs are added, their data is available, all ranks continue
+//!                                         └─────an error─────> all ranks receive the error, and the launch continues
 //! ```
-//! A job that was met stays known, so that its ranks can be asked about and met again. None of its ranks is on a node of this
-//! launch as far as the server is concerned: whatever is known of them came from a meeting.
+//! A met job stays in the server, so that ranks can query its ranks and meet them again. For the server, none of its ranks is on a node
+//! of this launch: all data about them comes from a meeting.
 
 use pmi_core::fence::{FenceId, Scope};
 use pmi_core::job::Job;
@@ -19,15 +19,15 @@ use crate::namespace::{JobIndex, JobState};
 use crate::services::{Answer, Call};
 use crate::wire::status;
 
-/// The most jobs of other launches that a server knows.
+/// Maximum number of jobs of other launches in a server.
 const MET_MAX: usize = 16 * 1024;
 
 impl Server {
-    /// Comes to a meeting with what this node's ranks bring; `first` is one of them.
+    /// Joins a meeting with the contributions of this node's ranks; `first` is one of them.
     pub(super) fn meet(&mut self, id: FenceId, first: &Waiter, segments: Vec<Segment>) {
         let Scope::Foreign { name, nodes } = &id.scope else { return };
         let here = self.jobs.first().map(|job| job.namespace.node);
-        // One node tells for all.
+        // One node sends the jobs for all nodes.
         let tells = nodes.first().copied() == here;
         let ours = first.members.ours.keys().filter(|_| tells);
         let meeting = Meeting {
@@ -45,15 +45,15 @@ impl Server {
         self.actions.push_back(Action::Call { ticket, job: seat.job, rank, call: Call::Meet(meeting) });
     }
 
-    /// Returns the description of a job of this launch for others.
+    /// Returns the description of a job of this launch for other launches.
     fn introduction(&self, job: JobIndex) -> MetJob {
         let namespace = &self.jobs[job].namespace;
-        // What it found when it started is its own affair.
+        // Other launches do not need its initial pairs.
         let job = Job { preput: Vec::new(), ..namespace.job.clone() };
         MetJob { namespace: namespace.name.clone(), job, hosts: namespace.hosts.clone() }
     }
 
-    /// The host has brought all together, or says why it cannot.
+    /// The host has completed the meeting, or reports why it cannot.
     pub(super) fn end_meeting(&mut self, id: &FenceId, answer: &Answer) {
         if self.ended {
             return;
@@ -69,7 +69,7 @@ impl Server {
                 tracing::warn!("ranks of several launches do not meet: {error}");
                 self.refuse_meeting(id, meet_status(error));
             }
-            // The host answers what it was asked.
+            // A host sends no other answer to this call.
             _ => self.refuse_meeting(id, status::COMM_FAILURE),
         }
     }
@@ -78,7 +78,7 @@ impl Server {
         self.part(id, |server, waiter| server.answer(waiter.address, code));
     }
 
-    /// Learns of the jobs of other launches; false if that would be too many.
+    /// Adds the jobs of other launches; returns false if there are too many.
     fn make_acquaintance(&mut self, met: &Met) -> bool {
         let known = self.jobs.iter().filter(|job| job.is_met()).count();
         let strangers = met.jobs.iter().filter(|job| self.job_named(job.namespace.as_bytes()).is_none());

@@ -1,4 +1,4 @@
-//! Members of collectives: ranks of jobs of this launch, and of others, as clients list them.
+//! Members of collectives: ranks of jobs of this launch, and of other launches, as clients list them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,26 +12,26 @@ use crate::namespace::{JobIndex, Seat};
 use crate::wire::reader::Proc;
 use crate::wire::{status, types};
 
-/// Most namespaces of other launches in one collective.
+/// Maximum number of namespaces of other launches in one collective.
 const OTHERS_MAX: usize = 1024;
 
-/// Bytes of a collective's name that are kept as they are.
+/// Bytes of a collective's name that are kept unchanged.
 const COLLECTIVE_NAME_MAX: usize = 1024;
 
-/// Members of a collective: of each job, the whole of it or these ranks.
+/// Members of a collective: for each job, all its ranks or a list of ranks.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Members {
     /// Jobs of this launch.
     pub(super) ours: BTreeMap<JobIndex, Option<Vec<Rank>>>,
-    /// Namespaces of other launches, which may not be known here yet.
+    /// Namespaces of other launches, which may be unknown here so far.
     pub(super) others: BTreeMap<String, Option<Vec<Rank>>>,
 }
 
 impl Server {
-    /// Returns the members that a list names. A namespace that is not of this launch is checked when its launch is met.
+    /// Returns the members of a list. A namespace of another launch is checked when that launch is met.
     ///
     /// # Errors
-    /// Fails with the status of the answer if one of them cannot be, and if they are of too many launches.
+    /// Fails with the status of the answer if a member is impossible, and if the members belong to too many launches.
     pub(super) fn members(&self, procs: &[Proc<'_>]) -> Result<Members, i32> {
         let mut members = Members::default();
         for proc in procs {
@@ -67,8 +67,8 @@ impl Server {
         Ok(members)
     }
 
-    /// Returns the name of a collective, which all its members write alike, on every node. Of a long one a digest takes the place of its end:
-    /// it is kept, and goes to other nodes.
+    /// Returns the name of a collective, the same for all its members on every node. The name is stored and sent to other nodes, so a
+    /// digest replaces the end of a long name.
     pub(super) fn collective_name(&self, kind: &str, members: &Members) -> String {
         let mut name = kind.to_owned();
         let ours = members.ours.iter().map(|(&job, ranks)| (&self.jobs[job].namespace.name, ranks));
@@ -140,7 +140,7 @@ impl Server {
         procs
     }
 
-    /// These ranks of a job, or all of it.
+    /// The given ranks of a job, or all its ranks.
     pub(super) fn ranks_meant(&self, job: JobIndex, ranks: &Option<Vec<Rank>>) -> Vec<Rank> {
         let all = || (0..self.jobs[job].namespace.job.size()).map(Rank).collect();
         ranks.clone().unwrap_or_else(all)
@@ -153,7 +153,7 @@ impl Members {
         !self.others.is_empty()
     }
 
-    /// Returns true if the members are all ranks of one job.
+    /// Returns true if the members are exactly the ranks of one job.
     pub(super) fn are_one_job(&self) -> bool {
         !self.meet_others() && self.ours.len() == 1 && self.ours.values().all(Option::is_none)
     }
@@ -163,7 +163,7 @@ impl Members {
         self.ours.get(&job).is_some_and(Option::is_none)
     }
 
-    /// Returns the number of bytes that the list takes.
+    /// Returns the size of the list in bytes.
     pub(super) fn bytes(&self) -> usize {
         let names: usize = self.others.keys().map(|namespace| namespace.len() + Quota::PAIR_COST).sum();
         names + self.listed() * size_of::<Rank>()

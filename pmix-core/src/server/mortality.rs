@@ -1,7 +1,7 @@
-//! Ranks that die while the others go on: these others are told by events, and their collectives do without the dead.
+//! Ranks that die while the other ranks continue: the other ranks receive events, and their collectives proceed without the dead.
 //!
-//! The rules are those of the other server ([`pmi_core::server`]): from the first commit until a job's first collective of all its ranks
-//! is over, nobody can do without a rank; else a collective ends without the dead, and its members are told so by its status.
+//! The rules are the same as in the PMI server ([`pmi_core::server`]). From the first commit until a job's first collective of all its
+//! ranks is complete, all ranks are needed. Otherwise a collective ends without the dead, and its status reports that to its members.
 
 use pmi_core::deaths::{Death, DeathKind};
 use pmi_core::gathering::Gathering;
@@ -14,8 +14,8 @@ use super::{Action, Server};
 use crate::namespace::{JobIndex, Seat};
 
 impl Server {
-    /// The rank's process failed, and the host lets the others go on. The launch ends if they wait for it while MPI is initialized; else
-    /// they do without it, which an [`Action::Died`] tells.
+    /// The rank's process failed, and the host lets the other ranks continue. The launch ends if ranks wait for it during the
+    /// initialization of MPI. Otherwise they continue without it, and the server emits an [`Action::Died`].
     pub fn handle_borne_failure(&mut self, seat: Seat, kind: DeathKind) {
         let Some(state) = self.rank_mut(seat) else { return };
         state.fail(kind);
@@ -32,8 +32,8 @@ impl Server {
         self.look_for_deserters();
     }
 
-    /// Ranks of a job on other nodes have died, and the others are to go on. The launch ends if ranks of this node wait for what a node
-    /// without living ranks was to bring while MPI is initialized.
+    /// Ranks of a job on other nodes have died, and the other ranks continue. The launch ends if ranks of this node wait, during the
+    /// initialization of MPI, for data of a node without living ranks.
     pub fn handle_deaths(&mut self, job: JobIndex, deaths: &[Death]) {
         let Some(state) = self.jobs.get_mut(job) else { return };
         let new: Vec<Death> = deaths.iter().copied().filter(|death| state.deaths.add(death.rank)).collect();
@@ -41,13 +41,13 @@ impl Server {
         self.look_for_missed_node(job);
     }
 
-    /// A collective of all ranks of a job is over.
+    /// A collective of all ranks of a job is complete.
     pub(super) fn count_fence(&mut self, job: JobIndex) {
         self.jobs[job].fences += 1;
         self.tell_own_deaths(job);
     }
 
-    /// Tells of ranks of this node that have died, unless they are missed.
+    /// Reports dead ranks of this node, unless their data is still needed.
     fn tell_own_deaths(&mut self, job: JobIndex) {
         let state = &mut self.jobs[job];
         if state.misses_the_dead() || self.ended {
@@ -58,12 +58,12 @@ impl Server {
         self.tell_of_deaths(job, &new);
     }
 
-    /// Begins the exchange of a collective's next round, if that is complete.
+    /// Begins the exchange of a collective's next round, if no needed rank is missing.
     pub(super) fn begin_collective(&mut self, name: &str) -> Option<Epoch> {
         self.collectives.get_mut(name)?.begin(|seat| self.jobs[seat.job].can_do_without(seat.local))
     }
 
-    /// Begins the collectives that wait for nobody of this node any more.
+    /// Begins the collectives that no longer wait for a rank of this node.
     fn begin_collectives(&mut self) {
         let names: Vec<_> = self.collectives.names().cloned().collect();
         for name in names {
@@ -74,7 +74,7 @@ impl Server {
     }
 
     /// Ends the launch if all ranks of this node are in the first collective of all ranks of a job, and a node without living ranks
-    /// brings nothing to it.
+    /// cannot contribute to it.
     pub(super) fn look_for_missed_node(&mut self, job: JobIndex) {
         let state = &self.jobs[job];
         if state.deaths.is_empty() || !state.misses_the_dead() {
@@ -94,7 +94,7 @@ impl Server {
         self.jobs[job].deaths.include(rank)
     }
 
-    /// Returns true if one of these is known to be dead.
+    /// Returns true if one of the members is known to be dead.
     pub(super) fn lacks_any(&self, members: &Members) -> bool {
         members.ours.iter().any(|(&job, ranks)| match ranks {
             None => !self.jobs[job].deaths.is_empty(),

@@ -1,4 +1,4 @@
-//! Published values: which infos of a request are values, their range and lifetime, and the search of a lookup.
+//! Published values: the values among the infos of a request, their range and lifetime, and the search of a lookup.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use crate::wire::value::{Info, Value};
 use crate::wire::writer::Writer;
 use crate::wire::{status, types};
 
-/// Wait of a lookup without a limit of its own; the end of the launch ends it.
+/// Wait of a lookup without its own limit; the end of the launch ends it.
 const WITHOUT_LIMIT: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Most processes that a custom range lists.
+/// Maximum number of processes in a custom range.
 const LISTED_MAX: usize = 1024;
 
 impl Server {
-    /// Publishes every info that is no directive.
+    /// Publishes every info that is not a directive.
     pub(super) fn publish(&mut self, address: Address, infos: &[Info<'_>]) {
         let seat = address.identity.seat;
         let encoding = address.identity.encoding;
@@ -44,13 +44,13 @@ impl Server {
 
     pub(super) fn look_up(&mut self, address: Address, keys: &[&[u8]], infos: &[Info<'_>]) {
         let number = |key: &[u8]| infos.iter().find(|info| info.key == key).map(|info| info.value.number());
-        // A tool may be gone long before.
+        // A tool may disconnect long before.
         let longest = if self.is_tool(address.identity.seat) { self.settings.rank_timeout } else { WITHOUT_LIMIT };
         let limit = match number(b"pmix.timeout") {
             Some(Some(seconds @ 1..)) => Duration::from_secs(seconds).min(longest),
             _ => longest,
         };
-        // Its number is that of the values to wait for, 0 for all; a wait for one of several gets all of them, later.
+        // Its number is the number of values to wait for, 0 for all. A wait for one of several values returns all of them, later.
         let timeout = number(b"pmix.wait").map(|_| limit);
         let range = match number(b"pmix.range").flatten().and_then(|range| u8::try_from(range).ok()) {
             Some(types::RANGE_RM) => NameRange::Host,
@@ -58,7 +58,7 @@ impl Server {
             Some(types::RANGE_NAMESPACE) => NameRange::Job,
             Some(types::RANGE_GLOBAL) => NameRange::User,
             Some(types::RANGE_PROC_LOCAL) => NameRange::Process,
-            // Open MPI 5 sends a number that it has not initialized: one that means nothing is no range.
+            // Open MPI 5 sends an uninitialized number: an undefined number counts as no range.
             _ => NameRange::Session,
         };
         self.ask(address, Call::Lookup { names: keys.iter().map(|key| own(key)).collect(), timeout, range });
@@ -68,7 +68,7 @@ impl Server {
         self.ask(address, Call::Unpublish { names: keys.iter().map(|key| own(key)).collect() });
     }
 
-    /// The process of a rank has ended: values that live as long as it are withdrawn.
+    /// The process of a rank has ended: withdraws the values with the lifetime of the process.
     pub(super) fn end_publisher(&mut self, seat: Seat) {
         if self.publishers.remove(&seat) {
             let (ticket, rank) = (self.new_ticket(), self.rank(seat).rank);
@@ -81,7 +81,7 @@ fn is_directive(info: &Info<'_>) -> bool {
     info.key.starts_with(b"pmix.")
 }
 
-/// Range of what a request publishes, without one that of the session; `None` for one that the standard does not know, and for a custom one
+/// Range of a publication; the default is the session. `None` for a range that the standard does not define, and for a custom range
 /// without processes.
 fn range_of(infos: &[Info<'_>]) -> Option<NameRange> {
     let value = |key: &[u8]| infos.iter().find(|info| info.key == key).map(|info| &info.value);
@@ -97,7 +97,7 @@ fn range_of(infos: &[Info<'_>]) -> Option<NameRange> {
             let peers = match value(b"pmix.evrange") {
                 Some(Value::Procs(procs)) => procs.iter().map(peer).collect::<Option<Vec<_>>>()?,
                 Some(Value::Proc(proc)) => vec![peer(proc)?],
-                // Permissions list users, and values reach no other user than their own.
+                // Permissions list users, and values never reach another user than the publisher's.
                 _ => {
                     return [&b"pmix.aperms"[..], b"pmix.auids"]
                         .iter()
@@ -111,14 +111,14 @@ fn range_of(infos: &[Info<'_>]) -> Option<NameRange> {
     })
 }
 
-/// A process of a custom range; its namespace is the id of its job and a secret of the launch.
+/// A process of a custom range; its namespace consists of the id of its job and a secret of the launch.
 fn peer(proc: &Proc<'_>) -> Option<NamePeer> {
     let namespace = str::from_utf8(proc.namespace).ok()?;
     let job = namespace.rsplit_once('.').map_or(namespace, |(job, _)| job).to_owned();
     Some(NamePeer { job, rank: (proc.rank != types::RANK_WILDCARD).then_some(proc.rank) })
 }
 
-/// Lifetime of what a request publishes; `None` for one that the standard does not know. No value outlives its launch.
+/// Lifetime of a publication; `None` for a lifetime that the standard does not define. No value outlives its launch.
 fn lifetime_of(infos: &[Info<'_>]) -> Option<Lifetime> {
     let Some(info) = infos.iter().find(|info| info.key == b"pmix.persist") else { return Some(Lifetime::Withdrawn) };
     match u8::try_from(info.value.number()?).ok()? {

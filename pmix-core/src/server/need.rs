@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! a fence left its data with the nodes ──> UntilTold ──last barrier: see `withheld`──> Over
-//! a rank commits what no fence takes to all nodes, and finalizes or ends ──────────> WhileRanksRun
+//! a rank with commits that no fence distributes to all nodes finalizes or ends ────> WhileRanksRun
 //! ```
 
 use pmi_core::ids::Rank;
@@ -11,7 +11,7 @@ use super::{Action, Need, Server};
 use crate::namespace::JobIndex;
 
 impl Server {
-    /// A rank of this node commits nothing more. If no fence has taken what it has committed to all nodes, it is to be had here only.
+    /// A rank of this node commits nothing more. Commits that no fence has distributed to all nodes are then available only here.
     pub(super) fn keep_for_others(&mut self, job: JobIndex, rank: Rank) {
         let state = &self.jobs[job];
         let has_other_nodes = state.namespace.hosts.len() > 1;
@@ -21,7 +21,7 @@ impl Server {
         }
     }
 
-    /// Tells the host how long this server is needed, if that is something else than before.
+    /// Reports to the host how long this server is needed, if that has changed.
     pub(super) fn tell_need(&mut self) {
         let need = match () {
             () if self.holds_unspread => Need::WhileRanksRun,

@@ -1,4 +1,4 @@
-//! Processes of a job on one node, as they go to ranks that ask for them, and between nodes as bytes.
+//! Processes of a job on one node: the data for ranks that query them, and its encoding between nodes.
 
 use bytes::Bytes;
 use pmi_core::ids::Rank;
@@ -11,11 +11,11 @@ use crate::wire::{Encoding, WireError, status, types};
 /// Processes of a job on one node, and the memory there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NodeProcesses {
-    /// Bytes of memory of the node; 0 if nobody knows.
+    /// Bytes of memory of the node; 0 if unknown.
     pub(super) node_memory: u64,
-    /// Bytes of memory that the server's process uses; 0 if nobody knows.
+    /// Bytes of memory of the server's process; 0 if unknown.
     pub(super) server_memory: u64,
-    /// Seconds until the time limit. All nodes have the same, so that none is asked for it by another.
+    /// Seconds until the time limit. All nodes have the same limit, so that no node requests it from another.
     pub(super) seconds_left: Option<u32>,
     pub(super) ranks: Vec<ProcessOfRank>,
 }
@@ -27,13 +27,13 @@ pub(super) struct ProcessOfRank {
     pub(super) pid: u32,
     /// Without a NUL.
     pub(super) program: Bytes,
-    /// State of the process, in the numbers of PMIx.
+    /// State of the process, as a number of PMIx.
     pub(super) state: u8,
     pub(super) memory: u64,
 }
 
 impl NodeProcesses {
-    /// Takes what the host has seen; `is_connected` tells of a rank whether it has a connection to its server.
+    /// Converts the processes from the host; `is_connected` returns whether a rank is connected to its server.
     pub(super) fn new(seen: &JobProcesses, is_connected: impl Fn(Rank) -> bool) -> Self {
         let ranks = seen.ranks.iter().map(|process| ProcessOfRank {
             rank: process.rank,
@@ -52,7 +52,7 @@ impl NodeProcesses {
         Self { node_memory, server_memory, seconds_left, ranks: ranks.collect() }
     }
 
-    /// Returns the answer to another node's server.
+    /// Encodes the answer to another node's server.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new(Encoding::Flex);
         out.raw(&status::SUCCESS.to_be_bytes());
@@ -69,7 +69,7 @@ impl NodeProcesses {
         out.into_bytes()
     }
 
-    /// Reads the answer of another node's server; `None` if it has none, or says something else.
+    /// Decodes the answer of another node's server; `None` for a failure or a malformed answer.
     pub(super) fn decode(answer: &[u8]) -> Option<Self> {
         let (code, rest) = answer.split_first_chunk()?;
         if i32::from_be_bytes(*code) != status::SUCCESS {
@@ -95,7 +95,7 @@ impl NodeProcesses {
         Ok(Self { node_memory, server_memory, seconds_left: None, ranks })
     }
 
-    /// Returns the mean memory of those ranks that use any, in bytes.
+    /// Returns the mean memory of the ranks that use any, in bytes.
     pub(super) fn mean_memory(&self) -> u64 {
         let used = || self.ranks.iter().map(|process| process.memory).filter(|&memory| memory > 0);
         used().fold(0_u64, u64::saturating_add).checked_div(used().count() as u64).unwrap_or(0)

@@ -1,10 +1,10 @@
-//! Open questions by what they wait for, so that an event looks at those which it may answer and at no other.
+//! Open questions by the event that they wait for, so that an event checks only the questions that it may answer.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::Ticket;
 
-/// Questions that wait; `K` is what an event names, such as a rank.
+/// Waiting questions; `K` identifies an event, such as a rank.
 #[derive(Debug)]
 pub(super) struct Pending<K, Q> {
     questions: HashMap<Ticket, (K, Q)>,
@@ -27,12 +27,12 @@ impl<K: Clone + Ord, Q> Pending<K, Q> {
         self.questions.insert(ticket, (key, question));
     }
 
-    /// Returns true if somebody asks about `key`.
+    /// Returns true if a question waits for `key`.
     pub(super) fn has(&self, key: &K) -> bool {
         self.by_key.contains_key(key)
     }
 
-    /// Takes a question out; `None` if it waits no longer.
+    /// Removes a question; `None` if it no longer waits.
     pub(super) fn remove(&mut self, ticket: Ticket) -> Option<Q> {
         let (key, question) = self.questions.remove(&ticket)?;
         if let Some(tickets) = self.by_key.get_mut(&key) {
@@ -44,7 +44,7 @@ impl<K: Clone + Ord, Q> Pending<K, Q> {
         Some(question)
     }
 
-    /// Takes out those questions about `key` that are `over`, in the order in which they were asked.
+    /// Removes the questions for `key` that are `over`, in the order of their arrival.
     pub(super) fn take(&mut self, key: &K, mut over: impl FnMut(&Q) -> bool) -> Vec<(Ticket, Q)> {
         let tickets = self.by_key.get(key).into_iter().flatten();
         let is_over = |ticket: &Ticket| self.questions.get(ticket).is_some_and(|(_, question)| over(question));
@@ -52,7 +52,7 @@ impl<K: Clone + Ord, Q> Pending<K, Q> {
         tickets.into_iter().filter_map(|ticket| Some((ticket, self.remove(ticket)?))).collect()
     }
 
-    /// Returns the keys of a range about which somebody asks.
+    /// Returns the keys of a range that questions wait for.
     pub(super) fn keys(&self, range: impl std::ops::RangeBounds<K>) -> Vec<K> {
         self.by_key.range(range).map(|(key, _)| key.clone()).collect()
     }
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// The model is a list of all questions, looked through each time.
+        /// The model is a list of all questions, searched each time.
         #[test]
         fn each_question_is_taken_once_by_what_it_waits_for(
             operations in prop::collection::vec((0..3_u8, 0..4_u8, 0..5_u8), 0..60),

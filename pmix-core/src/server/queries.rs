@@ -1,6 +1,6 @@
-//! Answers to queries: each key with its value, as far as this server knows it.
+//! Answers to queries: each key with its value, as far as this server has it.
 //!
-//! A key that has no value here is left out, which the status of the answer says.
+//! A key without a value here is omitted, and the status of the answer reports that.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -18,13 +18,13 @@ use crate::wire::value::{Info, Value};
 use crate::wire::writer::Writer;
 use crate::wire::{reply, status, types};
 
-/// Version of the PMIx standard whose keys these are.
+/// Version of the PMIx standard that defines these keys.
 const STANDARD: &[u8] = b"5.0";
-/// Names of the sets that each MPI program has, whatever its launcher; they are not listed.
+/// Names of the sets that each MPI program has with any launcher; they are not listed.
 const WORLD: &[u8] = b"mpi://WORLD";
 const SELF: &[u8] = b"mpi://SELF";
 
-/// Something that can be asked for.
+/// Subject of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Subject {
     Keys,
@@ -46,14 +46,14 @@ enum Subject {
     SpawnDirectives,
 }
 
-/// Nodes that are meant.
+/// Nodes of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extent {
     AllNodes,
     ThisNode,
 }
 
-/// The keys, with the names of the standard's.
+/// The keys of the standard, and their subjects.
 const KEYS: [(&str, Subject); 19] = [
     ("pmix.qry.keys", Subject::Keys),
     ("pmix.qry.quals", Subject::Qualifiers),
@@ -77,7 +77,7 @@ const KEYS: [(&str, Subject); 19] = [
 ];
 
 const QUALIFIERS: &str = "pmix.nspace,pmix.procid,pmix.pset.nm,pmix.grp.id,pmix.qry.local,pmix.qry.rfsh";
-/// Directives of a spawn that are followed: see `session::spawn`.
+/// Directives of a spawn that take effect: see `session::spawn`.
 const SPAWN_DIRECTIVES: &str = "pmix.wdir,pmix.host,pmix.addhost,pmix.hostfile,pmix.addhostfile,pmix.mapby,pmix.ppr,pmix.bindto,\
     pmix.envar.set,pmix.pset.nm,path,wdir,host,hosts,add-host,hostfile,add-hostfile,soft,npernode,map_by,bind_to,env";
 
@@ -88,9 +88,9 @@ fn subject(key: &[u8]) -> Option<Subject> {
 /// Meaning of a query's qualifiers.
 #[derive(Clone, Copy, Debug)]
 struct About<'a> {
-    /// The job: the caller's, of a tool the launched one, unless another one is named; `None` if there is none of that name.
+    /// The job of the query, else the caller's job, or for a tool the launched job; `None` if no job has that name.
     job: Option<JobIndex>,
-    /// True if a job is named.
+    /// True if the query contains a job.
     is_named: bool,
     set: Option<&'a [u8]>,
     group: Option<&'a [u8]>,
@@ -123,7 +123,7 @@ impl Server {
         about
     }
 
-    /// Returns the jobs and nodes whose processes must be looked at for these queries.
+    /// Returns the jobs and nodes with processes that these queries need.
     pub(super) fn processes_wanted(&self, seat: Seat, queries: &[Query<'_>]) -> BTreeSet<(JobIndex, NodeIndex)> {
         let mut wanted = BTreeSet::new();
         for query in queries {
@@ -148,7 +148,7 @@ impl Server {
         wanted
     }
 
-    /// Answers queries by what is known here, and by the processes that were looked at for them.
+    /// Answers queries from the data of this server, and from the processes that were requested for them.
     pub(super) fn answer_query(&mut self, address: Address, queries: &[Query<'_>], seen: &Seen) {
         let encoding = address.identity.encoding;
         let asked: usize = queries.iter().map(|query| query.keys.len()).sum();
@@ -221,7 +221,7 @@ impl Server {
         Some(())
     }
 
-    /// Jobs of this launch, or the one that is named: of each its name, its command line, its size.
+    /// Jobs of this launch, or the job of the query: name, command line and size of each.
     fn push_namespaces(&self, out: &mut Writer, about: About<'_>) -> Option<()> {
         let jobs = self.jobs.indexed().filter(|(_, job)| job.is_own());
         let meant: Vec<_> = jobs.filter(|(index, _)| !about.is_named || about.job == Some(*index)).collect();
@@ -263,13 +263,13 @@ impl Server {
         if found.is_empty() { None } else { Some(found) }
     }
 
-    /// This node, as it was looked at for a job.
+    /// The processes of this node, as requested for a job.
     fn seen_here<'a>(&self, about: About<'_>, seen: &'a Seen) -> Option<&'a NodeProcesses> {
         let job = about.job?;
         seen.get(&(job, self.jobs[job].namespace.node))
     }
 
-    /// The nodes of a job that were looked at, of all or of this one.
+    /// The nodes of a job with requested processes: all nodes, or this one.
     fn seen_of<'a>(
         &'a self,
         job: JobIndex,
@@ -307,7 +307,7 @@ impl Server {
         Some(())
     }
 
-    /// Memory that the server and the ranks of a node use, in MB: of this node the facts themselves, of all nodes an array for each.
+    /// Memory of the server and the ranks of a node, in MB: for this node the facts themselves, for all nodes one array each.
     fn push_memory(&self, out: &mut Writer, job: JobIndex, extent: Extent, seen: &Seen) -> Option<()> {
         let nodes: Vec<_> = self.seen_of(job, extent, seen).collect();
         if nodes.is_empty() {

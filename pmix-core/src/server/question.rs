@@ -1,13 +1,13 @@
-//! Questions between the PMIx servers of a launch, as bytes. Only such servers read them, all of one version.
+//! Questions between the PMIx servers of a launch, as bytes. Only servers of one version exchange them.
 //!
 //! ```text
-//! 0  a rank's values    timeout in ms (0 for none), rank: 4 bytes each; namespace, NUL; key (nothing for any)
+//! 0  a rank's values    timeout in ms (0 for none), rank: 4 bytes each; namespace, NUL; key (empty for any)
 //! 1  all of a node      namespace
 //! 2  spread             epoch: 8 bytes; name of the collective
 //! 3  wish to spread     the same
 //! 4  processes          namespace
 //! 5  signal             its number, number of ranks, ranks: 4 bytes each; namespace
-//! 6  output             node that asks: 4 bytes; channels: 2; for each source: rank (all bits for all) and length: 4 bytes each; namespace
+//! 6  output             asking node: 4 bytes; channels: 2; for each source: rank (all bits for all) and length: 4 bytes each; namespace
 //! ```
 
 use std::collections::BTreeSet;
@@ -25,28 +25,30 @@ const PROCESSES: u8 = 4;
 const SIGNAL: u8 = 5;
 const OUTPUT: u8 = 6;
 
-/// Most ranks that are asked for one by one; beyond that their whole job is, and what nobody wants is left out where it arrives.
+/// Maximum number of ranks listed one by one. Above it, whole jobs are requested, and the asking node discards output that no client
+/// pulls.
 const NAMED_MAX: usize = 1024;
 
-/// Stands for all ranks of a job.
+/// Means all ranks of a job.
 const ALL_RANKS: u32 = u32::MAX;
 
-/// A question of another node's server, or to one.
+/// A question from or to another node's server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Question {
-    /// What one rank has committed, or will.
+    /// Committed data of one rank, now or later.
     Data(DataQuestion),
-    /// All that the node's ranks of a job have committed for other nodes; answered at once.
+    /// All data that the node's ranks of a job have committed for other nodes; answered at once.
     AllOf { namespace: Bytes },
-    /// Not asked but told: all nodes of this collective are to bring the data that they withheld in its fence `epoch`.
+    /// A notification: all nodes of this collective must distribute the data that they withheld in its fence `epoch`.
     Spread { name: Arc<str>, epoch: Epoch },
-    /// Not asked but told, from node to node up to the first one, which decides: a node wants that spread.
+    /// A notification, forwarded from node to node up to the first one, which decides: a node requests the spread of that data.
     Wish { name: Arc<str>, epoch: Epoch },
     /// The processes of a job on the node.
     Processes { namespace: Bytes },
-    /// Not asked but told: ranks of a job on the node are to be signalled.
+    /// A command: the node must send a signal to ranks of a job on it.
     Signal { namespace: Bytes, signal: i32, ranks: Vec<Rank> },
-    /// What ranks on the node write; answered when one of them does, or after a while. Without sources, the question before is taken back.
+    /// Output of ranks on the node; answered when one of them writes, or after a while. Without sources, it cancels the previous
+    /// question.
     Output { asker: NodeIndex, wanted: WantedOutput },
 }
 
@@ -55,17 +57,17 @@ pub(super) enum Question {
 pub(super) struct DataQuestion {
     pub(super) namespace: Bytes,
     pub(super) rank: Rank,
-    /// Without one, anything that the rank has committed.
+    /// Without a key, any data that the rank has committed.
     pub(super) key: Option<Bytes>,
-    /// Time for which the client says that it waits.
+    /// Timeout of the client.
     pub(super) timeout: Option<Duration>,
 }
 
-/// Output that a node wants of another.
+/// Output that a node requests from another.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(super) struct WantedOutput {
     pub(super) channels: u16,
-    /// Namespaces with ranks; `None` stands for all of a job.
+    /// Namespaces with ranks; `None` means all ranks of a job.
     pub(super) sources: BTreeSet<(Bytes, Option<Rank>)>,
 }
 
@@ -104,7 +106,7 @@ impl Question {
         }
     }
 
-    /// Reads a question; `None` if it is none.
+    /// Decodes a question; `None` if it is malformed.
     pub(super) fn decode(bytes: &Bytes) -> Option<Self> {
         let (&kind, rest) = bytes.split_first()?;
         let rest = bytes.slice_ref(rest);

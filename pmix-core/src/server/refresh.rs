@@ -1,6 +1,6 @@
-//! Values of ranks of other nodes asked for anew: REFRESH_CACHE, and gets with `pmix.get.refresh`, which libpmix before 5 sends instead.
+//! Fresh values of ranks of other nodes: REFRESH_CACHE, and gets with `pmix.get.refresh`, which libpmix before 5 sends instead.
 //!
-//! What is known here of a rank of another node came at some time, with a fence or a get. Its node is asked once for what it has now.
+//! The data of a rank of another node arrived here at some time, with a fence or a get. Its node is asked once for the current data.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ use crate::wire::reader::Proc;
 use crate::wire::writer::Writer;
 use crate::wire::{reply, status};
 
-/// Time for which a node waits for a rank that has committed nothing: what is there is wanted. Nodes take 0 for no limit.
+/// Time that a node waits for a rank without commits: only existing data is requested. Nodes treat 0 as no limit.
 const AT_ONCE: Duration = Duration::from_millis(1);
 
 impl Server {
-    /// A client wants to have all that a rank has committed by now.
+    /// A client requests all current commits of a rank.
     pub(super) fn refresh(&mut self, address: Address, proc: Proc<'_>) {
         let rank = Rank(proc.rank);
         let job = self.job_named(proc.namespace);
@@ -30,7 +30,7 @@ impl Server {
         self.refresh_for(Refresh { address, job, rank, get: None });
     }
 
-    /// Serves a get after its rank's node was asked for what it has now.
+    /// Serves a get after a refresh from its rank's node.
     pub(super) fn refresh_and_get(&mut self, address: Address, get: Get) {
         self.refresh_for(Refresh { address, job: get.job, rank: get.rank, get: Some(get) });
     }
@@ -68,7 +68,7 @@ impl Server {
         }
     }
 
-    /// A status, and all pairs of a rank, which a client stores in the place of those that it had.
+    /// Sends a status, and all pairs of a rank, which replace the pairs that the client has.
     fn tell_all_of(&mut self, address: Address, job: JobIndex, rank: Rank) {
         let mut reply = Writer::new(address.identity.encoding);
         reply.status(status::SUCCESS);

@@ -1,11 +1,11 @@
-//! Data of ranks on other nodes, asked for without a fence (direct modex).
+//! Data of ranks on other nodes, requested without a fence (direct modex).
 //!
 //! ```text
-//! rank: GET ──> its server: not here ──Action::Ask──> the server of the node where the wanted rank sits
-//!                    │ waits                              │ parked until the rank commits it, or is gone, or time is over
-//! rank <── answer ── kept here <──handle_peer_answer── Action::Reply: all that the rank has committed for other nodes
+//! rank: GET ──> its server: not here ──Action::Ask──> the server of the wanted rank's node
+//!                    │ waits                              │ parked until the rank commits it, or is gone, or the time expires
+//! rank <── answer ── kept here <──handle_peer_answer── Action::Reply: all commits of the rank for other nodes
 //! ```
-//! Data that a fence has left with its nodes is asked for node by node: see [`withheld`](super::withheld).
+//! Data that a fence has left on its nodes is requested node by node: see [`withheld`](super::withheld).
 
 use std::collections::HashMap;
 use std::iter;
@@ -23,45 +23,45 @@ use super::{Action, Address, Server, Ticket};
 use crate::namespace::{JobIndex, RankData, Seat, Stored};
 use crate::wire::status;
 
-/// The most questions of other nodes that wait here. Each waiting get asks one, and ranks have few of them.
+/// Maximum number of waiting questions of other nodes. Each waiting get sends one, and ranks have few of them.
 const PARKED_MAX: usize = 64 * 1024;
 
-/// Bytes of a rank's data that are sent along with what is asked for: of more, other nodes get what they ask for alone.
+/// Bytes up to which a rank's whole data is sent with a requested key. Above it, other nodes receive only the requested key.
 const ALONG_MAX: usize = 1 << 20;
 
-/// Most bytes of a node's data that are sent at once, keys and values. Of more, other nodes ask key by key; hosts carry longer answers.
+/// Bytes of a node's data that are sent at once, keys and values. Above it, other nodes request key by key. Hosts carry longer answers.
 const WHOLE_MAX: usize = 32 << 20;
 
-/// Request that waits until a rank's node has told what it has now.
+/// Request that waits for current data from a rank's node.
 #[derive(Clone, Debug)]
 pub(super) struct Refresh {
     pub(super) address: Address,
     pub(super) job: JobIndex,
     pub(super) rank: Rank,
-    /// The get to serve then; without one all that is known of the rank is told.
+    /// The get to serve then; without one the answer is all available data of the rank.
     pub(super) get: Option<Get>,
 }
 
-/// A question to another node's server that it has not answered yet.
+/// A question to another node's server without an answer so far.
 #[derive(Clone, Debug)]
 pub(super) enum Asking {
-    /// What a get waits for.
+    /// The value of a waiting get.
     Value(Wanted),
-    /// What a rank has now.
+    /// Current data of a rank.
     Refresh(Refresh),
     /// The data of a node that a fence has left there.
     Withheld { job: JobIndex, node: NodeIndex },
-    /// A spread, or the wish for one: the answer means nothing.
+    /// A spread, or the wish for one; the answer is ignored.
     Spread,
     /// Processes for a query of a rank.
     Look { inquiry: Ticket, job: JobIndex, node: NodeIndex },
-    /// A signal that a rank sends others.
+    /// A signal from a rank to other ranks.
     Signal { inquiry: Ticket },
     /// Output of ranks for clients here.
     Output { node: NodeIndex },
 }
 
-/// A question to another node's server, and the number of fences that had ended here when it was asked.
+/// A question to another node's server, and the number of fences that had ended here when it was sent.
 #[derive(Clone, Debug)]
 pub(super) struct PeerQuestion {
     asking: Asking,
@@ -71,20 +71,20 @@ pub(super) struct PeerQuestion {
 }
 
 impl Asking {
-    /// Returns true if the answer brings data that fences bring as well.
+    /// Returns true if the answer holds data that fences also distribute.
     fn brings_data(&self) -> bool {
         matches!(self, Self::Value(_) | Self::Refresh(_) | Self::Withheld { .. })
     }
 }
 
 impl Server {
-    /// The other node on which a rank sits; `None` if it sits here.
+    /// Returns the other node of a rank; `None` if the rank is on this node.
     pub(super) fn other_node(&self, job: JobIndex, rank: Rank) -> Option<NodeIndex> {
         let namespace = &self.jobs[job].namespace;
         namespace.job.placement.node_of(rank).filter(|&node| node != namespace.node)
     }
 
-    /// Asks a node for what a get waits for, unless it is asked for that already.
+    /// Requests the value of a waiting get from a node, unless that request is already open.
     pub(super) fn ask_node(&mut self, node: NodeIndex, wanted: &Wanted) {
         if !self.wanted.insert(wanted.clone()) {
             return;
@@ -107,9 +107,9 @@ impl Server {
         ticket
     }
 
-    /// The server that an [`Action::Ask`] was for has answered; `None` if it gives no answer.
+    /// The server of an [`Action::Ask`] has answered; `None` if it gives no answer.
     ///
-    /// If a fence has ended here meanwhile, values of the answer may be older than those of the fence: the node is asked again.
+    /// If a fence has ended here meanwhile, values in the answer may be older than the fence's data. The question is then sent again.
     pub fn handle_peer_answer(&mut self, ticket: Ticket, answer: Option<&Bytes>) {
         let asked = self.asking.remove(&ticket);
         let has_values = answer.is_some_and(|answer| answer.starts_with(&status::SUCCESS.to_be_bytes()));
@@ -145,8 +145,8 @@ impl Server {
         self.give_up_waits(wanted);
     }
 
-    /// A server of another node asks for what a rank of this one has committed. Answered, now or later, by an [`Action::Reply`] with
-    /// the ticket that is returned.
+    /// A server of another node requests committed data of a rank of this node. An [`Action::Reply`] with the returned ticket holds the
+    /// answer, now or later.
     pub fn handle_question(&mut self, question: &Bytes) -> Ticket {
         let ticket = self.new_ticket();
         match Question::decode(question) {
@@ -191,7 +191,7 @@ impl Server {
         }
     }
 
-    /// All that the ranks here have committed of a job for other nodes: a status; behind one of success, a segment as a fence brings it.
+    /// All data that the ranks here have committed of a job for other nodes: a status; after success, a segment as in a fence.
     fn answer_with_all(&self, namespace: &[u8]) -> Vec<u8> {
         let Some(job) = self.job_named(namespace).filter(|&job| !self.jobs[job].is_met()) else {
             return status::NOT_FOUND.to_be_bytes().to_vec();
@@ -206,13 +206,13 @@ impl Server {
         iter::once(&status::SUCCESS.to_be_bytes()[..]).chain(parts).collect::<Vec<_>>().concat()
     }
 
-    /// Looks again at the questions of other nodes about a rank, after something has changed that they may wait for.
+    /// Checks the questions of other nodes about a rank again, after a change that they may wait for.
     pub(super) fn serve_peers(&mut self, job: JobIndex, rank: Rank) {
         let namespace = Bytes::copy_from_slice(self.jobs[job].namespace.name.as_bytes());
         self.serve_peers_at(&(namespace, rank));
     }
 
-    /// Looks again at the questions of other nodes about a job that was not known here yet.
+    /// Checks the questions of other nodes about a new job.
     pub(super) fn serve_peers_about(&mut self, job: JobIndex) {
         let namespace = Bytes::copy_from_slice(self.jobs[job].namespace.name.as_bytes());
         let all = (namespace.clone(), Rank(0))..=(namespace, Rank(u32::MAX));
@@ -225,7 +225,7 @@ impl Server {
         let mut parked = std::mem::take(&mut self.parked);
         let answerable = parked.take(about, |question| self.prospect_of(question) != Prospect::Open);
         self.parked = parked;
-        // Nodes that ask for the same are told the same bytes.
+        // Nodes with the same question receive the same bytes.
         let mut answers = HashMap::new();
         for (ticket, question) in answerable {
             self.actions.push_back(Action::CancelTimer { ticket });
@@ -235,7 +235,7 @@ impl Server {
         }
     }
 
-    /// The time of a question of another node is over.
+    /// The time of a question of another node has expired.
     pub(super) fn end_question(&mut self, ticket: Ticket) {
         if self.parked.remove(ticket).is_some() {
             self.reply_to_peer(ticket, status::NOT_FOUND.to_be_bytes().to_vec());
@@ -247,7 +247,7 @@ impl Server {
     }
 
     fn prospect_of(&self, question: &DataQuestion) -> Prospect {
-        // A job that was spawned may be known on some nodes before it is on others.
+        // A spawned job may exist on some nodes earlier than on other nodes.
         let Some(job) = self.job_named(&question.namespace) else { return Prospect::Open };
         if self.jobs[job].local(question.rank).is_none() {
             return Prospect::NotFound;
@@ -261,7 +261,7 @@ impl Server {
         }
     }
 
-    /// The answer to questions about a rank that have this prospect.
+    /// The answer to questions about a rank with this prospect.
     fn answer_of(&self, about: &(Bytes, Rank), prospect: &Prospect) -> Bytes {
         let (namespace, rank) = about;
         let data = self.job_named(namespace).and_then(|job| self.jobs[job].data.get(rank));
@@ -284,20 +284,20 @@ impl Server {
 /// Outlook of a question about a rank's data.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Prospect {
-    /// The rank may still commit what is asked for.
+    /// The rank may still commit the requested data.
     Open,
-    /// The rank has committed it, and not much else: the answer is all of that.
+    /// The rank has committed the data, and little else: the answer is all of its data.
     All,
-    /// The rank has committed much; the answer is this key alone.
+    /// The rank has committed much data; the answer is only this key.
     Alone(Bytes),
-    /// The rank will not commit it.
+    /// The rank will not commit the data.
     NotFound,
 }
 
 impl RankData {
-    /// Returns true if other nodes get the keys that they ask for alone.
+    /// Returns true if other nodes receive only the keys that they request.
     fn is_long(&self) -> bool {
-        // It looks no further than it must: this is asked for each question about the rank.
+        // It stops as early as possible, because it runs for each question about the rank.
         let mut bytes = 0;
         self.remote.iter().any(|(key, value)| {
             bytes += key.len() + value.bytes.len();
@@ -310,14 +310,14 @@ impl RankData {
         self.remote.iter().map(|(key, value)| key.len() + value.bytes.len()).sum()
     }
 
-    /// Returns true if there is a key for ranks of other nodes; `None` stands for any key.
+    /// Returns true if there is a key for ranks of other nodes; `None` means any key.
     fn has_for_others(&self, key: Option<&[u8]>) -> bool {
         key.map_or(!self.remote.is_empty(), |key| self.remote.contains_key(key))
     }
 }
 
-/// A status; behind one of success, a segment of the rank's keys with their values, each value behind the tag of its encoding: of all
-/// keys, or of one alone.
+/// A status; after success, a segment of the rank's keys with their values, each value after the tag of its encoding. It holds all keys,
+/// or only one.
 fn encode_answer(data: &RankData, alone: Option<&Bytes>) -> Vec<u8> {
     let range = alone.map_or((Bound::Unbounded, Bound::Unbounded), |key| (Bound::Included(key), Bound::Included(key)));
     let pairs = data.remote.range::<Bytes, _>(range);
@@ -325,14 +325,14 @@ fn encode_answer(data: &RankData, alone: Option<&Bytes>) -> Vec<u8> {
     [&status::SUCCESS.to_be_bytes(), segment.as_bytes()].concat()
 }
 
-/// Returns the pairs of an answer about one rank; `None` if it says that there are none.
+/// Returns the pairs of an answer about one rank; `None` if the answer reports none.
 pub(super) fn decode_answer(answer: &Bytes) -> Option<Vec<(Bytes, Stored)>> {
     let segment = decode_segment(answer)?;
     let pairs = segment.pairs();
     Some(pairs.filter_map(|(key, value)| Some((Bytes::copy_from_slice(key), Stored::untag(value)?))).collect())
 }
 
-/// Returns the segment behind a status of success; `None` behind any other.
+/// Returns the segment after a status of success; `None` after any other status.
 fn decode_segment(answer: &Bytes) -> Option<Segment> {
     let (code, _) = answer.split_first_chunk()?;
     let is_success = i32::from_be_bytes(*code) == status::SUCCESS;

@@ -6,8 +6,8 @@
 //! client <── forwarding ──┤ handle_peer_answer <────── Action::Reply ───────┘
 //!                         └──Action::Ask: more ...
 //! ```
-//! A node has one question at a time with each other one: all that its clients pull there. Whoever asks anew, because clients want
-//! something else, has the question before answered at once with nothing. An empty question ends it.
+//! A node has at most one open question to each other node: all output that its clients pull there. When the clients request other
+//! output, the node sends a new question, and the previous one is answered at once without output. An empty question ends the requests.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -22,14 +22,14 @@ use super::{Action, Server, Ticket};
 use crate::namespace::{JobIndex, JobState};
 use crate::wire::status;
 
-/// Time for which a question waits for output.
+/// Time that a question waits for output.
 const WAIT: Duration = Duration::from_secs(20);
-/// Bytes that wait for one node before more are dropped.
+/// Maximum number of queued bytes for one node; further bytes are dropped.
 const WAITING_MAX: usize = 1024 * 1024;
-/// Bytes of one answer, unless a single piece has more.
+/// Maximum number of bytes in one answer, unless a single piece has more.
 const ANSWER_MAX: usize = 256 * 1024;
 
-/// Something that a rank has written; without bytes, the end of the stream.
+/// Output of a rank; without bytes, the end of the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     namespace: Bytes,
@@ -40,25 +40,25 @@ pub(super) struct Piece {
     bytes: Bytes,
 }
 
-/// Output between this node and others.
+/// Output between this node and other nodes.
 #[derive(Debug, Default)]
 pub(super) struct RemoteOutput {
     for_nodes: BTreeMap<NodeIndex, ForNode>,
     from_nodes: BTreeMap<NodeIndex, FromNode>,
 }
 
-/// Output on its way to another node.
+/// Output in transit to another node.
 #[derive(Debug, Default)]
 struct ForNode {
     wanted: WantedOutput,
     pieces: VecDeque<Piece>,
     bytes: usize,
     lost: u64,
-    /// The question that waits for more.
+    /// The question that waits for more output.
     waiting: Option<Ticket>,
 }
 
-/// Output that another node is asked for.
+/// Output requested from another node.
 #[derive(Debug)]
 struct FromNode {
     wanted: WantedOutput,
@@ -66,7 +66,7 @@ struct FromNode {
 }
 
 impl ForNode {
-    /// Keeps a piece, or counts what is dropped. The end of a stream comes in any case.
+    /// Queues a piece, or counts it as dropped. The end of a stream is always queued.
     fn push(&mut self, mut piece: Piece) {
         if !piece.bytes.is_empty() && self.bytes + piece.cost() > WAITING_MAX {
             self.lost += piece.bytes.len() as u64;
@@ -77,7 +77,7 @@ impl ForNode {
         self.pieces.push_back(piece);
     }
 
-    /// The next answer.
+    /// Returns the next answer.
     fn take(&mut self) -> Vec<u8> {
         let mut answer = status::SUCCESS.to_be_bytes().to_vec();
         while let Some(piece) = self.pieces.front()
@@ -94,12 +94,12 @@ impl ForNode {
 impl Piece {
     const HEAD: usize = 4 + 2 + 8 + 4 + 4;
 
-    /// Bytes that it takes in an answer.
+    /// Number of its bytes in an answer.
     fn cost(&self) -> usize {
         Self::HEAD + self.namespace.len() + self.bytes.len()
     }
 
-    /// Rank, channel, bytes lost, lengths of namespace and bytes, and these.
+    /// Rank, channel, dropped bytes, lengths of namespace and bytes, then namespace and bytes.
     fn encode(&self, answer: &mut Vec<u8>) {
         answer.extend(self.rank.0.to_be_bytes());
         answer.extend(self.channel.to_be_bytes());
@@ -123,7 +123,7 @@ impl Piece {
     }
 }
 
-/// The pieces of an answer; `None` if it is none.
+/// The pieces of an answer; `None` if it is a failure or malformed.
 fn decode_answer(answer: &Bytes) -> Option<Vec<Piece>> {
     let mut answer = answer.clone();
     if answer.try_get_i32().ok()? != status::SUCCESS {
@@ -137,7 +137,7 @@ fn decode_answer(answer: &Bytes) -> Option<Vec<Piece>> {
 }
 
 impl Server {
-    /// Asks other nodes for what clients here pull of theirs, as far as that has changed.
+    /// Requests output from other nodes for the pulls of clients here, as far as the pulls have changed.
     pub(super) fn ask_for_output(&mut self) {
         let mut wanted = self.output_wanted();
         let former: Vec<NodeIndex> = self.remote_output.from_nodes.keys().copied().collect();
@@ -161,7 +161,7 @@ impl Server {
         }
     }
 
-    /// What clients here want of each other node.
+    /// Output that clients here request from each other node.
     fn output_wanted(&self) -> BTreeMap<NodeIndex, WantedOutput> {
         let mut wanted = BTreeMap::<_, WantedOutput>::new();
         for pull in self.pullers.iter().flat_map(|&puller| self.clients[puller].forwards.pulls()) {
@@ -183,7 +183,7 @@ impl Server {
         own.map(|(_, job)| job)
     }
 
-    /// A node has told what ranks there have written; `None` if it gives no answer.
+    /// A node has returned output of its ranks; `None` if it gives no answer.
     pub(super) fn on_output(&mut self, ticket: Ticket, node: NodeIndex, answer: Option<&Bytes>) {
         let pieces = answer.and_then(decode_answer);
         let is_last_asked = |from: &FromNode| from.asked == ticket;
@@ -191,7 +191,7 @@ impl Server {
         let wanted = wanted.map(|from| from.wanted.clone());
         match (&pieces, wanted) {
             (Some(_), Some(wanted)) => self.ask_node_for_output(node, wanted),
-            // It is lost, or through with its part.
+            // The node is lost, or has finished its part.
             (None, Some(_)) => drop(self.remote_output.from_nodes.remove(&node)),
             (_, None) => {}
         }
@@ -202,7 +202,7 @@ impl Server {
         }
     }
 
-    /// A server of another node asks for output of ranks here.
+    /// A server of another node requests output of ranks here.
     pub(super) fn on_output_question(&mut self, ticket: Ticket, asker: NodeIndex, wanted: WantedOutput) {
         let nodes = self.jobs.first().map_or(0, |job| job.namespace.hosts.len());
         if asker.index() >= nodes {
@@ -223,7 +223,7 @@ impl Server {
         self.tell_whether_output_is_wanted();
     }
 
-    /// Answers the question of a node, if there is one and something to tell.
+    /// Answers the question of a node, if it has an open question and there is output.
     fn answer_output(&mut self, asker: NodeIndex) {
         let Some(node) = self.remote_output.for_nodes.get_mut(&asker) else { return };
         if node.pieces.is_empty() {
@@ -243,7 +243,7 @@ impl Server {
         }
     }
 
-    /// The time of a question for output is over; false if it is none.
+    /// The time of a question for output has expired; returns false if the ticket is of another kind.
     pub(super) fn end_output_question(&mut self, ticket: Ticket) -> bool {
         let waiting = |node: &&mut ForNode| node.waiting == Some(ticket);
         let Some(node) = self.remote_output.for_nodes.values_mut().find(waiting) else { return false };
@@ -252,7 +252,7 @@ impl Server {
         true
     }
 
-    /// A rank here has written something that other nodes may want.
+    /// Queues output of a rank here for the nodes that request it.
     pub(super) fn keep_for_nodes(&mut self, origin: Origin, channel: u16, bytes: &[u8]) {
         let namespace = &self.jobs[origin.job].namespace.name;
         let wants = |node: &ForNode| node.wanted.has(namespace.as_bytes(), origin.rank, channel);
@@ -276,7 +276,7 @@ impl Server {
         }
     }
 
-    /// Ranks here write nothing more: nodes that wait for output are answered with nothing.
+    /// Ranks here write no further output: nodes that wait for output receive an empty answer.
     pub fn end_output(&mut self) {
         for node in std::mem::take(&mut self.remote_output.for_nodes).into_values() {
             self.answer_with_nothing(node.waiting);
@@ -284,19 +284,19 @@ impl Server {
         self.tell_whether_output_is_wanted();
     }
 
-    /// True while another node wants output of ranks here.
+    /// Returns true while another node requests output of ranks here.
     pub fn is_asked_for_output(&self) -> bool {
         !self.remote_output.for_nodes.is_empty()
     }
 
-    /// True while output waits for the question of another node.
+    /// Returns true while output waits for the question of another node.
     pub(super) fn keeps_output(&self) -> bool {
         self.remote_output.for_nodes.values().any(|node| !node.pieces.is_empty())
     }
 }
 
 impl JobState {
-    /// The other nodes that have this rank, or any one.
+    /// The other nodes that hold this rank, or any rank.
     fn nodes_elsewhere(&self, rank: Option<Rank>) -> Vec<NodeIndex> {
         let placement = &self.namespace.job.placement;
         let mut nodes: Vec<NodeIndex> = match rank {

@@ -1,4 +1,4 @@
-//! From a message to what is done about it.
+//! Dispatch of messages to their handlers.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl Server {
         }
         let Client { identity: Some(identity), .. } = self.clients[connection] else { return };
         if tag < frame::TAG_FIRST_REQUEST {
-            // Heartbeats, and input for tools: nobody asked for them.
+            // Heartbeats, and input for tools: the server has requested neither.
             return;
         }
         let address = Address { connection, tag, identity };
@@ -111,7 +111,7 @@ impl Server {
 
     fn abort(&mut self, address: Address, code: i32, message: &[u8]) {
         let seat = address.identity.seat;
-        // What Open MPI 4.1 says when it has nothing to say.
+        // Open MPI 4.1 sends this in place of an empty text.
         let message = if message == b"N/A" { b"" } else { message };
         let message = String::from_utf8_lossy(message).into_owned();
         self.answer(address, status::SUCCESS);
@@ -119,7 +119,7 @@ impl Server {
         self.end(seat.job, EndReason::Abort { rank, code: Some(code), whole_job: true, message });
     }
 
-    /// Passes texts on; all of them or, where too much waits for the host, none.
+    /// Forwards texts: all of them, or none if too many bytes wait for the host.
     fn log(&mut self, address: Address, infos: &[Info<'_>]) {
         let seat = address.identity.seat;
         let rank = self.rank(seat).rank;
@@ -141,12 +141,12 @@ impl Server {
         self.answer(address, status::SUCCESS);
     }
 
-    /// The host has passed on the text of so many bytes that an [`Action::Say`] gave it: there is room for others.
+    /// The host has forwarded a text of `bytes` bytes from a rank: there is room for further texts.
     pub fn handle_heard(&mut self, bytes: usize) {
         self.unheard = self.unheard.saturating_sub(text_cost(bytes));
     }
 
-    /// Sends a signal, or registers what is to be removed at the end; nothing else of a job is controlled this way.
+    /// Sends a signal, or registers files to remove at the end; other controls of a job are not supported.
     fn control(&mut self, address: Address, targets: &[Proc<'_>], infos: &[Info<'_>]) {
         let seat = address.identity.seat;
         if let Some(signal) = signal_wanted(infos) {
@@ -164,7 +164,7 @@ impl Server {
             return self.answer(address, status::NOT_SUPPORTED);
         }
         let Some(registered) = self.jobs[seat.job].clean_up(seat.local) else { return };
-        // A program that is run again registers the files of the one before it.
+        // A program that runs again registers the files of its previous run.
         if registered.contains(&clean_up) {
             return self.answer(address, status::SUCCESS);
         }
@@ -180,7 +180,7 @@ impl Server {
         self.answer(address, if fits { status::SUCCESS } else { status::OUT_OF_RESOURCE });
     }
 
-    /// A command that is not served: clients get on without.
+    /// Refuses a command that is not served; clients continue without it.
     fn refuse(&mut self, address: Address, seat: Seat, code: u8) {
         let bit = 1 << (code % 64);
         if self.refused & bit == 0 {
@@ -192,7 +192,7 @@ impl Server {
     }
 }
 
-/// Returns a text for one of the rank's streams, and true if that is standard error.
+/// Returns a text for one of the rank's streams, and true for standard error.
 fn text_of<'a>(info: &Info<'a>) -> Option<(bool, &'a [u8])> {
     let on_stderr = match info.key {
         b"pmix.log.stderr" => true,
@@ -205,7 +205,7 @@ fn text_of<'a>(info: &Info<'a>) -> Option<(bool, &'a [u8])> {
     }
 }
 
-/// Bytes as which a text counts until the host has passed it on.
+/// Bytes that a text counts for until the host has forwarded it.
 fn text_cost(bytes: usize) -> usize {
     bytes.saturating_add(Quota::PAIR_COST)
 }

@@ -1,7 +1,7 @@
-//! Tools: processes that are no ranks, and look at a launch or control it (`PMIx_tool_init`).
+//! Tools: processes that are not ranks, and inspect or control a launch (`PMIx_tool_init`).
 //!
-//! A tool is a job by itself, with a name that it brings or is given. Nothing that it does, or leaves undone, counts for the launch: it
-//! is in no collective, no rank waits for it, and its end is nobody's. It asks and controls; it brings no values, and starts nothing.
+//! A tool is a separate job, with its own name or an assigned one. It never affects the state of the launch: it is in no collective, no
+//! rank waits for it, and its end has no consequence. It sends queries and controls; it publishes no values, and starts nothing.
 
 use bytes::Bytes;
 use pmi_core::Phase;
@@ -17,16 +17,16 @@ use crate::wire::reader::Proc;
 use crate::wire::request::{Request, command_name, command_of};
 use crate::wire::{reply, status};
 
-/// Most tools at a time.
+/// Maximum number of tools at a time.
 const TOOLS_MAX: usize = 32;
-/// Most unanswered questions of one tool; those of tools that have gone count with the next one in their place.
+/// Maximum number of unanswered questions of one tool; open questions of an earlier tool count for the next one in its slot.
 pub(super) const QUESTIONS_MAX: usize = 64;
-/// Longest message of a tool, in bytes.
+/// Maximum length of a tool's message, in bytes.
 const MESSAGE_MAX: usize = 64 * 1024;
-/// Longest name of a tool, in bytes, as clients limit it.
+/// Maximum length of a tool's name in bytes, as in clients.
 const NAME_MAX: usize = 255;
 
-/// A tool is alone in its job.
+/// The only local rank in a tool's job.
 const ALONE: LocalRank = LocalRank(0);
 
 impl Server {
@@ -34,17 +34,17 @@ impl Server {
         self.jobs[seat.job].is_tool()
     }
 
-    /// Returns true if a tool has come with the name of this rank: the rank itself, or a process that it has started.
+    /// Returns true if a tool has connected with the name of this rank: the rank itself, or a process that it started.
     pub fn has_tool(&self, seat: Seat) -> bool {
         self.named_tools.contains(&seat)
     }
 
-    /// The job that is meant where a client names none: its own, or the first one that was launched.
+    /// The job of a request without a job: the client's own, or for a tool the first launched job.
     pub(super) fn job_meant(&self, seat: Seat) -> JobIndex {
         if self.is_tool(seat) { JobIndex(0) } else { seat.job }
     }
 
-    /// Takes a tool in, if there is room. Others are hung up on, as strangers are: libpmix 4 takes a status that it is sent for a welcome.
+    /// Admits a tool, if there is room. Further tools are disconnected without an answer: libpmix 4 treats any status as an acceptance.
     pub(super) fn admit_tool(
         &mut self,
         connection: ConnectionId,
@@ -66,7 +66,7 @@ impl Server {
         Ok(())
     }
 
-    /// Returns a tool's seat, and its name if that is given to it.
+    /// Returns a tool's seat, and its name if the server assigned it.
     fn seat_for_tool(&mut self, name: Option<Proc<'_>>) -> Result<(Seat, Option<String>), String> {
         let launch = self.jobs.first().map(|job| job.namespace.job.id.clone());
         let launch = launch.ok_or("a tool that came before the first job")?;
@@ -90,7 +90,7 @@ impl Server {
         self.jobs[job].namespace.name = called;
         let seat = Seat { job, local: ALONE };
         if let Some(state) = self.rank_mut(seat) {
-            // It keeps the quota of the tool before it, whose questions may not be answered yet.
+            // It keeps the quota of the previous tool, which may have unanswered questions.
             state.rank = Rank(name.map_or(0, |name| name.rank));
             state.phase = Phase::Open;
             state.last_command = None;
@@ -98,7 +98,7 @@ impl Server {
         Ok((seat, given))
     }
 
-    /// Serves a request of a tool. What is not here would make it a part of the launch.
+    /// Serves a request of a tool. All other requests would make it a part of the launch.
     pub(super) fn handle_tool_request(&mut self, address: Address, request: Request<'_>, payload: &Bytes) {
         match request {
             Request::JobInfo => self.tell_tool_its_job(address),
@@ -130,7 +130,8 @@ impl Server {
         }
     }
 
-    /// The facts about the job whose name a tool has, as one that a rank has started; else its own name, of which it knows all itself.
+    /// Sends the facts about the job with the tool's name, for a tool that a rank has started. Otherwise sends only the tool's own name,
+    /// because the tool has all facts about itself.
     fn tell_tool_its_job(&mut self, address: Address) {
         let identity = address.identity;
         let name = self.jobs[identity.seat.job].namespace.name.clone();

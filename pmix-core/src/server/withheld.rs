@@ -1,17 +1,17 @@
-//! Data of fences that stayed with the nodes whose ranks committed it: fetched node by node when ranks ask, spread to all nodes once
-//! so much of it was asked for that this is cheaper.
+//! Data of fences that stayed on the nodes of its ranks. A node fetches it when its ranks request it. After many requests it is spread to
+//! all nodes, because that is then cheaper.
 //!
 //! ```text
-//! fence ──Merged::withheld──> Apart ──a get of another node's rank──> that node's data comes once, the get is served
-//!                               │ a node has fetched about as much as spreading costs: its wish goes up a tree to the first node,
-//!                               v which tells all, down the tree
+//! fence ──Merged::withheld──> Apart ──a get of another node's rank──> that node's data arrives once, the get is served
+//!                               │ a node has fetched about as much as a spread costs: its wish goes up a tree to the first node,
+//!                               v which notifies all nodes down the tree
 //!                           Spreading: one more fence of the same nodes, with the data ──> Whole
 //!
-//! all members of this node have exited ──> a last barrier of the nodes ──> nobody can ask any more: the server may end
+//! all members of this node have exited ──> a last barrier of the nodes ──> no further requests: the server may end
 //! ```
-//! The rule is that of ski rental: who rents until the rent is the price pays at most twice the better way, however much of the data
-//! is wanted in the end. Rent is what was fetched, and [`QUESTION_COST`] for each question; the price is [`SPREAD_COST`] times all the
-//! data, of which a node receives one share and sends two on, and half a question, one way, for each level of the tree.
+//! The rule is ski rental: renting until the rent equals the price costs at most twice the optimum, however much of the data is requested
+//! in the end. The rent is the fetched bytes, and [`QUESTION_COST`] for each question. The price is [`SPREAD_COST`] times all the data,
+//! because a node receives one share and sends two. For each level of the tree, the price adds half a question, one way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,30 +31,29 @@ use super::{Action, Address, Server, Ticket};
 use crate::namespace::{JobIndex, Seat};
 use crate::wire::status;
 
-/// Bytes that pass a node for each byte of data that is spread: one in, two out, in the binary tree of fences with data.
+/// Bytes through a node for each spread byte: one in, two out, in the binary tree of fences with data.
 const SPREAD_COST: u64 = 3;
 
 /// Bytes that could be sent in the time of one question to another node: about 0.1 ms at 10 Gbit/s.
 const QUESTION_COST: u64 = 128 * 1024;
 
-/// Fan-out of the tree in which wishes go up and spreads are told down.
+/// Fan-out of the tree that carries wishes up and spreads down.
 const FAN_OUT: usize = 8;
 
-/// The most spreads that are remembered for fences which have not ended here.
+/// Maximum number of stored spreads for fences that have not ended here.
 const EARLY_MAX: usize = 1024;
 
-/// Ends of the names of the fences that belong to a collective whose data was withheld. A collective's own name ends with a
-/// namespace or a rank.
+/// Suffixes of the names of the fences for a collective with withheld data. A collective's own name ends with a namespace or a rank.
 const SPREAD: &str = " spread";
 const LAST: &str = " last";
 
-/// Collectives whose data was withheld, by name, and who waits for it.
+/// Collectives with withheld data, by name, and the gets that wait for the data.
 #[derive(Debug, Default)]
 pub(super) struct Withheld {
     rounds: BTreeMap<Arc<str>, Round>,
-    /// Spreads that began elsewhere before their fence has ended here.
+    /// Spreads that began elsewhere before the end of their fence here.
     early: BTreeMap<Arc<str>, Epoch>,
-    /// Wishes of nodes below that came before that, too.
+    /// Wishes of lower nodes that arrived before the end of their fence here.
     early_wishes: BTreeMap<Arc<str>, Epoch>,
     /// Gets that wait for the data of a node.
     gets: Pending<(JobIndex, NodeIndex), WaitingGet>,
@@ -67,18 +66,18 @@ struct WaitingGet {
     get: Get,
 }
 
-/// Part of this node in one collective's last round of which data was withheld.
+/// State of this node in one collective's last round with withheld data.
 #[derive(Debug)]
 struct Round {
     epoch: Epoch,
     nodes: Arc<[NodeIndex]>,
     members: Arc<Members>,
     host: JobIndex,
-    /// Bytes that the nodes have withheld, in this round and in those before it: each brings only what is new.
+    /// Bytes that the nodes have withheld, in this round and in earlier ones: each round adds only new data.
     withheld: u64,
-    /// Bytes that were fetched, and [`QUESTION_COST`] for each question.
+    /// Fetched bytes, and [`QUESTION_COST`] for each question.
     spent: u64,
-    /// Nodes whose data of a job is here.
+    /// Nodes and jobs with their data here.
     here: BTreeSet<(JobIndex, NodeIndex)>,
     spread: Spread,
     /// Epoch of the last spread that this node took part in.
@@ -90,9 +89,9 @@ struct Round {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spread {
     Apart,
-    /// The first node was told that this one, or one below it, wants the spread.
+    /// The first node has received the wish of this node, or of a lower one.
     Wished,
-    /// This node takes part in it.
+    /// This node takes part in the spread.
     Begun,
     Whole,
 }
@@ -100,32 +99,32 @@ enum Spread {
 /// Progress of the last barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Last {
-    /// Ranks of this node may still ask.
+    /// Ranks of this node may still send requests.
     Ahead,
     Waiting,
     Over,
 }
 
-/// Cost of spreading so many bytes over so many nodes, in bytes that could be sent meanwhile.
+/// Cost of a spread of `bytes` bytes over `nodes` nodes, in bytes that could be sent in its time.
 fn price(bytes: u64, nodes: usize) -> u64 {
     let levels = u64::from(usize::BITS - nodes.leading_zeros());
     bytes.saturating_mul(SPREAD_COST).saturating_add(levels * QUESTION_COST / 2)
 }
 
 impl Withheld {
-    /// Returns true while ranks of other nodes may ask for what stayed here.
+    /// Returns true while ranks of other nodes may request data that stayed here.
     pub(super) fn is_needed(&self) -> bool {
         self.rounds.values().any(|round| round.last != Last::Over)
     }
 
-    /// Forgets a get; returns who waits for its answer.
+    /// Removes a get; returns the address of its answer.
     pub(super) fn take_get(&mut self, ticket: Ticket) -> Option<Address> {
         self.gets.remove(ticket).map(|waiting| waiting.address)
     }
 }
 
 impl Server {
-    /// A fence left its data with the nodes. The first node's may have come along.
+    /// A fence left its data on the nodes. The first node's data may be in its result.
     pub(super) fn withhold(&mut self, id: &FenceId, merged: &Merged) {
         let Scope::Foreign { name, nodes } = &id.scope else { return };
         let members = self.collectives.get_mut(name).and_then(|gathering| gathering.leaving().first());
@@ -161,7 +160,7 @@ impl Server {
         }
     }
 
-    /// The node that has withheld what a rank has committed; `None` if nothing was, or it is here by now.
+    /// The node that withholds a rank's commits; `None` if no node does, or the data has arrived here.
     pub(super) fn withholder(&self, job: JobIndex, rank: Rank) -> Option<NodeIndex> {
         let node = self.other_node(job, rank)?;
         let withholds = |round: &Round| {
@@ -171,7 +170,7 @@ impl Server {
         self.withheld.rounds.values().any(withholds).then_some(node)
     }
 
-    /// Lets a get wait for the data of a node, which is asked for once.
+    /// Makes a get wait for the data of a node, which is requested once.
     pub(super) fn fetch(&mut self, node: NodeIndex, address: Address, get: Get) {
         let (job, after) = (get.job, self.settings.rank_timeout);
         let questions = self.questions_max(address.identity.seat);
@@ -187,8 +186,8 @@ impl Server {
         self.actions.push_back(Action::SetTimer { ticket, after });
     }
 
-    /// A node has sent all that its ranks have committed, or has none to give. Gets that waited for it are served as if the fence had
-    /// brought it.
+    /// A node has sent all commits of its ranks, or has no data. Gets that waited for the data are served as if the fence had distributed
+    /// it.
     pub(super) fn on_fetched(&mut self, job: JobIndex, node: NodeIndex, data: Option<Segment>) {
         let bytes = data.as_ref().map_or(0, |data| data.as_bytes().len() as u64);
         for round in self.withheld.rounds.values_mut() {
@@ -204,7 +203,7 @@ impl Server {
         self.ask_for_spreads();
     }
 
-    /// Serves the gets that wait for these nodes' data anew.
+    /// Serves the gets that wait for these nodes' data again.
     fn serve_fetched(&mut self, is_here: impl Fn((JobIndex, NodeIndex)) -> bool) {
         for at in self.withheld.gets.keys(..).into_iter().filter(|&at| is_here(at)) {
             for (ticket, WaitingGet { address, get }) in self.withheld.gets.take(&at, |_| true) {
@@ -217,7 +216,7 @@ impl Server {
         }
     }
 
-    /// Wishes that be spread of which this node has fetched too much.
+    /// Requests the spread of data of which this node has fetched too much.
     fn ask_for_spreads(&mut self) {
         if self.settings.exchange != Exchange::Auto {
             return;
@@ -231,7 +230,7 @@ impl Server {
         }
     }
 
-    /// This node or one below it wants a spread: the first node begins it, each other one passes the wish on, once.
+    /// This node or a lower one requests a spread: the first node begins it, any other node forwards the wish, once.
     pub(super) fn on_wish(&mut self, name: &Arc<str>, epoch: Epoch) {
         let own = self.own_node();
         let Some(round) = self.withheld.rounds.get_mut(name).filter(|round| round.epoch >= epoch) else {
@@ -251,7 +250,7 @@ impl Server {
         }
     }
 
-    /// Takes part in the spread of a collective's data, once, and tells the nodes below this one.
+    /// Takes part in the spread of a collective's data, once, and notifies the lower nodes.
     pub(super) fn spread(&mut self, name: &Arc<str>, epoch: Epoch) {
         let Some(round) = self.withheld.rounds.get_mut(name).filter(|round| round.epoch >= epoch) else {
             if self.withheld.early.len() < EARLY_MAX {
@@ -276,7 +275,7 @@ impl Server {
         self.begin_fence(job, &format!("{name}{SPREAD}"), nodes, epoch, contribution);
     }
 
-    /// Takes in the result of a fence that a collective's withheld data began; false if it is another one's.
+    /// Handles the result of a fence for a collective's withheld data; returns false for any other fence.
     pub(super) fn on_withheld_fence(
         &mut self,
         job: JobIndex,
@@ -285,7 +284,7 @@ impl Server {
     ) -> bool {
         let Scope::Foreign { name, .. } = &id.scope else { return false };
         if let Some(round) = name.strip_suffix(LAST).and_then(|name| self.withheld.rounds.get_mut(name)) {
-            // A node that left without it asks for nothing any more either.
+            // A node that left without this barrier sends no further requests either.
             round.last = Last::Over;
             self.tell_need();
             return true;
@@ -298,7 +297,7 @@ impl Server {
             Err(error) if self.withheld.rounds[name].last == Last::Ahead => {
                 self.end(job, EndReason::Fence(Arc::clone(error)));
             }
-            // The others have nobody left who could ask.
+            // The other nodes have no rank left that could send requests.
             Err(_) => {}
         }
         true
@@ -319,7 +318,7 @@ impl Server {
         }
     }
 
-    /// Comes to the last barrier of each collective whose members on this node have all exited.
+    /// Joins the last barrier of each collective after all its members on this node have exited.
     pub(super) fn look_for_last_exits(&mut self) {
         let exited = |server: &Self, seat: &Seat| server.rank(*seat).exited;
         let ahead = self.withheld.rounds.iter().filter(|(_, round)| round.last == Last::Ahead);
@@ -335,7 +334,7 @@ impl Server {
         }
     }
 
-    /// Drops the rounds with members of a job that is over, and gets of what its ranks have committed.
+    /// Drops the rounds with members of a removed job, and gets of its ranks' data.
     pub(super) fn forget_withheld(&mut self, job: JobIndex) {
         self.withheld.rounds.retain(|_, round| !round.members.ours.contains_key(&job));
         self.serve_fetched(|(of, _)| of == job);

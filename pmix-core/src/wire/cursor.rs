@@ -13,7 +13,7 @@ impl<'a> Cursor<'a> {
         Self { rest: bytes }
     }
 
-    /// Bytes that were not consumed yet.
+    /// Remaining bytes.
     pub(super) fn rest(&self) -> &'a [u8] {
         self.rest
     }

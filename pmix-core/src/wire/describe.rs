@@ -1,4 +1,4 @@
-//! Messages in words, for a trace: the command by its name, keys and texts as they are, everything else as bytes.
+//! Messages as text, for a trace: the command by its name, keys and texts as they are, everything else as bytes.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use super::Encoding;
 use super::reader::Reader;
 use super::request::{command_name, command_of};
 
-/// The most bytes of a payload that are written out.
+/// Maximum number of bytes of a payload in the text.
 const SHOWN: usize = 512;
 
 /// A line about a message: `pmix 101 FINALIZE (2 bytes) <02><05>` from a client, `pmix 101 status 0 (2 bytes) ...` to it.

@@ -1,6 +1,6 @@
 //! Numbers of fixed width, high byte first (`v21`, `v3`).
 //!
-//! Types whose width depends on the machine (`size_t`, `int`, `pid_t`) are preceded by the code of the type that stands in for them.
+//! Types with a machine-dependent width (`size_t`, `int`, `pid_t`) follow the code of the type that represents them.
 
 use super::cursor::Cursor;
 use super::{WireError, types};
@@ -16,7 +16,7 @@ pub(super) fn read_signed(cursor: &mut Cursor<'_>, width: usize) -> Result<i64, 
     Ok((number << unused) as i64 >> unused)
 }
 
-/// A number behind the code of its type.
+/// A number after the code of its type.
 pub(super) fn read_typed(cursor: &mut Cursor<'_>) -> Result<i64, WireError> {
     let code = read_unsigned(cursor, 2)? as u16;
     match code {

@@ -1,11 +1,12 @@
 //! Numbers of seven bits per byte, low bits first (`v4`, `v41`, `v51`, `v61`).
 //!
-//! A set high bit says that more follows. The ninth byte is the last and carries eight bits. Signed numbers alternate: 0, -1, 1, -2.
+//! A set high bit means that more bytes follow. The ninth byte is the last and carries eight bits. Signed numbers alternate: 0, -1, 1,
+//! -2.
 
 use super::WireError;
 use super::cursor::Cursor;
 
-/// The bytes of the longest number.
+/// Length of the longest number in bytes.
 const LONGEST: u32 = 9;
 
 pub(super) fn read_unsigned(cursor: &mut Cursor<'_>) -> Result<u64, WireError> {

@@ -1,11 +1,11 @@
-//! Forwarding of standard streams: what clients ask for, and the messages that bring them output of ranks.
+//! Forwarding of standard streams: the requests of clients, and the messages with output of ranks.
 
 use super::reader::{Proc, Reader};
 use super::value::{Info, Value};
 use super::writer::Writer;
 use super::{Encoding, WireError};
 
-/// Streams of a rank, as the standard numbers them: each a bit of a set.
+/// Streams of a rank, with the numbers of the standard: each is a bit of a set.
 pub mod channel {
     /// Standard input.
     pub const STDIN: u16 = 1;
@@ -15,22 +15,22 @@ pub mod channel {
     pub const STDERR: u16 = 4;
 }
 
-/// Key of the info that says how many bytes are missing before the data of its message.
+/// Key of the info with the number of bytes that are missing before the data of its message.
 pub const LOST: &str = "lattice.iof.lost";
 
-/// Key of the info that says that the stream is over.
+/// Key of the info that marks the end of the stream.
 pub const COMPLETE: &str = "pmix.iof.cmp";
 
-/// Output that a client wants to have.
+/// Output that a client requests.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Pull<'a> {
-    /// Ranks whose output it is.
+    /// Ranks that write the output.
     pub sources: Vec<Proc<'a>>,
     /// Directives.
     pub infos: Vec<Info<'a>>,
     /// Set of streams.
     pub channels: u16,
-    /// The client's own name for it.
+    /// The client's identifier of the pull.
     pub reference: u64,
 }
 
@@ -44,12 +44,12 @@ impl<'a> Pull<'a> {
     }
 }
 
-/// Input that a client has for ranks.
+/// Input from a client for ranks.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Push<'a> {
-    /// Ranks that are to read it; none stand for those that read the input of the launch.
+    /// Ranks that receive it; an empty list means the ranks that read the input of the launch.
     pub targets: Vec<Proc<'a>>,
-    /// The input; nothing at its end.
+    /// The input; empty at its end.
     pub bytes: &'a [u8],
 }
 
@@ -65,14 +65,14 @@ impl<'a> Push<'a> {
     }
 }
 
-/// Reads the number that the server gave a pull.
+/// Decodes the server's number of a pull.
 pub(super) fn decode_end(reader: &mut Reader<'_>) -> Result<u64, WireError> {
     reader.counted_infos()?;
     reader.one()?;
     reader.size()
 }
 
-/// Processes behind their count. Clients of PMIx 4 send an empty group for none.
+/// Processes after their count. Clients of PMIx 4 send an empty group for none.
 fn processes<'a>(reader: &mut Reader<'a>) -> Result<Vec<Proc<'a>>, WireError> {
     let procs = reader.counted_procs()?;
     let mut ahead = *reader;
@@ -82,7 +82,7 @@ fn processes<'a>(reader: &mut Reader<'a>) -> Result<Vec<Proc<'a>>, WireError> {
     Ok(procs)
 }
 
-/// Answer to a [`Pull`]: success, and the number by which the client ends it.
+/// Answer to a [`Pull`]: success, and the number by which the client can end it.
 pub fn pulled(encoding: Encoding, number: u64) -> Vec<u8> {
     let mut reply = Writer::new(encoding);
     reply.status(super::status::SUCCESS);
@@ -91,25 +91,25 @@ pub fn pulled(encoding: Encoding, number: u64) -> Vec<u8> {
     reply.into_bytes()
 }
 
-/// Output of a rank on its way to a client.
+/// Output of a rank in transit to a client.
 #[derive(Clone, Copy, Debug)]
 pub struct Delivery<'a> {
     /// The rank.
     pub source: Proc<'a>,
     /// The stream.
     pub channel: u16,
-    /// The client's own name for the pull.
+    /// The client's identifier of the pull.
     pub reference: u64,
     /// Bytes that were dropped before these.
     pub lost: u64,
-    /// True if the stream ends behind these.
+    /// True if the stream ends after these bytes.
     pub is_last: bool,
-    /// What the rank wrote.
+    /// Output of the rank.
     pub bytes: &'a [u8],
 }
 
 impl Delivery<'_> {
-    /// Payload of the message that brings it.
+    /// Payload of its message.
     pub fn encode(&self, encoding: Encoding) -> Vec<u8> {
         let lost = (self.lost > 0).then(|| Info::new(LOST, Value::Size(self.lost)));
         let complete = self.is_last.then(|| Info::new(COMPLETE, Value::Bool(true)));

@@ -1,50 +1,50 @@
-//! Cuts a client's stream into its handshake and its messages.
+//! Splits a client's stream into its handshake and its messages.
 //!
 //! Every frame has a header of 16 bytes: an index, a tag, the length of the payload, four bytes of padding. In the handshake the
 //! header is in the byte order of the machine, afterwards the high byte comes first.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// The most bytes of keys and values that a rank has put for ranks of its node, and the most for ranks of other nodes.
+/// Maximum number of bytes of keys and values that a rank has put for ranks of its node; also the maximum for ranks of other nodes.
 pub const VALUES_MAX: usize = 16 << 20;
 
-/// The longest payload that is read, in bytes: clients send all values with each commit, and those of global scope twice.
+/// Maximum length of a payload in bytes: clients send all values with each commit, and values of global scope twice.
 pub const PAYLOAD_MAX: usize = 2 * VALUES_MAX + (64 << 10);
 
-/// The longest handshake, in bytes; real ones have about 50.
+/// Maximum length of a handshake in bytes; real ones have about 50.
 pub const HANDSHAKE_MAX: usize = 4096;
 
-/// The bytes of a header.
+/// Length of a header in bytes.
 pub const HEADER: usize = 16;
 
 /// The tag of events, in both directions.
 pub const TAG_NOTIFY: u32 = 0;
 
-/// The tag of output that is forwarded to a client.
+/// The tag of forwarded output for a client.
 pub const TAG_FORWARD: u32 = 2;
 
-/// Replies repeat their request's tag, which is at least this.
+/// The lowest tag of a request; replies repeat the tag of their request.
 pub const TAG_FIRST_REQUEST: u32 = 100;
 
 /// The tag of a client's handshake.
 const TAG_HANDSHAKE: u32 = u32::MAX;
 
-/// A stream that cannot be cut into messages.
+/// Error of a stream that cannot be split into messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
-    /// The first frame is no handshake.
+    /// The first frame is not a handshake.
     #[error("the first bytes are no PMIx handshake (tag {tag:#x})")]
     NoHandshake {
-        /// The tag seen.
+        /// The tag found.
         tag: u32,
     },
     /// A frame is too long.
     #[error("a message of {len} bytes is announced; the limit is {max}")]
     TooLong {
-        /// The length announced.
+        /// The announced length.
         len: usize,
-        /// The longest possible.
+        /// The maximum length.
         max: usize,
     },
 }
@@ -52,41 +52,41 @@ pub enum FrameError {
 /// One frame of a client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Frame {
-    /// The first one.
+    /// The first frame.
     Handshake(Bytes),
-    /// All others.
+    /// Any later frame.
     Message {
-        /// Names the request.
+        /// Identifier of the request.
         tag: u32,
-        /// The command and what belongs to it.
+        /// The command and its arguments.
         payload: Bytes,
     },
 }
 
-/// The bytes of a client that are not a whole frame yet.
+/// Bytes of a client that do not form a complete frame yet.
 #[derive(Debug, Default)]
 pub struct FrameBuffer {
     bytes: BytesMut,
     greeted: bool,
-    /// Longest payload after the handshake, where that is shorter than for ranks.
+    /// Maximum length of a payload after the handshake, if it is shorter than for ranks.
     limit: Option<usize>,
 }
 
 impl FrameBuffer {
-    /// Makes payloads longer than `max` bytes an error.
+    /// Sets the maximum length of payloads in bytes.
     pub fn limit(&mut self, max: usize) {
         self.limit = Some(max);
     }
 
-    /// Appends what was read.
+    /// Appends received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next frame, once it is whole.
+    /// Returns the next frame, once it is complete.
     ///
     /// # Errors
-    /// Fails on a stream that can never be cut; nothing after it makes sense.
+    /// Fails on a stream that cannot be split; the rest of it cannot be parsed.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         let Some(header) = self.bytes.first_chunk::<HEADER>() else { return Ok(None) };
         let word = |at: usize| [header[at], header[at + 1], header[at + 2], header[at + 3]];
@@ -115,7 +115,7 @@ impl FrameBuffer {
     }
 }
 
-/// A header for a payload of `len` bytes. A payload must not be empty: clients take that for the end of the connection.
+/// A header for a payload of `len` bytes. A payload must not be empty: clients treat an empty one as the end of the connection.
 pub fn header(tag: u32, len: usize) -> Bytes {
     debug_assert!(len > 0 && u32::try_from(len).is_ok());
     let mut header = BytesMut::with_capacity(HEADER);

@@ -1,7 +1,7 @@
-//! The first frame of a client: which rank it is, or that it is a tool, and how it will speak.
+//! The first frame of a client: its claim of a rank or as a tool, its version and its encoding.
 //!
-//! Texts end with a NUL, numbers have their high byte first. The credential (`native`: uid and gid) proves nothing, and is passed
-//! over; who the peer is, the driver asks the kernel.
+//! Texts end with a NUL, numbers have their high byte first. The credential (`native`: uid and gid) is unverified, and is skipped. The
+//! driver gets the user of the peer from the kernel.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -11,22 +11,22 @@ use super::reader::Proc;
 /// Identity that a client claims.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Handshake<'a> {
-    /// Who it is.
+    /// The claimed rank, or the tool.
     pub claim: Claim<'a>,
     /// The version of its library.
     pub version: Version,
     /// Encoding of its payloads.
     pub encoding: Encoding,
-    /// The name of that, as the client says it.
+    /// Name of the encoding, as in the client's frame.
     pub module: &'static str,
 }
 
-/// The peers of a server.
+/// Kind of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Claim<'a> {
     /// A launched rank.
     Rank(Proc<'a>),
-    /// A tool (`PMIx_tool_init`), with the name that it has already; without one it is given a name.
+    /// A tool (`PMIx_tool_init`), with its existing name; without one the server assigns a name.
     Tool(Option<Proc<'a>>),
 }
 
@@ -41,58 +41,58 @@ pub struct Version {
     pub patch: u32,
 }
 
-/// Reason for which a client is not served.
+/// Reason why a client is not served.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
     /// The frame ends too early.
     #[error("a PMIx handshake that ends in the middle")]
     Truncated,
-    /// The peer is a singleton, which does without a server then, or a tool of PMIx 2.
+    /// The client is a singleton, which then runs without a server, or a tool of PMIx 2.
     #[error("a PMIx peer of kind {kind}: launched ranks and tools of PMIx 3 and later are served")]
     Kind {
-        /// The kind it says.
+        /// The declared kind.
         kind: u8,
     },
     /// Its encoding is not served.
     #[error("a PMIx client of version {version} that encodes as {module:?}; v21, v3, v4, v41, v51 and v61 are served")]
     Encoding {
-        /// Its version, as it says.
+        /// The declared version.
         version: String,
-        /// Its encoding, as it says.
+        /// The declared encoding.
         module: String,
     },
-    /// The peer sends the type of each item along.
+    /// The client also sends the type of each item.
     #[error("a PMIx client that sends fully described buffers (kind {kind}); unset PMIX_MCA_bfrops_base_default_type")]
     Described {
-        /// The kind of buffer it says.
+        /// The declared kind of buffer.
         kind: u8,
     },
 }
 
-/// The kinds of peers. Launchers are tools that also start processes.
+/// The kinds of clients. Launchers are tools that also start processes.
 mod kind {
     pub(super) const RANK: u8 = 0;
     pub(super) const TOOL_WITHOUT_NAME: u8 = 3;
     pub(super) const TOOL_WITH_NAME: u8 = 4;
-    /// Born with the variables of a rank.
+    /// A tool that starts with the variables of a rank.
     pub(super) const TOOL_OF_RANK: u8 = 5;
     pub(super) const LAUNCHER_WITHOUT_NAME: u8 = 6;
     pub(super) const LAUNCHER_WITH_NAME: u8 = 7;
     pub(super) const LAUNCHER_OF_RANK: u8 = 8;
 }
 
-/// The bytes of a namespace in an answer to a tool, its NULs included.
+/// Length of a namespace in an answer to a tool, in bytes with its NULs.
 const NAMESPACE: usize = 256;
 
 /// Buffers without the types of their items.
 const NOT_DESCRIBED: u8 = 1;
 
 impl<'a> Handshake<'a> {
-    /// Reads the payload of a first frame.
+    /// Decodes the payload of a first frame.
     ///
     /// # Errors
-    /// Refuses clients that cannot be served, and says why.
+    /// Refuses clients that cannot be served, with the reason.
     pub fn decode(payload: &'a [u8]) -> Result<Self, HandshakeError> {
         let mut rest = payload;
         text(&mut rest)?;
@@ -107,7 +107,7 @@ impl<'a> Handshake<'a> {
             b"v3" => (Encoding::Fixed, "v3"),
             b"v4" => (Encoding::Flex, "v4"),
             b"v41" => (Encoding::Flex, "v41"),
-            // The same bytes as v41, and a few types of values that are younger.
+            // The same bytes as v41, and a few newer types of values.
             b"v51" => (Encoding::Flex, "v51"),
             b"v61" => (Encoding::Flex, "v61"),
             module => {
@@ -123,12 +123,12 @@ impl<'a> Handshake<'a> {
 }
 
 impl Version {
-    /// A version by its numbers.
+    /// Creates a version from its numbers.
     pub(super) const fn new(major: u32, minor: u32, patch: u32) -> Self {
         Self { major, minor, patch }
     }
 
-    /// The numbers at the beginning of a text such as `4.2.2rc2`; what is not there is 0.
+    /// The numbers at the beginning of a text such as `4.2.2rc2`; missing numbers are 0.
     fn of(text: &[u8]) -> Self {
         let text = String::from_utf8_lossy(text);
         let mut numbers = text.split('.').map(|part| {
@@ -140,7 +140,7 @@ impl Version {
     }
 }
 
-/// The answer to a client that is welcome. It repeats `index` in its headers.
+/// The answer to an accepted client. The client repeats `index` in its headers.
 pub fn welcome(index: u32) -> Bytes {
     let mut bytes = BytesMut::with_capacity(8);
     bytes.put_u32(0);
@@ -148,7 +148,7 @@ pub fn welcome(index: u32) -> Bytes {
     bytes.freeze()
 }
 
-/// The answer to a tool that is welcome: the name that it is given, if it needs one, and the server's name.
+/// The answer to an accepted tool: the assigned name, if the tool needs one, and the server's name.
 pub fn welcome_tool(given: Option<Proc<'_>>, server: Proc<'_>) -> Bytes {
     let mut bytes = BytesMut::with_capacity(2 * NAMESPACE + 16);
     bytes.put_u32(0);
@@ -158,12 +158,12 @@ pub fn welcome_tool(given: Option<Proc<'_>>, server: Proc<'_>) -> Bytes {
         bytes.put_bytes(0, NAMESPACE - text.len());
         bytes.put_u32(name.rank);
     }
-    // What its credential is worth.
+    // Result of the check of its credential.
     bytes.put_u32(0);
     bytes.freeze()
 }
 
-/// Reads who the peer is. Tools send their user and group as well, which prove nothing either.
+/// Decodes the claim of the client. Tools also send their user and group, which are unverified too.
 fn claim<'a>(rest: &mut &'a [u8]) -> Result<Claim<'a>, HandshakeError> {
     let kind = byte(rest)?;
     match kind {
@@ -210,7 +210,7 @@ fn text<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], HandshakeError> {
 mod tests {
     use super::*;
 
-    /// As Open MPI 4.1.8's own libpmix sends it.
+    /// Sent by Open MPI 4.1.8's own libpmix.
     const RECORDED: &[u8] = b"native\0\0\0\0\x08\0\0\0\0\0\0\0\0\0job1\0\0\0\0\x013.2.5a1\0v3\0\x01hash\0";
 
     #[test]
@@ -220,13 +220,13 @@ mod tests {
         let encoding = Encoding::Fixed;
         let claim = Claim::Rank(Proc { namespace: b"job1", rank: 1 });
         assert_eq!(handshake, Handshake { claim, version, encoding, module: "v3" });
-        // up to the buffer type everything is needed
+        // everything up to the buffer type is required
         for end in 0..RECORDED.len() - 5 {
             assert!(Handshake::decode(&RECORDED[..end]).is_err(), "{end} bytes were enough");
         }
     }
 
-    /// As `pps` of libpmix 4.2.2 begins, but for what it tells of itself at the end, and the same with a name.
+    /// The first frame of `pps` of libpmix 4.2.2, without the facts about itself at the end; and the same with a name.
     #[test]
     fn tools_come_with_and_without_a_name() {
         let greeting = |kind: u8, name: &[u8]| {

@@ -1,6 +1,6 @@
-//! Layout of the values of each type: enough to pass over any of them, and to write one down in the other encoding.
+//! Layout of the values of each type: enough to skip any value, and to convert it to the other encoding.
 //!
-//! Values in a commit carry no length, so whoever cannot pass over one cannot read the next.
+//! Values in a commit carry no length, so a reader that cannot skip a value cannot read the next one.
 
 use super::reader::{DEPTH_MAX, Reader};
 use super::writer::Writer;
@@ -21,17 +21,17 @@ enum Part {
     Uint,
     Pid,
     Text,
-    /// Bytes behind their length.
+    /// Bytes after their length.
     Bytes,
     /// A type code and a value of that type.
     Value,
     /// The code of the elements' type, their number, the elements.
     Array,
-    /// Items of this type behind their number, a `size_t`.
+    /// Items of this type after their number, a `size_t`.
     Sized(u16),
-    /// Texts behind their number, an `int`.
+    /// Texts after their number, an `int`.
     IntTexts,
-    /// Texts behind their number, of 32 bits.
+    /// Texts after their number, of 32 bits.
     Texts,
 }
 
@@ -76,14 +76,14 @@ fn parts(code: u16) -> Result<&'static [Part], WireError> {
 }
 
 impl<'a> Reader<'a> {
-    /// Passes over a value of type `code`, and returns its bytes.
+    /// Skips a value of type `code`, and returns its bytes.
     pub fn skip(&mut self, code: u16) -> Result<&'a [u8], WireError> {
         let before = *self;
         self.pass(code, 0, None)?;
         Ok(self.since(before))
     }
 
-    /// Passes over a value of type `code`, and writes it to `out` in the encoding of that.
+    /// Skips a value of type `code`, and writes it to `out` in the encoding of `out`.
     pub fn copy(&mut self, code: u16, out: &mut Writer) -> Result<(), WireError> {
         self.pass(code, 0, Some(out))
     }
@@ -185,7 +185,7 @@ impl<'a> Reader<'a> {
             out.size(count);
         }
         let count = self.checked_count(i64::try_from(count).unwrap_or(i64::MAX))?;
-        // Elements of a type without parts would take no byte, and no end.
+        // Elements of a type without parts take no bytes, so their number would be unbounded.
         if parts(code)?.is_empty() && count > 0 {
             return Err(WireError::UnknownType { code });
         }

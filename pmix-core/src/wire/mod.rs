@@ -1,7 +1,7 @@
-//! Bytes <-> requests and replies. Everything that differs between the encodings of PMIx clients ends here.
+//! Conversion between bytes and requests or replies. Only this module distinguishes the encodings of PMIx clients.
 //!
-//! PMIx has no specification of its wire; the layouts were measured on clients of libpmix 3.2.5, 4.2.2 and 5.0. A payload is a
-//! row of *groups*: a count, then that many items of one type, which is not said. Nearly every group has one item.
+//! PMIx has no specification of its wire format; the layouts were measured on clients of libpmix 3.2.5, 4.2.2 and 5.0. A payload is a
+//! sequence of *groups*: a count, then that many items of one type, without a type code. Nearly every group has one item.
 
 mod cursor;
 pub(crate) mod describe;
@@ -19,7 +19,7 @@ pub mod types;
 pub mod value;
 pub mod writer;
 
-/// Encoding of numbers. A client names it in its handshake, and is answered alike.
+/// Encoding of numbers. A client declares it in its handshake, and receives answers in it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Encoding {
     /// Fixed widths, high byte first: the modules `v21` and `v3`.
@@ -33,7 +33,7 @@ impl Encoding {
     pub const ALL: [Self; 2] = [Self::Fixed, Self::Flex];
 }
 
-/// Reason for which bytes cannot be read as PMIx.
+/// Reason why bytes are not valid PMIx.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
@@ -42,18 +42,18 @@ pub enum WireError {
     Truncated {
         /// Number of bytes that must follow.
         wanted: u64,
-        /// Number of bytes that do.
+        /// Number of remaining bytes.
         left: usize,
     },
-    /// A group or list does not have the number of items that belongs there.
+    /// A group or list does not have the expected number of items.
     #[error("a group of {found} items where {expected} belong")]
     Count {
-        /// The count seen.
+        /// The count found.
         found: i64,
-        /// The count that belongs there.
+        /// The expected count.
         expected: u64,
     },
-    /// A number does not fit into what it counts or names.
+    /// A number is out of the range of its purpose.
     #[error("the number {found} is out of range for {what}")]
     Range {
         /// Meaning of the number.
@@ -61,19 +61,19 @@ pub enum WireError {
         /// The number.
         found: i64,
     },
-    /// A text is not closed by a NUL, or holds one.
+    /// A text does not end with a NUL, or contains one.
     #[error("a text of {len} bytes is not closed by its only NUL")]
     Text {
         /// Its length, as announced.
         len: usize,
     },
-    /// A text is absent where one is needed.
+    /// A required text is absent.
     #[error("{what} is absent")]
     Absent {
-        /// The text that is missing.
+        /// The missing text.
         what: &'static str,
     },
-    /// An argument that was read, and that makes no sense.
+    /// An argument is well formed but invalid.
     #[error("{what} cannot be {found}")]
     Argument {
         /// Meaning of the argument.
@@ -81,13 +81,13 @@ pub enum WireError {
         /// Its value.
         found: i64,
     },
-    /// A value of a type whose layout is not known: nothing after it can be read.
-    #[error("a value of type {code}, whose layout is not known")]
+    /// A value has a type with an unknown layout: nothing after it can be read.
+    #[error("a value of type {code}, a layout that is not known")]
     UnknownType {
         /// The type code.
         code: u16,
     },
-    /// A value of another type than the one that belongs there.
+    /// A value has another type than the expected one.
     #[error("{what} has type {found}")]
     WrongType {
         /// The value.
@@ -95,14 +95,14 @@ pub enum WireError {
         /// Its type code.
         found: u16,
     },
-    /// Arrays in arrays, too deep.
+    /// Arrays are nested too deep.
     #[error("values are nested deeper than {max} levels", max = reader::DEPTH_MAX)]
     TooDeep,
 }
 
 impl WireError {
-    /// Returns the status that a request is answered with which was cut well and asks for what makes no sense, or holds what nobody knows: a
-    /// library passes on what its program says. `None` if the request breaks the protocol.
+    /// Returns the status for a well-formed request with an invalid argument or an unknown type: a library forwards the arguments of its
+    /// program unchecked. Returns `None` if the request breaks the protocol.
     pub(crate) fn status(&self) -> Option<i32> {
         match self {
             Self::UnknownType { .. } => Some(status::UNPACK_FAILURE),

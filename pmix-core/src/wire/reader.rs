@@ -1,11 +1,11 @@
 //! Reads items of a payload, one after the other, in either encoding.
 //!
-//! Lengths and counts are held against the bytes that are left before anything is made of them.
+//! Lengths and counts are checked against the remaining bytes before any allocation.
 
 use super::cursor::Cursor;
 use super::{Encoding, WireError, fixed, flex, types};
 
-/// Depth to which values may nest: arrays of infos of arrays.
+/// Maximum nesting of values: arrays of infos of arrays.
 pub const DEPTH_MAX: usize = 16;
 
 /// One rank, or every rank, of a namespace.
@@ -17,7 +17,7 @@ pub struct Proc<'a> {
     pub rank: u32,
 }
 
-/// Reads a payload of a client.
+/// Reader of a client's payload.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     encoding: Encoding,
@@ -25,7 +25,7 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads `bytes` from their beginning.
+    /// Creates a reader at the beginning of `bytes`.
     pub fn new(encoding: Encoding, bytes: &'a [u8]) -> Self {
         Self { encoding, cursor: Cursor::new(bytes) }
     }
@@ -35,17 +35,17 @@ impl<'a> Reader<'a> {
         self.encoding
     }
 
-    /// Bytes that were not read yet.
+    /// Remaining bytes.
     pub fn rest(&self) -> &'a [u8] {
         self.cursor.rest()
     }
 
-    /// Returns true if everything was read.
+    /// Returns true if no bytes remain.
     pub fn is_empty(&self) -> bool {
         self.cursor.rest().is_empty()
     }
 
-    /// The bytes between `earlier`, a copy of this reader, and here.
+    /// The bytes from `earlier`, a copy of this reader, to here.
     pub(super) fn since(&self, earlier: Self) -> &'a [u8] {
         let start = earlier.cursor.rest();
         &start[..start.len() - self.cursor.rest().len()]
@@ -56,13 +56,13 @@ impl<'a> Reader<'a> {
         Ok(self.cursor.take(1)?[0])
     }
 
-    /// A number of 16 bits; type codes are such.
+    /// A number of 16 bits, such as a type code.
     pub fn u16(&mut self) -> Result<u16, WireError> {
         let number = self.unsigned(2)?;
         u16::try_from(number).map_err(|_| out_of_range("a number of 16 bits", number as i64))
     }
 
-    /// A number of 32 bits; ranks are such.
+    /// A number of 32 bits, such as a rank.
     pub fn u32(&mut self) -> Result<u32, WireError> {
         let number = self.unsigned(4)?;
         u32::try_from(number).map_err(|_| out_of_range("a number of 32 bits", number as i64))
@@ -79,7 +79,7 @@ impl<'a> Reader<'a> {
         i16::try_from(number).map_err(|_| out_of_range("a signed number of 16 bits", number))
     }
 
-    /// A signed number of 32 bits; a status is one.
+    /// A signed number of 32 bits, such as a status.
     pub fn i32(&mut self) -> Result<i32, WireError> {
         let number = self.signed(4)?;
         i32::try_from(number).map_err(|_| out_of_range("a signed number of 32 bits", number))
@@ -106,7 +106,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The number of a process, behind the code of its type, in either encoding.
+    /// A process id, after the code of its type, in either encoding.
     pub fn pid(&mut self) -> Result<u32, WireError> {
         match self.u16()? {
             types::UINT32 => self.u32(),
@@ -123,7 +123,7 @@ impl<'a> Reader<'a> {
         self.size()
     }
 
-    /// A text without its NUL; `None` stands for a null pointer.
+    /// A text without its NUL; `None` means a null pointer.
     pub fn text(&mut self) -> Result<Option<&'a [u8]>, WireError> {
         let announced = self.i32()?;
         let len = u64::try_from(announced).map_err(|_| out_of_range("the length of a text", announced.into()))?;
@@ -137,12 +137,12 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A text that must be there.
+    /// A required text.
     pub fn required_text(&mut self, what: &'static str) -> Result<&'a [u8], WireError> {
         self.text()?.ok_or(WireError::Absent { what })
     }
 
-    /// Bytes behind their length.
+    /// Bytes after their length.
     pub fn byte_object(&mut self) -> Result<&'a [u8], WireError> {
         let len = self.size()?;
         self.cursor.take(len)
@@ -164,7 +164,7 @@ impl<'a> Reader<'a> {
         self.group_of(1)
     }
 
-    /// Begins a group of `expected` items; where there are none there is no group either.
+    /// Begins a group of `expected` items; without items there is no group either.
     pub fn group_of(&mut self, expected: usize) -> Result<(), WireError> {
         if expected == 0 {
             return Ok(());
@@ -175,14 +175,14 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A group of one `size_t`, which counts items that follow.
+    /// A group of one `size_t`, the number of the following items.
     pub fn count(&mut self) -> Result<usize, WireError> {
         self.one()?;
         let count = self.size()?;
         self.checked_count(i64::try_from(count).unwrap_or(i64::MAX))
     }
 
-    /// A count of items that take a byte each, at least.
+    /// A count of items with at least one byte each.
     pub(crate) fn checked_count(&self, count: i64) -> Result<usize, WireError> {
         let left = self.cursor.rest().len();
         match usize::try_from(count) {

@@ -1,4 +1,4 @@
-//! Answers of a server, and the events that it sends unasked.
+//! Answers of a server, and its events.
 
 use super::Encoding;
 use super::handshake::Version;
@@ -8,23 +8,23 @@ use super::types;
 use super::value::{Info, Value};
 use super::writer::Writer;
 
-/// A value as a client encoded it: its type code, then the value.
+/// A value in a client's encoding: its type code, then the value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Encoded<'a> {
     /// Encoding of the bytes.
     pub encoding: Encoding,
-    /// The bytes; read once by whoever made this, so they are whole.
+    /// The bytes; checked once before, so they are complete.
     pub bytes: &'a [u8],
 }
 
-/// Only a status.
+/// A reply with only a status.
 pub fn status(encoding: Encoding, status: i32) -> Vec<u8> {
     let mut reply = Writer::new(encoding);
     reply.status(status);
     reply.into_bytes()
 }
 
-/// A status of success, then objects of bytes.
+/// A status of success, then byte objects.
 pub fn objects<'a>(encoding: Encoding, objects: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut reply = Writer::new(encoding);
     reply.status(super::status::SUCCESS);
@@ -35,7 +35,7 @@ pub fn objects<'a>(encoding: Encoding, objects: impl IntoIterator<Item = &'a [u8
     reply.into_bytes()
 }
 
-/// A status, then so many infos, which are encoded already.
+/// A status, then `count` infos, which are already encoded.
 pub fn infos(encoding: Encoding, status: i32, count: usize, infos: &Writer) -> Vec<u8> {
     let mut reply = Writer::new(encoding);
     reply.status(status);
@@ -45,7 +45,7 @@ pub fn infos(encoding: Encoding, status: i32, count: usize, infos: &Writer) -> V
     reply.into_bytes()
 }
 
-/// Begin of a reply to REQ; the job's facts follow. Clients want their own encoding's name back.
+/// Beginning of a reply to REQ; the job's facts follow. Clients expect the name of their own encoding.
 pub fn job_heading(encoding: Encoding, namespace: &[u8], module: &str) -> Vec<u8> {
     let mut heading = namespace_heading(encoding, namespace);
     let mut module_info = Writer::new(encoding);
@@ -54,7 +54,7 @@ pub fn job_heading(encoding: Encoding, namespace: &[u8], module: &str) -> Vec<u8
     heading
 }
 
-/// A namespace, which facts about its job follow.
+/// A namespace; facts about its job follow.
 pub fn namespace_heading(encoding: Encoding, namespace: &[u8]) -> Vec<u8> {
     let mut heading = Writer::new(encoding);
     heading.one();
@@ -62,7 +62,7 @@ pub fn namespace_heading(encoding: Encoding, namespace: &[u8]) -> Vec<u8> {
     heading.into_bytes()
 }
 
-/// A process, which its values follow.
+/// A process; its values follow.
 pub fn proc_heading(encoding: Encoding, proc: Proc<'_>) -> Writer {
     let mut heading = Writer::new(encoding);
     heading.one();
@@ -85,7 +85,7 @@ fn push_value(out: &mut Writer, value: Encoded<'_>) {
     debug_assert!(copied.is_ok(), "a value that was read before cannot be read again: {copied:?}");
 }
 
-/// Published values that were found, each with who published it.
+/// Published values from a lookup, each with its publisher.
 pub fn found(encoding: Encoding, found: &[(Proc<'_>, &[u8], Encoded<'_>)]) -> Vec<u8> {
     let mut reply = Writer::new(encoding);
     reply.status(super::status::SUCCESS);
@@ -99,7 +99,7 @@ pub fn found(encoding: Encoding, found: &[(Proc<'_>, &[u8], Encoded<'_>)]) -> Ve
     reply.into_bytes()
 }
 
-/// The namespace of a job that was spawned.
+/// The namespace of a spawned job.
 pub fn spawned(encoding: Encoding, namespace: &[u8]) -> Vec<u8> {
     let mut reply = Writer::new(encoding);
     reply.status(super::status::SUCCESS);
@@ -108,13 +108,13 @@ pub fn spawned(encoding: Encoding, namespace: &[u8]) -> Vec<u8> {
     reply.into_bytes()
 }
 
-/// The first version whose clients read the members of a group before its context id.
+/// The first version in which clients read the members of a group before its context id.
 const GROUPS_WITH_MEMBERS: Version = Version::new(4, 2, 4);
 
-/// The first version whose clients read whether there is a context id before they read it.
+/// The first version in which clients read a flag for the context id before the id.
 const GROUPS_WITH_CONTEXT_FLAG: Version = Version::new(6, 0, 0);
 
-/// A group that was made, as clients of this version read it: the layout changed twice, and no encoding tells which it is.
+/// A new group, in the layout for this version of the client: the layout changed twice, and no encoding identifies it.
 pub fn group(encoding: Encoding, version: Version, members: &[Proc<'_>], context: u64) -> Vec<u8> {
     let mut reply = Writer::new(encoding);
     reply.status(super::status::SUCCESS);
@@ -132,14 +132,14 @@ pub fn group(encoding: Encoding, version: Version, members: &[Proc<'_>], context
     reply.into_bytes()
 }
 
-/// The number by which a rank knows a group's communicator, qualified by the group's context id.
+/// A rank's own number of a group's communicator, qualified by the group's context id.
 pub fn push_qualified(out: &mut Writer, key: &str, number: u64, qualifier: &str, qualified_by: u64) {
     let qualifier = Info { key: qualifier.as_bytes(), flags: types::INFO_QUALIFIER, value: Value::Size(qualified_by) };
     let infos = vec![Info::new(key, Value::Size(number)), qualifier];
     out.kval("pmix.qual.val", &Value::Infos(infos));
 }
 
-/// An event, for a client that wants to hear of it.
+/// An event, for a client with a registration for it.
 pub fn event(encoding: Encoding, status: i32, source: Proc<'_>, infos: &[Info<'_>], range: u8) -> Vec<u8> {
     let mut event = Writer::new(encoding);
     event.one();

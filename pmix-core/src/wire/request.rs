@@ -1,4 +1,4 @@
-//! Requests of clients: the command and what belongs to it, still in the client's bytes.
+//! Requests of clients: the command and its arguments, still as the client's bytes.
 
 use super::forwarding::{self, Pull, Push};
 use super::reader::{Proc, Reader};
@@ -10,7 +10,7 @@ use super::{Encoding, WireError, types};
 pub enum Request<'a> {
     /// The facts about its job.
     JobInfo,
-    /// The job shall end.
+    /// Ends the job.
     Abort {
         /// The code to end with.
         code: i32,
@@ -19,25 +19,25 @@ pub enum Request<'a> {
     },
     /// Values for other ranks.
     Commit(Vec<Committed<'a>>),
-    /// Waits for all of these.
+    /// Waits for all members.
     Fence {
         /// Members of the collective.
         procs: Vec<Proc<'a>>,
-        /// True if what they have committed is to be brought to all.
+        /// True if the members' commits must be distributed to all.
         collect: bool,
     },
-    /// A value of some rank.
+    /// Reads a value of a rank.
     Get {
-        /// The rank whose value it is.
+        /// The rank.
         proc: Proc<'a>,
         /// Directives.
         infos: Vec<Info<'a>>,
-        /// The key; `None` asks for all.
+        /// The key; `None` means all keys.
         key: Option<&'a [u8]>,
     },
     /// The client leaves PMIx.
     Finalize,
-    /// Makes values known by name: infos that are not directives.
+    /// Publishes values by name: infos that are not directives.
     Publish(Vec<Info<'a>>),
     /// Finds published values.
     Lookup {
@@ -48,60 +48,60 @@ pub enum Request<'a> {
     },
     /// Withdraws published values.
     Unpublish {
-        /// Their names; none stand for all of its own.
+        /// Their names; an empty list means all names of the client.
         keys: Vec<&'a [u8]>,
     },
-    /// A new job.
+    /// Starts a new job.
     Spawn {
         /// Directives for the job.
         infos: Vec<Info<'a>>,
         /// Its programs.
         apps: Vec<App<'a>>,
     },
-    /// Waits for all of these, and wants to know their jobs.
+    /// Waits for all members, and requests the facts about their jobs.
     Connect {
         /// Members of the collective.
         procs: Vec<Proc<'a>>,
     },
-    /// Waits for all of these, and forgets their jobs.
+    /// Waits for all members, and drops the facts about their jobs.
     Disconnect {
         /// Members of the collective.
         procs: Vec<Proc<'a>>,
     },
-    /// Tells others of an event.
+    /// Sends an event to other ranks.
     Notify {
         /// Code of the event.
         status: i32,
         /// Range of the event.
         range: u8,
-        /// More about it.
+        /// Further facts about it.
         infos: Vec<Info<'a>>,
     },
-    /// Wants to hear of events; no code stands for all.
+    /// Registers for events; an empty list means all events.
     RegisterEvents(Vec<i32>),
-    /// Does not want to hear of them any more. Not answered.
+    /// Ends a registration for events. Has no answer.
     DeregisterEvents(Vec<i32>),
     /// Text for a log or a stream.
     Log(Vec<Info<'a>>),
-    /// Controls a job; here: registers what is to be removed at the end.
+    /// Controls a job: sends a signal, or registers files to remove at the end.
     JobControl {
-        /// Processes it is about; none stand for all of the job.
+        /// Processes of the request; an empty list means all processes of the job.
         targets: Vec<Proc<'a>>,
         /// Directives.
         infos: Vec<Info<'a>>,
     },
-    /// Wants resources, or gives some back.
+    /// Requests resources, or returns some.
     Allocate {
         /// `pmix_alloc_directive_t`.
         directive: u8,
-        /// What is asked for.
+        /// The requested resources.
         infos: Vec<Info<'a>>,
     },
-    /// Makes a group, together with all others in it.
+    /// Creates a group, together with all its other members.
     GroupConstruct {
         /// The group's name.
         name: &'a [u8],
-        /// Its members; none if the caller is to be added by others.
+        /// Its members; empty if other members add the caller.
         procs: Vec<Proc<'a>>,
         /// Directives.
         infos: Vec<Info<'a>>,
@@ -111,18 +111,18 @@ pub enum Request<'a> {
         /// The group's name.
         name: &'a [u8],
     },
-    /// Questions about this server and its jobs.
+    /// Queries about this server and its jobs.
     Query(Vec<Query<'a>>),
-    /// Wants output of ranks as it comes.
+    /// Requests output of ranks as soon as they write it.
     PullOutput(Pull<'a>),
-    /// Has input for ranks.
+    /// Sends input for ranks.
     PushInput(Push<'a>),
-    /// Wants no more of a pull.
+    /// Ends a pull.
     EndPull {
-        /// The number that it was given.
+        /// The server's number of the pull.
         number: u64,
     },
-    /// Wants to have all that a rank has committed by now.
+    /// Requests all current commits of a rank.
     Refresh {
         /// The rank.
         proc: Proc<'a>,
@@ -131,19 +131,19 @@ pub enum Request<'a> {
     Unsupported(u8),
 }
 
-/// Keys that a client asks about, and what they are about.
+/// Keys of a query, and their qualifiers.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Query<'a> {
     /// The keys.
     pub keys: Vec<&'a [u8]>,
-    /// The job, the process or the set that is meant, and so on.
+    /// The job, the process or the set of the query, and so on.
     pub qualifiers: Vec<Info<'a>>,
 }
 
 /// Values that a client commits for one scope.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Committed<'a> {
-    /// For whom: see [`types::SCOPE_LOCAL`] and the like.
+    /// The receivers: see [`types::SCOPE_LOCAL`] and the other scopes.
     pub scope: u8,
     /// The values.
     pub pairs: Pairs<'a>,
@@ -161,7 +161,7 @@ pub struct App<'a> {
     pub arguments: Vec<&'a [u8]>,
     /// Variables, as `NAME=value`.
     pub variables: Vec<&'a [u8]>,
-    /// The directory to start in.
+    /// Working directory.
     pub directory: Option<&'a [u8]>,
     /// Number of ranks.
     pub ranks: u32,
@@ -199,7 +199,7 @@ pub mod command {
     pub const REFRESH_CACHE: u8 = 33;
 }
 
-/// The name of a command, as far as it has one.
+/// The name of a command, if it is known.
 pub fn command_name(code: u8) -> &'static str {
     const NAMES: &[&str] = &[
         "REQ",
@@ -256,10 +256,10 @@ pub fn command_of(encoding: Encoding, payload: &[u8]) -> Result<u8, WireError> {
 }
 
 impl<'a> Request<'a> {
-    /// Reads the payload of a message.
+    /// Decodes the payload of a message.
     ///
     /// # Errors
-    /// Fails when it is not what its command announces.
+    /// Fails when the payload does not match its command.
     pub fn decode(encoding: Encoding, payload: &'a [u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(encoding, payload);
         let reader = &mut reader;
@@ -311,7 +311,7 @@ impl<'a> Request<'a> {
                 Self::DeregisterEvents(codes)
             }
             command::LOG => {
-                // When it happened.
+                // The time of the text.
                 reader.one()?;
                 reader.u64()?;
                 Self::Log(reader.counted_infos()?)
@@ -338,7 +338,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Reads the members of a collective; there must be one.
+/// Decodes the members of a collective; there must be at least one.
 fn members<'a>(reader: &mut Reader<'a>) -> Result<Vec<Proc<'a>>, WireError> {
     let procs = reader.counted_procs()?;
     if procs.is_empty() { Err(WireError::Absent { what: "the list of members" }) } else { Ok(procs) }
@@ -347,12 +347,12 @@ fn members<'a>(reader: &mut Reader<'a>) -> Result<Vec<Proc<'a>>, WireError> {
 fn fence<'a>(reader: &mut Reader<'a>) -> Result<Request<'a>, WireError> {
     let procs = members(reader)?;
     let says_so = |info: &Info<'_>| info.key == b"pmix.collect" && info.value.is_true();
-    // Directives that cannot be read are no offence: the data is brought then.
+    // Malformed directives are not an error: the data is then distributed.
     let collect = reader.counted_infos().map_or(true, |infos| infos.iter().any(says_so));
     Ok(Request::Fence { procs, collect })
 }
 
-/// The caller's uid, which proves nothing.
+/// The caller's uid, which is unverified.
 fn user(reader: &mut Reader<'_>) -> Result<(), WireError> {
     reader.one()?;
     reader.u32().map(drop)
@@ -378,7 +378,7 @@ fn committed<'a>(reader: &mut Reader<'a>) -> Result<Vec<Committed<'a>>, WireErro
         reader.one()?;
         let scope = reader.byte()?;
         reader.one()?;
-        // The kind of buffer: the one announced in the handshake.
+        // The kind of buffer, as announced in the handshake.
         reader.byte()?;
         let mut buffer = Reader::new(reader.encoding(), reader.byte_object()?);
         scopes.push(Committed { scope, pairs: pairs(&mut buffer)? });
@@ -410,7 +410,7 @@ fn get<'a>(reader: &mut Reader<'a>) -> Result<Request<'a>, WireError> {
     Ok(Request::Get { proc, infos, key })
 }
 
-/// A namespace and a rank, each in a group of its own.
+/// A namespace and a rank, each in a separate group.
 fn separate_proc<'a>(reader: &mut Reader<'a>) -> Result<Proc<'a>, WireError> {
     reader.one()?;
     let namespace = reader.required_text("a namespace")?;
@@ -447,7 +447,7 @@ fn app<'a>(reader: &mut Reader<'a>) -> Result<App<'a>, WireError> {
     Ok(App { program, arguments, variables, directory, ranks, infos: sized_infos(reader)? })
 }
 
-/// Infos behind their number.
+/// Infos after their number.
 fn sized_infos<'a>(reader: &mut Reader<'a>) -> Result<Vec<Info<'a>>, WireError> {
     let count = reader.size()?;
     let count = reader.checked_count(i64::try_from(count).unwrap_or(i64::MAX))?;

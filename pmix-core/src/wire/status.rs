@@ -1,30 +1,30 @@
-//! The status codes that a server answers with. Numbers as in `pmix_common.h`.
+//! Status codes in a server's answers, with the numbers of `pmix_common.h`.
 
-/// Done.
+/// Success.
 pub const SUCCESS: i32 = 0;
-/// A rank has aborted, or was killed: an old name for either.
+/// A rank has aborted, or was killed: the old code for both.
 pub const PROC_ABORTED: i32 = -7;
-/// The request cannot be read.
+/// The request cannot be decoded.
 pub const UNPACK_FAILURE: i32 = -20;
-/// Nothing came in time.
+/// No result arrived in time.
 pub const TIMEOUT: i32 = -24;
-/// Another process alone may do that.
+/// Only another process may do that.
 pub const NO_PERMISSIONS: i32 = -23;
-/// The request makes no sense.
+/// The request is invalid.
 pub const BAD_PARAM: i32 = -27;
 /// A table is full.
 pub const OUT_OF_RESOURCE: i32 = -29;
-/// There is no such key, name or rank.
+/// The key, name or rank does not exist.
 pub const NOT_FOUND: i32 = -46;
-/// This server does not do that.
+/// This server does not support the request.
 pub const NOT_SUPPORTED: i32 = -47;
-/// The host could not be asked.
+/// The host could not be reached.
 pub const COMM_FAILURE: i32 = -49;
-/// Some of what was asked for is there.
+/// Only some of the requested data exists.
 pub const PARTIAL_SUCCESS: i32 = -52;
-/// The name is published already.
+/// The name is already published.
 pub const DUPLICATE_KEY: i32 = -53;
-/// A connection broke without a word.
+/// A connection broke without notice.
 pub const LOST_CONNECTION: i32 = -61;
 /// The input of the ranks is at its end.
 pub const IOF_COMPLETE: i32 = -173;

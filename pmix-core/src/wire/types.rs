@@ -1,6 +1,6 @@
-//! The type codes of values, and the few other codes that requests carry.
+//! The type codes of values, and the other codes of requests.
 //!
-//! Numbers as in `pmix_common.h`; they have not moved since PMIx 2.
+//! Numbers as in `pmix_common.h`; they have not changed since PMIx 2.
 
 #![allow(missing_docs, reason = "each constant is the standard's code for the type of that name")]
 
@@ -61,7 +61,7 @@ pub const COMPRESSED_BYTE_OBJECT: u16 = 59;
 pub const NAMESPACE: u16 = 60;
 pub const DATA_BUFFER: u16 = 65;
 
-/// Stands for every rank of a namespace.
+/// Means every rank of a namespace.
 pub const RANK_WILDCARD: u32 = 0xffff_fffe;
 
 /// The scopes of a commit.
@@ -69,9 +69,9 @@ pub const SCOPE_LOCAL: u8 = 1;
 pub const SCOPE_REMOTE: u8 = 2;
 pub const SCOPE_GLOBAL: u8 = 3;
 
-/// A published value that is gone with its first look-up.
+/// A published value that ends with its first lookup.
 pub const PERSIST_FIRST_READ: u8 = 1;
-/// A published value that is gone with its publisher.
+/// A published value that ends with its publisher.
 pub const PERSIST_PROC: u8 = 2;
 /// The last lifetime of the standard: until the session ends.
 pub const PERSIST_SESSION: u8 = 4;
@@ -86,7 +86,7 @@ pub const RANGE_GLOBAL: u8 = 5;
 pub const RANGE_CUSTOM: u8 = 6;
 pub const RANGE_PROC_LOCAL: u8 = 7;
 
-/// A directive that must not be passed over.
+/// A directive that must not be skipped.
 pub const INFO_REQUIRED: u32 = 1;
 
 /// An info that qualifies the value before it.

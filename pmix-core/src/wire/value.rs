@@ -1,13 +1,13 @@
-//! Values and infos: what directives of a request say, and what job information is made of.
+//! Values and infos: the directives of requests, and the elements of job information.
 
 use super::reader::{DEPTH_MAX, Proc, Reader};
 use super::writer::Writer;
 use super::{Encoding, WireError, types};
 
-/// A value as it stands in an info. Types that nobody here looks into stay encoded.
+/// A value of an info. Types that this crate does not inspect stay encoded.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Value<'a> {
-    /// A truth.
+    /// A boolean.
     Bool(bool),
     /// A text.
     Text(&'a [u8]),
@@ -29,7 +29,7 @@ pub enum Value<'a> {
     Range(u8),
     /// A rank of the job.
     Rank(u32),
-    /// A rank of some job.
+    /// A rank of any job.
     Proc(Proc<'a>),
     /// Bytes.
     Bytes(&'a [u8]),
@@ -39,13 +39,13 @@ pub enum Value<'a> {
     Variable(&'a [u8], &'a [u8]),
     /// An array of processes.
     Procs(Vec<Proc<'a>>),
-    /// Anything else.
+    /// A value of any other type.
     Other {
         /// The type code.
         code: u16,
         /// Encoding of the payload.
         encoding: Encoding,
-        /// The payload; read once already, so it is whole.
+        /// The payload; checked once before, so it is complete.
         payload: &'a [u8],
     },
 }
@@ -55,7 +55,7 @@ pub enum Value<'a> {
 pub struct Info<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// See [`types::INFO_QUALIFIER`]; the other bits do not matter here.
+    /// See [`types::INFO_REQUIRED`] and [`types::INFO_QUALIFIER`]; the other bits are ignored here.
     pub flags: u32,
     /// The value.
     pub value: Value<'a>,
@@ -67,7 +67,7 @@ impl<'a> Info<'a> {
         Self { key: key.as_bytes(), flags: 0, value }
     }
 
-    /// Returns true if the request is to be refused by who does not do what the directive says.
+    /// Returns true if a server that does not support the directive must refuse the request.
     pub fn is_required(&self) -> bool {
         self.flags & types::INFO_REQUIRED != 0
     }
@@ -105,7 +105,7 @@ impl Value<'_> {
         }
     }
 
-    /// Returns the value as a number, if it is one that is not negative.
+    /// Returns the value as a number, if it is a non-negative one.
     pub fn number(&self) -> Option<u64> {
         match *self {
             Self::Size(number) | Self::U64(number) => Some(number),
@@ -119,7 +119,7 @@ impl Value<'_> {
 }
 
 impl<'a> Reader<'a> {
-    /// A value behind the code of its type.
+    /// A value after the code of its type.
     pub fn value(&mut self) -> Result<Value<'a>, WireError> {
         self.value_at(0)
     }
@@ -189,14 +189,14 @@ impl<'a> Reader<'a> {
         (0..count).map(|_| self.info_at(depth)).collect()
     }
 
-    /// A count, and a group of so many infos.
+    /// A count, and a group of that many infos.
     pub fn counted_infos(&mut self) -> Result<Vec<Info<'a>>, WireError> {
         let count = self.count()?;
         self.group_of(count)?;
         self.infos_at(count, 0)
     }
 
-    /// A count, and a group of so many processes.
+    /// A count, and a group of that many processes.
     pub fn counted_procs(&mut self) -> Result<Vec<Proc<'a>>, WireError> {
         let count = self.count()?;
         self.group_of(count)?;
@@ -205,7 +205,7 @@ impl<'a> Reader<'a> {
 }
 
 impl Writer {
-    /// A value behind the code of its type.
+    /// A value after the code of its type.
     pub fn value(&mut self, value: &Value<'_>) {
         self.u16(value.code());
         match *value {

@@ -3,7 +3,7 @@
 use super::reader::Proc;
 use super::{Encoding, fixed, flex, types};
 
-/// A payload in the making.
+/// A payload under construction.
 #[derive(Clone, Debug)]
 pub struct Writer {
     encoding: Encoding,
@@ -31,7 +31,7 @@ impl Writer {
         &self.bytes
     }
 
-    /// Bytes that are encoded already.
+    /// Bytes that are already encoded.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
@@ -87,7 +87,7 @@ impl Writer {
         }
     }
 
-    /// The number of a process, behind the code of its type, in either encoding.
+    /// A process id, after the code of its type, in either encoding.
     pub fn pid(&mut self, number: u32) {
         self.u16(types::UINT32);
         self.u32(number);
@@ -101,11 +101,11 @@ impl Writer {
         }
     }
 
-    /// A text, which gets its NUL here and must not hold one; `None` is a null pointer.
+    /// A text, which must hold no NUL; a NUL is appended here. `None` is a null pointer.
     pub fn text(&mut self, text: Option<&[u8]>) {
         match text {
             Some(text) => {
-                // No payload reaches 2 GiB: frames are limited on their way in, job info by the number of ranks.
+                // No payload reaches 2 GiB: frames are limited on arrival, job info by the number of ranks.
                 self.i32(text.len() as i32 + 1);
                 self.bytes.extend_from_slice(text);
                 self.bytes.push(0);
@@ -114,7 +114,7 @@ impl Writer {
         }
     }
 
-    /// Bytes behind their length.
+    /// Bytes after their length.
     pub fn byte_object(&mut self, bytes: &[u8]) {
         self.size(bytes.len() as u64);
         self.bytes.extend_from_slice(bytes);
@@ -126,7 +126,7 @@ impl Writer {
         self.u32(proc.rank);
     }
 
-    /// Begins a group of `count` items; none begin no group.
+    /// Begins a group of `count` items; without items there is no group.
     pub fn group(&mut self, count: usize) {
         if count > 0 {
             self.i32(count as i32);

@@ -1,4 +1,4 @@
-//! Collectives over some ranks: who is waited for, in what order, how often, and what a rank that leaves does to the others.
+//! Collectives over some ranks: waits, order, repetitions, and the effect of a rank that leaves on the other ranks.
 
 use pmi_core::server::EndReason;
 use pmix_core::wire::Encoding::{Fixed, Flex};
@@ -133,7 +133,7 @@ fn a_member_that_leaves_in_good_order_ends_the_launch_of_those_who_wait_for_it()
     }
 }
 
-/// Fences that are not waited for (`PMIx_Fence_nb`): a rank leaves while one is on its way to the other nodes.
+/// Fences without a wait (`PMIx_Fence_nb`): a rank leaves while a fence is in transit to the other nodes.
 #[test]
 fn a_rank_that_leaves_during_a_fence_is_missed_in_the_next_one() {
     let (mut world, [a, b, c, _]) = four();
@@ -195,7 +195,7 @@ fn a_rank_can_wait_in_several_collectives_at_once_and_be_ahead_in_each() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Each list of members is a collective of its own: its n-th round is over when every member has come n times.
+    /// Each list of members is a separate collective: its n-th round is complete when every member has arrived n times.
     #[test]
     fn each_collective_counts_its_own_rounds(
         arrivals in prop::collection::vec((0..4_u32, 0..4_usize), 0..60),
@@ -229,7 +229,7 @@ proptest! {
 
 #[test]
 fn a_group_is_answered_in_the_layout_of_the_clients_version() {
-    // The version, its encoding, and whether it reads the members, and whether there is a context id.
+    // The version, its encoding, whether it reads the members, and whether it reads a flag for the context id.
     let layouts = [
         ("3.2.5", "v3", false, false),
         ("4.1.3", "v4", false, false),
@@ -265,7 +265,7 @@ fn a_group_is_answered_in_the_layout_of_the_clients_version() {
     }
 }
 
-/// Names of fences are kept, and go to other nodes; those of groups of half of a large job would be long.
+/// Names of fences are stored and sent to other nodes; names for groups of half of a large job would be long.
 #[test]
 fn the_name_of_a_collective_of_many_ranks_is_short_and_its_own() {
     let mut world = World::new(1, &[150, 151]);

@@ -1,4 +1,4 @@
-//! Job controls: the files that ranks want removed when they end.
+//! Job controls: files to remove at the end of ranks.
 
 use std::path::PathBuf;
 
@@ -86,7 +86,7 @@ fn a_rank_registers_for_itself_by_whatever_name_it_has() {
     }
 }
 
-/// As each program of a rank that is run again does with its shared memory.
+/// Each program of a rank that runs again registers its shared memory again.
 #[test]
 fn files_that_are_registered_again_take_no_room() {
     let (mut world, client) = scene();

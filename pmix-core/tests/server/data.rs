@@ -1,4 +1,4 @@
-//! What ranks commit, and who gets it when.
+//! Commits of ranks, and their delivery to other ranks.
 
 use std::collections::BTreeSet;
 
@@ -38,7 +38,7 @@ fn commit_fence_get_on_two_nodes_and_in_two_encodings() {
     }
 }
 
-/// libpmix sends all that its rank has ever put with each commit.
+/// With each commit, libpmix sends all values that its rank has ever put.
 #[test]
 fn rounds_of_put_commit_and_fence_bring_what_each_has_put_and_cost_what_is_held() {
     const ROUNDS: usize = 40;
@@ -155,7 +155,7 @@ fn the_topology_of_the_node_is_told_to_those_who_ask() {
         let (status, objects) = world.status(client).unwrap();
         assert_eq!(status, status::SUCCESS);
         assert_eq!(values(encoding, &objects), found("pmix.hwlocxml2", topology.as_bytes()));
-        // The older form is not ours to give.
+        // The server does not provide the older form.
         get(&mut world, client, "job", types::RANK_WILDCARD, "pmix.hwlocxml1", true);
         assert_eq!(world.status(client), Some((status::NOT_FOUND, vec![])));
     }
@@ -221,7 +221,7 @@ fn a_get_from_another_node_ends_with_the_rank_the_time_or_the_node() {
 
 #[test]
 fn ranks_and_nodes_that_wait_for_the_same_are_sent_the_same_bytes() {
-    // Of more than a mebibyte, other nodes get what they ask for alone.
+    // Above a mebibyte, other nodes receive only the requested key.
     for length in [100 << 10, 2 << 20] {
         let mut world = World::new(1, &[4, 1, 1]);
         let places = [0, 0, 0, 0, 1, 2];
@@ -235,7 +235,7 @@ fn ranks_and_nodes_that_wait_for_the_same_are_sent_the_same_bytes() {
         for &client in &clients[1..] {
             assert_eq!(values(Flex, &world.status(client).unwrap().1), found("card", &value));
         }
-        // One for the three ranks here, one for the two nodes, one for the rank on each of these.
+        // One for the three ranks here, one for the two nodes, one for the rank on each of these nodes.
         let sent: BTreeSet<_> = world.large.iter().map(|bytes| bytes.as_ptr()).collect();
         assert_eq!((world.large.len(), sent.len()), (7, 4), "{length} bytes");
     }

@@ -1,5 +1,5 @@
-//! Ranks that join, wait, finalize and end in any order: the launch ends when somebody waits for one that never comes, at once, and
-//! for no other reason.
+//! Ranks that join, wait, finalize and end in any order: the launch ends at once when a rank waits for one that never arrives, and for no
+//! other reason.
 
 use pmi_core::Phase;
 use pmi_core::server::EndReason;
@@ -29,7 +29,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Reason to end the job, with the rank that gave it.
+/// Reason to end the job, with the rank that causes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     WithoutFinalize(usize),
@@ -55,7 +55,7 @@ struct Rank {
     waits: bool,
 }
 
-/// The rules, written down once more: from the states of all ranks alone.
+/// The rules in a second form: derived only from the states of all ranks.
 fn expected_end(ranks: &[Rank; RANKS]) -> Option<End> {
     let first = |is: fn(&Rank) -> bool| ranks.iter().position(is);
     if let Some(rank) = first(|rank| rank.exited && rank.phase == Phase::Open) {
@@ -65,7 +65,7 @@ fn expected_end(ranks: &[Rank; RANKS]) -> Option<End> {
     if let Some(rank) = silent.filter(|_| ranks.iter().any(|rank| rank.phase != Phase::Silent)) {
         return Some(End::BeforeInit(rank));
     }
-    // One that has finalized may come back, as one that waits has.
+    // A finalized rank may return, as a waiting one has.
     let lives = ranks.iter().filter(|rank| rank.waits).map(|rank| rank.lives).max()?;
     let is_gone = |rank: &Rank| rank.exited || (rank.phase == Phase::Finalized && rank.lives >= lives);
     ranks.iter().position(|rank| !rank.waits && is_gone(rank)).map(End::Fence)

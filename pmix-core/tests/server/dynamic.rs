@@ -75,7 +75,7 @@ fn a_job_that_is_removed_is_known_no_more_and_who_waits_for_it_is_answered() {
     assert_ne!(world.status(a).unwrap().0, status::SUCCESS);
     assert!(world.join(0, "job1", 0, Flex).is_none());
     assert_eq!(world.nodes[0].progress(Seat { job: JobIndex(1), local: LocalRank(0) }), None);
-    // What comes late of it concerns no other job.
+    // Late events of the removed job affect no other job.
     world.nodes[0].handle_exit(Seat { job: JobIndex(1), local: LocalRank(0) });
     world.nodes[0].remove(JobIndex(1));
     world.run();
@@ -107,7 +107,7 @@ fn jobs_that_connect_learn_of_each_other() {
     assert_eq!(values.last(), Some(&("card".to_owned(), b"b".to_vec())));
 }
 
-/// The facts about a job of a thousand ranks are 100 kB: libpmix keeps them until it disconnects.
+/// The facts about a job of a thousand ranks take 100 kB: libpmix stores them until it disconnects.
 #[test]
 fn the_facts_about_another_job_come_with_the_first_get_of_its_ranks() {
     let mut world = World::new(2, &[3]);
@@ -135,7 +135,7 @@ fn the_facts_about_another_job_come_with_the_first_get_of_its_ranks() {
     assert_eq!([1, 2].map(|rank| has_facts(&mut world, rank)), [true, false], "it has disconnected from the job");
 }
 
-/// One rank on each of two nodes, and one of another launch on a third.
+/// One rank on each of two nodes, and one of another launch on a third node.
 fn two_launches() -> (World, [Client; 3]) {
     let mut world = World::new(1, &[1, 1]);
     world.add_launch(&["far"], &[1]);
@@ -177,7 +177,7 @@ fn launches_that_connect_learn_of_each_other_and_can_part() {
     };
     assert_eq!(card(clients[0], "far", 0), Some(("card".to_owned(), b"b0".to_vec())));
     assert_eq!(card(clients[2], "job0", 1), Some(("card".to_owned(), b"a1".to_vec())));
-    // Nobody can be asked for what the meeting did not bring.
+    // No node can provide data of the other launch that the meeting did not carry.
     get(&mut world, clients[0], "far", 0, "another", false);
     assert_eq!(world.status(clients[0]), Some((status::NOT_FOUND, vec![])));
 
@@ -205,7 +205,7 @@ fn a_meeting_that_is_refused_can_be_tried_again() {
         }
     }
     assert!(world.end.is_none(), "the launch lives on");
-    // Another launch may keep its ranks waiting: that is no fence of theirs that is stuck.
+    // Another launch may delay these ranks, so the fence does not count as a stuck fence of the job.
     world.send(clients[0], 101, command::FENCE, procs(&BOTH_LAUNCHES));
     let standings = world.nodes[0].pending_fences(JobIndex(0));
     assert!(standings.len() == 1 && !standings[0].whole_job, "{standings:?}");

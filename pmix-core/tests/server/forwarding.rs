@@ -15,7 +15,7 @@ use pmix_core::wire::{frame, status};
 use super::tools::tool;
 use super::world::{Client, World, whole};
 
-/// Asks for output, under this name of the client's own; returns the number of the pull.
+/// Requests output, with this identifier of the client; returns the number of the pull.
 fn pull_as(
     world: &mut World,
     client: Client,
@@ -25,7 +25,7 @@ fn pull_as(
 ) -> Result<u64, i32> {
     world.send(client, 101, command::IOF_PULL, |out| {
         out.count(sources.len());
-        // An empty group stands for none, as libpmix 4 has it.
+        // libpmix 4 sends an empty group for an empty list.
         out.i32(sources.len() as i32);
         sources.iter().for_each(|&source| out.proc(source));
         out.count(infos.len());
@@ -97,7 +97,7 @@ fn one(rank: u32) -> [Proc<'static>; 1] {
     [Proc { namespace: b"job0", rank }]
 }
 
-/// As libpmix 4.2.2 sends it for all ranks, both streams, under its name 1, and what it reads then.
+/// A pull of libpmix 4.2.2 for all ranks and both streams, with its identifier 1, and the messages that it then reads.
 #[test]
 fn a_recorded_pull_is_answered_and_brings_what_ranks_write() {
     let mut world = World::new(1, &[2]);
@@ -156,7 +156,7 @@ fn tools_and_ranks_get_the_streams_that_they_asked_for() {
     check(Fixed);
 }
 
-/// Libpmix writes what comes for a pull that it has ended to the tool's own output.
+/// libpmix writes messages for an ended pull to the tool's own output.
 #[test]
 fn nothing_comes_of_a_pull_that_was_ended() {
     let mut world = World::new(1, &[1]);
@@ -213,7 +213,7 @@ fn output_of_ranks_on_other_nodes_comes_as_well() {
                 world.write(rank, 0, STDERR, b"not wanted\n");
                 assert_eq!(next(&mut world, tool), got(rank as u32, STDOUT, round));
             }
-            // Questions that nobody answers for a while are asked again.
+            // Questions without an answer for a while are sent again.
             world.let_time_pass();
         }
         world.write(2, 0, STDOUT, b"");
@@ -303,7 +303,7 @@ fn pulls_that_cannot_be_served_are_refused() {
     assert_eq!(pull(&mut world, tool, &one(0), STDOUT), Err(status::OUT_OF_RESOURCE));
 }
 
-/// The end of a tool's own input is not that of the launch, and the host decides on all else.
+/// The end of a tool's own input is not the end of the launch's input. The host decides all other cases.
 #[test]
 fn input_goes_to_the_host_of_the_ranks_that_read() {
     let mut world = World::new(2, &[2]);

@@ -1,4 +1,4 @@
-//! Gets that wait: for how long, who is answered when the time is over, and what becomes of the answer for a rank that has left.
+//! Gets that wait: their time limits, the answers at the limit, and answers for a rank that has left.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use pmix_core::wire::value::{Info, Value};
 use super::world::{Client, World};
 use super::{commit, found, get, put, values};
 
-/// Asks for a key of a rank of `job0`, and says how many seconds the client waits.
+/// Requests a key of a rank of `job0`, with the client's timeout in seconds.
 fn get_within(world: &mut World, client: Client, rank: u32, seconds: Option<Value<'static>>) {
     world.send(client, 103, command::GET, |out| {
         out.one();
@@ -29,7 +29,7 @@ fn get_within(world: &mut World, client: Client, rank: u32, seconds: Option<Valu
     });
 }
 
-/// Two ranks of one node, and one of another.
+/// Two ranks of one node, and one of another node.
 fn three() -> (World, [Client; 3]) {
     let mut world = World::new(1, &[2, 1]);
     let clients = [(0, 0), (0, 1), (1, 2)].map(|(node, rank)| world.join(node, "job0", rank, Flex).unwrap());
@@ -41,7 +41,7 @@ fn a_get_waits_as_long_as_its_client_says_and_within_the_servers_limits() {
     const KEY: u64 = 2;
     const RANK: u64 = 120;
     const LATE: u64 = 5;
-    // The rank asked about, whether it has committed another key, the client's limit; the time of the timer at the client's node.
+    // The requested rank, its earlier commits, the client's timeout; the time of the timer at the client's node.
     let cases = [
         (1, "nothing", None, RANK),
         (1, "another key", None, KEY),
@@ -130,7 +130,7 @@ fn the_answer_for_a_rank_that_has_left_goes_to_nobody() {
     }
 }
 
-/// MPI can be initialized again, and a library counts its tags from the beginning then.
+/// MPI can be initialized again, and a library then counts its tags from the beginning.
 #[test]
 fn a_rank_that_comes_back_hears_no_answer_of_its_former_life() {
     let (mut world, [leaves, other, _]) = three();
@@ -154,7 +154,7 @@ fn a_get_of_a_rank_that_nobody_has_is_refused_at_once() {
     assert_eq!((world.timers.len(), world.questions), (0, 0));
 }
 
-/// A value that a rank of another node has put anew is there for those who ask for it, and for no others.
+/// A new value of a rank on another node reaches the clients that request it, and no other client.
 #[test]
 fn a_refresh_brings_what_the_rank_has_now() {
     for encoding in Encoding::ALL {

@@ -1,4 +1,4 @@
-//! Clients that break the rules or ask for too much: what it costs them, and that it costs nobody else.
+//! Clients that break the rules or request too much: the consequences for them, and none for other clients.
 
 use std::collections::BTreeSet;
 
@@ -38,7 +38,7 @@ fn a_stranger_that_speaks_something_else_is_closed_and_nobody_hears_of_it() {
         world.send_raw(stranger, bytes);
         assert!(world.is_closed(stranger), "{case}");
         assert_eq!(world.receive(stranger), None, "{case} is answered");
-        // What comes behind it is not looked at.
+        // Bytes after it are ignored.
         world.send_raw(stranger, bytes);
         commit(&mut world, rank, "card", b"x", b"y");
     }
@@ -68,7 +68,7 @@ fn a_rank_that_breaks_the_protocol_ends_its_job_with_words() {
     }
 }
 
-/// A library passes on what its program says.
+/// A library forwards the arguments of its program unchecked.
 #[test]
 fn an_argument_that_makes_no_sense_is_refused_and_its_rank_lives_on() {
     type Written = fn(&mut Writer);
@@ -199,7 +199,7 @@ fn a_rank_may_commit_as_many_bytes_as_the_settings_say() {
         assert_eq!(world.status(greedy), Some((status::OUT_OF_RESOURCE, vec![])), "{key}");
     };
     refused(&mut world, "another", &half);
-    // What it has committed already costs nothing, another value of it the difference.
+    // A repeated commit costs nothing, and a new value of a key costs the difference.
     for _ in 0..3 {
         commit(&mut world, greedy, "key0", &half, &half);
         commit(&mut world, greedy, "key1", &[8; 4 * 1024 * 1024], &half);
@@ -278,7 +278,7 @@ fn a_flood_of_collectives_is_refused_and_the_launch_lives_on() {
     };
     assert_eq!(refused, status::OUT_OF_RESOURCE);
     assert!(world.end.is_none());
-    // One of them, begun again and again, has a limit of its own.
+    // Repeated rounds of one group have a separate limit.
     let mut begun = 0;
     while group(&mut world, 0).is_none() {
         begun += 1;
@@ -351,7 +351,7 @@ fn requests_that_wait_count_by_their_bytes() {
         });
         world.status(client).map(|(code, _)| code)
     };
-    // One of 4 MiB counts as 65.
+    // A spawn of 4 MiB counts as 65 questions.
     for _ in 0..LIMIT / 65 {
         assert_eq!(spawn(&mut world, flood), None);
     }
@@ -363,7 +363,7 @@ fn requests_that_wait_count_by_their_bytes() {
     assert!(world.end.is_none());
 }
 
-/// Asks for a spawn of so many programs, each with the last directives, and returns the status unless the host is asked.
+/// Requests a spawn of `apps` programs, each with the directives `own`. Returns the status, unless the host must answer.
 fn spawn_with(world: &mut World, client: Client, job: &[Info<'_>], apps: usize, own: &[Info<'_>]) -> Option<i32> {
     world.send(client, 101, command::SPAWN, |out| {
         out.count(job.len());
@@ -387,7 +387,7 @@ fn spawn_with(world: &mut World, client: Client, job: &[Info<'_>], apps: usize, 
     world.status(client).map(|(code, _)| code)
 }
 
-/// Programs of the last spawn that the host was asked for.
+/// Programs of the last spawn that was passed to the host.
 fn spawned(world: &mut World) -> Vec<SpawnApp> {
     match world.calls.pop() {
         Some(Call::Spawn(request)) => request.apps,
@@ -443,7 +443,7 @@ fn a_collective_of_a_thousand_launches_is_refused_and_long_lists_count_by_their_
     };
     assert_eq!([&names[..10], &names].map(of), [None, Some(status::OUT_OF_RESOURCE)]);
 
-    // 800,000 bytes count as 12 questions beside the request.
+    // 800,000 bytes count as 12 questions in addition to the request.
     let long: Vec<Proc<'_>> =
         whole("job0").into_iter().chain((0..200_000).map(|rank| Proc { namespace: b"b", rank })).collect();
     let mut open = 0;

@@ -39,7 +39,7 @@ fn two_programs() -> Namespace {
 
 type Facts = BTreeMap<String, Vec<String>>;
 
-/// What a rank of the job is told, in words: each key with its values, in their order.
+/// The facts that a rank of the job receives, as text: each key with its values, in their order.
 fn told(namespace: Namespace, encoding: Encoding) -> Facts {
     let mut world = World::new(1, &[1]);
     let name = namespace.name.clone();
@@ -152,7 +152,7 @@ fn a_job_of_two_programs_on_two_nodes_is_described_on_every_level() {
     );
 }
 
-/// The facts about ranks on other nodes, which nobody commits and no other node is asked for.
+/// Facts about ranks on other nodes: no rank commits them, and no other node is asked.
 #[test]
 fn what_is_known_of_a_rank_elsewhere_is_told_at_once_when_it_is_asked_for() {
     for encoding in Encoding::ALL {
@@ -202,7 +202,7 @@ fn ranks_hear_where_their_neighbours_are_bound() {
     let here = NodeFacts { topology: Some("<topology/>".into()), places: vec![place(0), None] };
     for encoding in Encoding::ALL {
         let facts = told(Namespace { here: here.clone(), ..two_programs() }, encoding);
-        // Clients of the older encoding ask for it when they need it.
+        // Clients of the older encoding request it when they need it.
         assert_eq!(facts.contains_key("pmix.hwlocxml2"), encoding == Encoding::Flex);
         let ranks = &facts["pmix.pblob"];
         assert!(ranks[0].contains(" pmix.cpuset=0 pmix.hname=alpha pmix.locstr=CR0:HT0 "), "{ranks:?}");

@@ -1,4 +1,4 @@
-//! Who gets in, what ranks learn of their job, how ends are judged, and what servers are told beside that.
+//! Admission of clients, facts for ranks, evaluation of ends, and further notifications of servers.
 
 use pmi_core::Phase;
 use pmi_core::ids::Rank;
@@ -192,7 +192,7 @@ fn a_rank_is_told_when_its_text_finds_no_room_and_may_write_again_once_there_is(
     assert_eq!(world.said.len(), 2, "all texts of a call are taken, or none");
     world.nodes[0].handle_heard(long);
     assert_eq!(log(&mut world, &[1, long]), status::SUCCESS);
-    // Short texts have their cost, too.
+    // Short texts also have a cost.
     let taken = (0..100_000).take_while(|_| log(&mut world, &[1]) == status::SUCCESS).count();
     assert!((1000..64_000).contains(&taken), "{taken} texts of one byte wait");
 }

@@ -1,4 +1,4 @@
-//! What ranks ask of a server and what they get, in both encodings, on one node and on two.
+//! Requests of ranks to a server and its answers, in both encodings, on one node and on two.
 
 mod collectives;
 mod controls;
@@ -29,13 +29,13 @@ use pmix_core::wire::{Encoding, status, types};
 
 use self::world::{Client, World};
 
-/// Commits one key for ranks of the node, and another value of it for all others.
+/// Commits one key for ranks of the node, and another value of it for all other ranks.
 fn commit(world: &mut World, client: Client, key: &str, local: &[u8], remote: &[u8]) {
     put(world, client, 101, key, local, remote);
     assert_eq!(world.status(client), Some((status::SUCCESS, vec![])));
 }
 
-/// The same without a look at the answer.
+/// Does the same without reading the answer.
 fn put(world: &mut World, client: Client, tag: u32, key: &str, local: &[u8], remote: &[u8]) {
     world.send(client, tag, command::COMMIT, |out| {
         for (scope, value) in [(types::SCOPE_LOCAL, local), (types::SCOPE_REMOTE, remote)] {
@@ -50,7 +50,7 @@ fn put(world: &mut World, client: Client, tag: u32, key: &str, local: &[u8], rem
     });
 }
 
-/// Commits these values for ranks of other nodes, without a look at the answer.
+/// Commits these values for ranks of other nodes, without reading the answer.
 fn put_all(world: &mut World, client: Client, tag: u32, pairs: &[(&str, &[u8])]) {
     world.send(client, tag, command::COMMIT, |out| {
         let mut buffer = Writer::new(out.encoding());
@@ -79,7 +79,7 @@ fn get(world: &mut World, client: Client, namespace: &str, rank: u32, key: &str,
     });
 }
 
-/// The keys with their values in the last object of an answer.
+/// The keys and values in the last object of an answer.
 fn values(encoding: Encoding, objects: &[u8]) -> Vec<(String, Vec<u8>)> {
     let mut reader = Reader::new(encoding, objects);
     let mut values = Vec::new();

@@ -1,4 +1,4 @@
-//! Ranks that die while the others go on: what these others hear, and how their collectives end.
+//! Ranks that die while the other ranks continue: events for the other ranks, and the ends of their collectives.
 
 use pmi_core::deaths::{Death, DeathKind};
 use pmi_core::fence::FenceError;
@@ -18,7 +18,7 @@ use super::world::{Client, World, procs, whole};
 const SUCCESS: Option<(i32, Vec<u8>)> = Some((status::SUCCESS, vec![]));
 const LOST: Option<(i32, Vec<u8>)> = Some((status::LOST_CONNECTION, vec![]));
 
-/// So many ranks on each node, which have joined.
+/// A job with `counts` ranks on the nodes, all joined.
 fn joined(counts: &[u32]) -> (World, Vec<Client>) {
     let mut world = World::new(1, counts);
     let nodes = counts.iter().enumerate().flat_map(|(node, &count)| std::iter::repeat_n(node, count as usize));
@@ -26,7 +26,7 @@ fn joined(counts: &[u32]) -> (World, Vec<Client>) {
     (world, clients)
 }
 
-/// The same behind their first collective.
+/// Does the same, and completes the first collective.
 fn running(counts: &[u32]) -> (World, Vec<Client>) {
     let (mut world, clients) = joined(counts);
     fence(&mut world, &clients);
@@ -40,7 +40,7 @@ fn fence(world: &mut World, clients: &[Client]) {
     }
 }
 
-/// The next event that a client was told: its code, and what it is about.
+/// The next event of a client: its code, and its subject.
 fn event(world: &mut World, client: Client) -> Option<(i32, String)> {
     let message = world.receive(client)?;
     assert_eq!(message.tag, 0);
@@ -84,7 +84,7 @@ fn those_who_asked_for_it_hear_of_a_death_once_by_the_name_that_they_know() {
     assert_eq!(clients.iter().find_map(|&client| event(&mut world, client)), None, "once");
 }
 
-/// Ranks that were spawned, and those who have spawned them, wait for each other.
+/// Spawned ranks and their parents wait for each other.
 #[test]
 fn a_death_is_told_to_the_other_jobs_of_the_launch() {
     for (dies, hears) in [(0, 1), (1, 0)] {
@@ -133,7 +133,7 @@ fn collectives_end_without_the_dead_and_say_so() {
         for rank in [0, 2, 3] {
             assert_eq!(world.status(clients[rank]), LOST, "rank {rank}, {comes_first}");
         }
-        // Those among the living are as ever.
+        // Collectives of living ranks are unaffected.
         let living = [0, 2].map(|rank| Proc { namespace: b"job0", rank });
         for rank in [0, 2] {
             world.send(clients[rank], 111, command::FENCE, procs(&living));

@@ -1,4 +1,4 @@
-//! Names that ranks publish, find and withdraw: which of what they send is a name, and how long a look-up may wait.
+//! Names that ranks publish, find and withdraw: the infos that are names, and the wait of a lookup.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn publish(world: &mut World, client: Client, infos: &[Info<'_>]) -> i32 {
     world.status(client).unwrap().0
 }
 
-/// The names that are found, or the status of the refusal.
+/// The found names, or the status of the refusal.
 fn look_up(world: &mut World, client: Client, names: &[&str], infos: &[Info<'_>]) -> Result<Vec<String>, i32> {
     world.send(client, 102, command::LOOKUP, |out| {
         write_names(out, names);
@@ -204,7 +204,7 @@ fn a_value_is_found_within_its_range_and_that_of_the_look_up() {
         let infos = [Info::new("x", Value::Bool(true)), refused];
         assert_eq!(publish(&mut world, client, &infos), status::BAD_PARAM, "{infos:?}");
     }
-    // A number that an Open MPI has not initialized.
+    // A number that Open MPI has not initialized.
     publish(&mut world, client, &[Info::new("x", Value::Bool(true))]);
     assert!(look_up(&mut world, client, &["x"], &[range(200)]).is_ok());
 }

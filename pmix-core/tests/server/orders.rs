@@ -1,5 +1,4 @@
-//! Requests in any order, on two nodes and in both encodings: each is answered once, with what was committed, and leaves nothing
-//! behind.
+//! Requests in any order, on two nodes and in both encodings: each is answered once, with committed data, and leaves no state.
 
 use std::collections::HashMap;
 
@@ -33,7 +32,7 @@ enum Operation {
     Fence {
         rank: usize,
     },
-    /// Every limit of time is over.
+    /// All time limits expire.
     Time,
 }
 
@@ -52,7 +51,7 @@ fn exchange() -> impl Strategy<Value = Exchange> {
     prop_oneof![Just(Exchange::Full), Just(Exchange::Auto), Just(Exchange::Lazy)]
 }
 
-/// A request that was not answered yet.
+/// A request without an answer so far.
 #[derive(Clone, Copy, Debug)]
 enum Open {
     Commit,
@@ -60,7 +59,7 @@ enum Open {
     Fence,
 }
 
-/// The world beside a model of it: all that was committed, and all that is asked.
+/// The world and a model of it: all commits, and all open requests.
 struct Model {
     world: World,
     clients: Vec<Client>,
@@ -151,7 +150,7 @@ impl Model {
         }
     }
 
-    /// Whether a get was answered with a value that the rank had committed by then, for ranks of its node or for others.
+    /// Checks that a get returned a value that the rank had already committed, for ranks of its node or of other nodes.
     fn check_get(&self, rank: usize, about: (usize, usize), immediate: bool, code: i32, objects: &[u8]) {
         let committed = self.committed.get(&about).map_or(&[][..], Vec::as_slice);
         let is_near = node(rank) == node(about.0);
@@ -170,7 +169,7 @@ impl Model {
         assert!(!is_near || committed.last() == Some(&version), "an old value of {about:?} on its own node");
     }
 
-    /// Lets everything come to its end.
+    /// Completes all open requests.
     fn settle(&mut self) {
         let rounds = *self.fences.iter().max().unwrap();
         for rank in 0..RANKS {
@@ -200,7 +199,7 @@ proptest! {
         prop_assert!(model.world.end.is_none(), "{:?}", model.world.end);
     }
 
-    /// After a fence nobody reads what was there before it: each rank commits before, and gets afterwards.
+    /// After a fence no rank reads an older value: each rank commits before the fence, and gets afterwards.
     #[test]
     fn after_a_fence_every_rank_reads_what_was_committed_before_it(
         commits in prop::collection::vec((0..RANKS, 0..KEYS.len()), 1..12),

@@ -1,4 +1,4 @@
-//! Queries and signals: what a server knows, what hosts see, and what other nodes tell.
+//! Queries and signals: data of a server, of its host, and of other nodes.
 
 use bytes::Bytes;
 use pmi_core::ids::{JobId, NodeIndex, Rank};
@@ -14,7 +14,7 @@ use pmix_core::{Namespace, NodeFacts, ProcessSet};
 
 use super::world::{Client, World, procs};
 
-/// Asks for keys in one query and returns the status, and each key that was found with what is behind it.
+/// Requests keys in one query; returns the status, and each found key with its value.
 fn query(world: &mut World, client: Client, keys: &[&str], qualifiers: &[Info<'_>]) -> (i32, Vec<(String, Vec<u8>)>) {
     world.send(client, 101, command::QUERY, |out| {
         out.count(1);
@@ -40,7 +40,7 @@ fn query(world: &mut World, client: Client, keys: &[&str], qualifiers: &[Info<'_
     (status, found)
 }
 
-/// The one value of a key, and what `read` makes of it.
+/// The only value of a key, as `read` decodes it.
 pub(crate) fn value<T>(
     world: &mut World,
     client: Client,
@@ -80,7 +80,7 @@ fn process(rank: u32) -> RankProcess {
     }
 }
 
-/// Two nodes with two ranks each, and what their hosts see.
+/// Two nodes with two ranks each, and the processes on their hosts.
 fn two_nodes(encoding: Encoding) -> (World, Client) {
     let mut world = World::new(1, &[2, 2]);
     for (node, ranks) in [(0, [0, 1]), (1, [2, 3])] {
@@ -184,7 +184,7 @@ fn group(world: &mut World, client: Client, command: u8, name: &str, members: &[
     });
 }
 
-/// As long as no member has left it.
+/// Holds until a member has left the group.
 #[test]
 fn groups_are_counted_named_and_taken_apart() {
     let mut world = World::new(1, &[3]);
@@ -217,7 +217,7 @@ fn groups_are_counted_named_and_taken_apart() {
     assert_eq!(asked(&mut world).0, 1, "who is no member ends nothing");
     group(&mut world, ranks[2], command::GROUP_DESTRUCT, "tide", &[]);
     assert_eq!(asked(&mut world), none);
-    // Far more than are remembered, and one with far too long a name.
+    // Far more than the limit, and one with a much too long name.
     let alone = [Proc { namespace: b"job0", rank: 0 }];
     group(&mut world, ranks[0], command::GROUP_CONSTRUCT, &"x".repeat(512), &alone);
     for number in 0..2000 {
@@ -294,7 +294,7 @@ fn the_time_that_a_launch_has_left_is_told_if_there_is_a_limit() {
     assert_eq!(value(&mut world, client, "pmix.time.remaining", &[], seconds), Err(status::NOT_FOUND));
 }
 
-/// Answer to a request for an allocation: its status, and the infos of one that is granted.
+/// Answer to a request for an allocation: its status, and the infos of a granted request.
 fn allocate(world: &mut World, client: Client, directive: u8, infos: &[Info<'_>]) -> (i32, Vec<(String, String)>) {
     world.send(client, 102, command::ALLOC, |out| {
         out.one();

@@ -1,4 +1,4 @@
-//! Events: whom they reach, by range, registration and state of the rank.
+//! Events: their receivers, by range, registration and state of the rank.
 
 use pmix_core::server::Action;
 use pmix_core::wire::Encoding::{Fixed, Flex};
@@ -10,7 +10,7 @@ use pmix_core::wire::writer::Writer;
 
 use super::world::{Client, World};
 
-/// Two ranks of one job, and one of another.
+/// Two ranks of one job, and one of another job.
 fn three() -> (World, [Client; 3]) {
     let mut world = World::new(2, &[2]);
     let clients = [("job0", 0, Flex), ("job0", 1, Fixed), ("job1", 0, Flex)];
@@ -47,7 +47,7 @@ fn an_event_reaches_its_range_and_never_its_source() {
     const OTHER_JOB: &[Proc<'_>] = &[Proc { namespace: b"job1", rank: RANK_WILDCARD }];
     const ONE_RANK: &[Proc<'_>] = &[Proc { namespace: b"job0", rank: 1 }];
     const NOBODY: &[Proc<'_>] = &[Proc { namespace: b"job0", rank: 7 }, Proc { namespace: b"elsewhere", rank: 0 }];
-    // Range as the standard numbers it, its list, and who hears of it: the other rank of the job, the rank of the other job.
+    // Range with the number of the standard, its list, and the receivers: the other rank of the job, the rank of the other job.
     let cases = [
         (1, None, [false, false]),
         (2, None, [true, true]),
@@ -104,7 +104,7 @@ fn the_loss_of_a_rank_is_told_to_those_who_named_it_once() {
     assert_eq!(world.receive(named), None, "it is lost once");
 }
 
-/// An event to all ranks of a fat node takes its bytes once, however many of them do not read.
+/// An event to all ranks of a large node is stored once, however many of them do not read.
 #[test]
 fn listeners_share_the_bytes_of_an_event_and_a_very_long_one_is_refused() {
     const LISTENERS: u32 = 4;

@@ -1,6 +1,6 @@
-//! Replies byte for byte, in each encoding that clients name in their handshake.
+//! Replies byte for byte, in each encoding of a client's handshake.
 //!
-//! The layouts are those that libpmix 3.2.5, 4.2.2 and 5.0 read; written as hexadecimal digits, with `{text}` for a text and its NUL.
+//! The layouts are as in libpmix 3.2.5, 4.2.2 and 5.0, written as hexadecimal digits, with `{text}` for a text and its NUL.
 
 use pmi_core::ids::JobId;
 use pmi_core::services::SpawnError;
@@ -24,7 +24,7 @@ fn bytes(written: &str) -> Vec<u8> {
     written.split_whitespace().filter(|word| *word != "|").flat_map(word).collect()
 }
 
-/// Lets a client of each kind act on a server of its own, and compares what it hears with what is written for its encoding.
+/// Runs `act` for a client of each kind on a separate server, and compares the reply with the expected bytes of its encoding.
 fn check(act: impl Fn(&mut World, Client), fixed: &str, flex: &str) {
     for (version, module) in CLIENTS {
         let mut world = World::new(2, &[2]);
@@ -115,7 +115,7 @@ fn a_spawn_brings_the_namespace_of_the_new_job_or_a_status() {
     };
     let begun = end(Ok(JobId::new("job1").unwrap()));
     check(begun, "00 00 00 01 00 00 00 00 | 00 00 00 01 00 00 00 05 {job1}", "02 00 | 02 0a {job1}");
-    // A job that never was added to this server cannot be named.
+    // A job that was never added to this server has no namespace here.
     check_status(end(Ok(JobId::new("unknown").unwrap())), "ff ff ff 4b", "e9 02");
     check_status(end(Err(SpawnError::Refused { reason: "no room".into() })), "ff ff ff 4b", "e9 02");
 }

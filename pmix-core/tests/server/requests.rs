@@ -1,5 +1,4 @@
-//! Every request that a client can send: what it is answered when it is whole, cut short, or holds what nobody knows; and that no
-//! other rank notices.
+//! Every request of a client: the answer if it is complete, truncated, or contains unknown values; and that no other rank is affected.
 
 use pmi_core::server::{EndReason, Offence};
 use pmix_core::wire::forwarding::channel::STDOUT;
@@ -12,14 +11,14 @@ use pmix_core::wire::{Encoding, status};
 
 use super::world::{Client, World};
 
-/// Outcome of a request of rank 0 while rank 1 says nothing.
+/// Outcome of a request of rank 0 while rank 1 sends nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
-    /// A status, and perhaps data.
+    /// A status, possibly with data.
     Status(i32),
     /// Facts, without a status before them.
     Facts,
-    /// The rank waits for another one, or for the host.
+    /// The rank waits for another rank, or for the host.
     Waits,
     /// There is no answer.
     Nothing,
@@ -27,18 +26,18 @@ enum Answer {
     Offence,
 }
 
-/// Parts of a request that can be cut off, and the rest is a request as well.
+/// Parts that can be cut off the end of a request and leave a valid request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tail {
-    /// All of the request is needed.
+    /// The whole request is required.
     Needed,
-    /// Each list or group at its end can be missing.
+    /// Each list or group at its end is optional.
     Optional,
-    /// The server does not look at what comes behind the command.
+    /// The server ignores all bytes after the command.
     Ignored,
 }
 
-/// A request as its library writes it.
+/// A request as its library sends it.
 struct Case {
     command: u8,
     write: fn(&mut Writer),
@@ -241,7 +240,7 @@ const CASES: [Case; 25] = {
     ]
 };
 
-/// Two ranks of one node, of which the second one only listens.
+/// Two ranks of one node; the second one only listens.
 struct Scene {
     world: World,
     asks: Client,
@@ -255,7 +254,7 @@ impl Scene {
         Self { world, asks, listens }
     }
 
-    /// Sends a payload, and asserts that the other rank hears nothing and stays connected.
+    /// Sends a payload, and asserts that the other rank receives nothing and stays connected.
     fn ask(&mut self, payload: &[u8], case: &str) -> Answer {
         self.world.send_raw(self.asks, &pmix_core::wire::frame::message(101, payload));
         assert_eq!(self.world.receive(self.listens), None, "{case}: another rank hears of it");

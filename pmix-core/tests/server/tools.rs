@@ -1,4 +1,4 @@
-//! Tools: processes that are no ranks, look at a launch, control it, and are no part of it.
+//! Tools: processes that are not ranks, and inspect or control a launch without being part of it.
 
 use pmi_core::deaths::DeathKind;
 use pmi_core::ids::Rank;
@@ -15,7 +15,7 @@ use super::queries::value;
 use super::world::{Client, World, procs, seat, whole};
 use super::{commit, found, get, values};
 
-/// Connects as a tool of this kind does, with a name or without; returns what it is told of itself, and of the server.
+/// Connects as a tool of this kind, with or without a name; returns the answer with its name and the server's name.
 fn attach(world: &mut World, kind: u8, name: Option<(&str, u32)>) -> Option<(Client, Vec<u8>)> {
     let mut payload = b"native\0\0\0\0\x08\0\0\0\0\0\0\0\0".to_vec();
     payload.push(kind);
@@ -150,7 +150,7 @@ fn a_tool_is_no_part_of_the_launch() {
     world.send(tool, 101, command::FINALIZE, |_| {});
     assert_eq!(world.status(tool).unwrap().0, status::SUCCESS);
     world.hang_up(tool);
-    // Words that make no sense end a tool's connection, and a rank's launch.
+    // Malformed messages end a tool's connection, and a rank's launch.
     let mad = self::tool(&mut world);
     world.send_raw(mad, &frame::message(101, &[2, 3, 2, 0xff, 0xff, 0xff, 0xff, 0x7f]));
     assert!(world.is_closed(mad));
@@ -172,7 +172,7 @@ fn tools_are_few_and_leave_no_trace() {
         tools.push(tool(&mut world));
     }
     assert!(attach(&mut world, 3, None).is_none());
-    // What a tool left unanswered counts with the next one in its place, for as long as it waits.
+    // Unanswered questions of a tool count for the next tool in its slot, as long as they wait.
     let last = tools.pop().unwrap();
     for _ in 0..64 {
         get(&mut world, last, "job0", 0, "key", false);

@@ -1,4 +1,4 @@
-//! Fences that leave data with its nodes: who fetches it when, when it is spread, and how long a node stays for it.
+//! Fences that leave data on their nodes: fetches, spreads, and how long a node must stay.
 
 use bytes::Bytes;
 use pmi_core::fence::Exchange;
@@ -11,7 +11,7 @@ use pmix_core::wire::status;
 use super::world::{Client, World, collecting, procs, whole};
 use super::{commit, found, get, values};
 
-/// One rank on each node. All have committed `card` with the number of their rank, and a value of so many bytes more.
+/// One rank on each node. Each has committed `card` with its rank number and `more` further bytes.
 fn committed(exchange: Exchange, nodes: u32, more: usize) -> (World, Vec<Client>) {
     let mut world = World::exchanging(exchange, 1, &vec![1; nodes as usize]);
     let join = |rank| world.join(rank as usize, "job0", rank, Flex).unwrap();
@@ -31,7 +31,7 @@ fn fence(world: &mut World, clients: &[Client]) {
     }
 }
 
-/// Gets a rank's card without waiting for it; returns the first byte of its value.
+/// Gets a rank's card without a wait; returns the first byte of its value.
 fn card(world: &mut World, client: Client, rank: u32) -> Option<u8> {
     get(world, client, "job0", rank, "card", true);
     let (code, objects) = world.status(client).expect("an answer at once");
@@ -61,7 +61,7 @@ fn each_node_is_asked_once_and_the_first_one_never() {
     assert_eq!(world.fences, ["fence job0"], "nothing is spread");
 }
 
-/// A whole node's data takes the way to other nodes in one answer, of which hosts carry no more than so much.
+/// A whole node's data is sent in one answer, and hosts carry answers only up to a limit.
 #[test]
 fn of_a_node_with_too_much_data_for_one_answer_single_ranks_are_asked() {
     let (mut world, clients) = committed(Exchange::Lazy, 2, 8 << 20);
@@ -105,12 +105,12 @@ fn a_key_that_was_put_again_has_its_new_value_after_the_next_fence() {
     assert!(values(Flex, &objects).contains(&found("card", b"far")[0]));
 }
 
-/// The answer of a node was on its way while a fence with newer values ended.
+/// The answer of a node was in transit while a fence with newer values ended.
 #[test]
 fn a_late_answer_does_not_replace_the_values_of_a_later_fence() {
     for exchange in [Exchange::Full, Exchange::Auto, Exchange::Lazy] {
         let (mut world, clients) = committed(exchange, 2, 0);
-        // Where fences bring the data, the value is asked for before the first one.
+        // If fences carry the data, the value is requested before the first fence.
         if exchange != Exchange::Full {
             fence(&mut world, &clients);
         }
@@ -156,7 +156,8 @@ fn a_spread_brings_what_earlier_rounds_have_withheld_as_well() {
 
 #[test]
 fn data_is_spread_once_a_node_has_fetched_as_much_as_that_costs() {
-    // A question counts as 128 KiB, spreading as three times all the data and two questions, half of one for each level of the tree.
+    // A question counts as 128 KiB. A spread counts as three times all the data and two questions: half of one for each level of the
+    // tree.
     let (mut world, clients) = committed(Exchange::Auto, 8, 100_000);
     fence(&mut world, &clients);
     let mut asked = Vec::new();
@@ -238,7 +239,7 @@ fn a_node_stays_while_ranks_run_if_it_alone_has_what_its_own_has_committed() {
     assert_eq!(needed(&world), here(&clients[1]));
     get(&mut world, clients[0], "job0", 1, "card", false);
     assert_eq!(world.status(clients[0]).map(|(code, _)| code), Some(status::SUCCESS), "the rank has exited");
-    // After one, and for what was committed since.
+    // After a fence, for later commits.
     let (mut world, clients) = committed(Exchange::Full, 2, 0);
     fence(&mut world, &clients);
     finish(&mut world, clients[0]);
@@ -246,7 +247,7 @@ fn a_node_stays_while_ranks_run_if_it_alone_has_what_its_own_has_committed() {
     commit(&mut world, clients[1], "late", b"near", b"far");
     finish(&mut world, clients[1]);
     assert_eq!(needed(&world), here(&clients[1]));
-    // On the only node nobody else asks.
+    // On a single node, no other node sends requests.
     let (mut world, clients) = committed(Exchange::Full, 1, 0);
     finish(&mut world, clients[0]);
     assert_eq!(needed(&world), []);
@@ -281,7 +282,7 @@ fn a_spread_that_overtakes_the_end_of_its_fence_is_taken_part_in() {
     let Some(Action::Reply { answer, .. }) = world.nodes[1].poll_action() else { panic!("no answer") };
     assert_eq!(answer[..], status::SUCCESS.to_be_bytes());
     fence(&mut world, &clients);
-    // The first node has not heard of it yet.
+    // The first node has not received the notification yet.
     assert_eq!(world.fences, ["fence job0"]);
     world.nodes[0].handle_question(&Bytes::from(spread(0)));
     let Some(Action::Reply { .. }) = world.nodes[0].poll_action() else { panic!("no answer") };

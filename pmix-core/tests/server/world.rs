@@ -1,4 +1,4 @@
-//! Nodes of a job in one thread: servers without sockets, clients that are scripts, a fence that waits for every node.
+//! Nodes of a job in one thread: servers without sockets, scripted clients, and a fence that waits for every node.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -25,62 +25,62 @@ use pmix_core::{JobIndex, Namespace, NodeFacts, Seat};
 
 pub(crate) struct World {
     pub(crate) nodes: Vec<Server>,
-    /// What each connection has been sent and not read yet.
+    /// Bytes sent to each connection and not read yet.
     unread: HashMap<(usize, ConnectionId), Vec<u8>>,
     closed: Vec<(usize, ConnectionId)>,
     rounds: HashMap<FenceId, Vec<(usize, JobIndex, Contribution)>>,
     names: Names,
-    /// Who has come to the meeting of launches, on which node and under which ticket.
+    /// Participants of the meeting of launches, with their nodes and tickets.
     pub(crate) meeting: Vec<(usize, Ticket, Meeting)>,
-    /// Questions between nodes: who was asked under which ticket, by whom under which.
+    /// Questions between nodes: the receiver and its ticket, mapped to the sender and its ticket.
     asked: HashMap<(usize, Ticket), (usize, Ticket)>,
     /// The node that gives no answer.
     pub(crate) lost: Option<usize>,
-    /// Answers of nodes stay on their way, in [`Self::late`].
+    /// Holds answers of nodes in transit, in [`Self::late`].
     pub(crate) delays_answers: bool,
-    /// Answers on their way: the node that asked, its ticket, and the bytes.
+    /// Answers in transit: the node that asked, its ticket, and the bytes.
     pub(crate) late: Vec<(usize, Ticket, Bytes)>,
-    /// How many questions nodes have asked each other.
+    /// Number of questions between nodes.
     pub(crate) questions: usize,
-    /// What was sent of at least 64 KiB, to clients and to other nodes.
+    /// Sent messages of at least 64 KiB, to clients and to other nodes.
     pub(crate) large: Vec<Bytes>,
     /// Length of the longest answer of a node to another.
     pub(crate) largest: usize,
-    /// Timers that are set on each node, and have neither run out nor been cancelled.
+    /// Timers on each node that have neither expired nor been cancelled.
     pub(crate) timers: Vec<(usize, Ticket)>,
-    /// The time of every timer that was ever set, in their order.
+    /// The times of all timers that were ever set, in their order.
     pub(crate) limits: Vec<Duration>,
     /// Calls of ranks to the host, other than meetings.
     pub(crate) calls: Vec<Call>,
-    /// Spawns that the host has not answered yet, with their nodes and tickets.
+    /// Spawns without an answer from the host so far, with their nodes and tickets.
     pub(crate) spawns: Vec<(usize, Ticket)>,
-    /// What the host of each node sees of processes.
+    /// Processes on the host of each node.
     pub(crate) processes: HashMap<usize, JobProcesses>,
-    /// Signals that hosts were asked for: the node, the ranks, the number.
+    /// Signals requested from hosts: the node, the ranks, the number.
     pub(crate) signals: Vec<(usize, Vec<Rank>, i32)>,
     pub(crate) end: Option<EndReason>,
-    /// Ranks that the others go on without, as their servers have said.
+    /// Dead ranks without which the other ranks continue, as reported by their servers.
     pub(crate) deaths: Vec<Rank>,
     /// Ranks that a second process has claimed, as their servers report.
     pub(crate) second: Vec<Rank>,
     pub(crate) registered: Vec<PathBuf>,
     pub(crate) said: Vec<Bytes>,
-    /// Whether nodes want to be told of output of ranks.
+    /// Whether each node requests output of its ranks.
     pub(crate) pulled: BTreeMap<usize, bool>,
-    /// Clients that have not taken what was forwarded to them last; none while everybody reads at once.
+    /// Clients that have not taken their last forwarded message; `None` while all clients read at once.
     pub(crate) slow: Option<Vec<(usize, ConnectionId)>>,
     settings: Settings,
-    /// Bytes of data that fences bring to all, where they may withhold it.
+    /// Bytes of data that fences carry to all nodes, where they may withhold it.
     pub(crate) frame: u64,
-    /// Nodes whose servers are to be kept for others.
+    /// The last need of each node's server.
     pub(crate) needed: BTreeMap<usize, Need>,
-    /// Names of the fences that came to an end, in their order.
+    /// Names of the complete fences, in their order.
     pub(crate) fences: Vec<String>,
-    /// Number of pairs that all nodes together brought to each of them.
+    /// Number of pairs that all nodes together contributed to each of them.
     pub(crate) brought: Vec<usize>,
 }
 
-/// A rank as its library would speak.
+/// A rank with the behaviour of its library.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Client {
     pub(crate) node: usize,
@@ -96,12 +96,12 @@ pub(crate) struct Message {
 }
 
 impl World {
-    /// Jobs called `job0`, `job1` and so on; `counts[i]` ranks of each on node `i`.
+    /// Creates jobs `job0`, `job1` and so on, with `counts[i]` ranks of each on node `i`.
     pub(crate) fn new(jobs: usize, counts: &[u32]) -> Self {
         Self::exchanging(Exchange::Full, jobs, counts)
     }
 
-    /// The same, with this way of the data of fences.
+    /// The same, with this distribution of the data of fences.
     pub(crate) fn exchanging(exchange: Exchange, jobs: usize, counts: &[u32]) -> Self {
         let mut world = Self {
             nodes: Vec::new(),
@@ -141,7 +141,7 @@ impl World {
         world
     }
 
-    /// The answers that were on their way arrive.
+    /// Delivers the answers in transit.
     pub(crate) fn deliver_late_answers(&mut self) {
         self.delays_answers = false;
         for (asker, ticket, answer) in std::mem::take(&mut self.late) {
@@ -150,7 +150,7 @@ impl World {
         }
     }
 
-    /// One job whose ranks may have so many unanswered questions.
+    /// Creates one job with `questions_per_rank` unanswered questions for each rank.
     pub(crate) fn with_questions(questions_per_rank: usize, counts: &[u32]) -> Self {
         let mut world = Self::new(0, &[]);
         world.settings.questions_per_rank = questions_per_rank;
@@ -158,7 +158,7 @@ impl World {
         world
     }
 
-    /// One more launch, on nodes of its own: each of its jobs has `counts[i]` ranks on the i-th of them.
+    /// Adds a launch on separate nodes: each of its jobs has `counts[i]` ranks on the i-th of them.
     pub(crate) fn add_launch(&mut self, names: &[&str], counts: &[u32]) {
         for node in 0..counts.len() as u32 {
             let mut server = Server::new(self.settings);
@@ -184,7 +184,7 @@ impl World {
         }
     }
 
-    /// One more node, a launch by itself, that serves this job.
+    /// Adds a node with a separate launch that serves this job.
     pub(crate) fn add_job(&mut self, namespace: Namespace) -> usize {
         let mut server = Server::new(Settings::default());
         server.add(namespace);
@@ -192,7 +192,7 @@ impl World {
         self.nodes.len() - 1
     }
 
-    /// The host has answered every spawn like this.
+    /// Answers every spawn with this result.
     pub(crate) fn end_spawns(&mut self, result: &Result<JobId, SpawnError>) {
         for (node, ticket) in std::mem::take(&mut self.spawns) {
             self.nodes[node].handle_answer(ticket, &Answer::Spawned(result.clone()));
@@ -200,7 +200,7 @@ impl World {
         self.run();
     }
 
-    /// All have come to the meeting: it ends like this, or with what everybody brought.
+    /// Ends the meeting of all participants: with this refusal, or with all contributions.
     pub(crate) fn end_meeting(&mut self, refusal: Option<MeetError>) {
         let meeting = std::mem::take(&mut self.meeting);
         let came = || meeting.iter().map(|(.., meeting)| meeting);
@@ -216,7 +216,7 @@ impl World {
         self.run();
     }
 
-    /// Connects and shakes hands; `None` if the server hangs up.
+    /// Connects and performs the handshake; `None` if the server closes the connection.
     pub(crate) fn join(&mut self, node: usize, namespace: &str, rank: u32, encoding: Encoding) -> Option<Client> {
         let (version, module) = match encoding {
             Encoding::Fixed => ("3.2.5a1", "v3"),
@@ -225,7 +225,7 @@ impl World {
         self.join_as(node, (namespace, rank), version, module)
     }
 
-    /// The same for a client of this version, which names its encoding by this module.
+    /// The same for a client of this version, with this name for its encoding.
     pub(crate) fn join_as(
         &mut self,
         node: usize,
@@ -254,13 +254,13 @@ impl World {
         Some(client)
     }
 
-    /// The place of a connection that was closed is used again.
+    /// Reuses the number of a closed connection.
     pub(crate) fn begin(&mut self, client: Client) {
         self.closed.retain(|&closed| closed != (client.node, client.connection));
         self.take_unread(client);
     }
 
-    /// Takes all that a client has been sent.
+    /// Takes all bytes that were sent to a client.
     pub(crate) fn take_unread(&mut self, client: Client) -> Vec<u8> {
         self.unread.remove(&(client.node, client.connection)).unwrap_or_default()
     }
@@ -274,7 +274,7 @@ impl World {
         self.run();
     }
 
-    /// Sends a request whose command is followed by what `write` writes.
+    /// Sends a request with this command, followed by the output of `write`.
     pub(crate) fn send(&mut self, client: Client, tag: u32, command: u8, write: impl FnOnce(&mut Writer)) {
         let mut payload = Writer::new(client.encoding);
         payload.one();
@@ -284,7 +284,7 @@ impl World {
         self.send_raw(client, &message);
     }
 
-    /// The next message that was sent to a client.
+    /// The next message to a client.
     pub(crate) fn receive(&mut self, client: Client) -> Option<Message> {
         let unread = self.unread.get_mut(&(client.node, client.connection))?;
         let header: [u8; 16] = unread.get(..16)?.try_into().unwrap();
@@ -295,7 +295,7 @@ impl World {
         Some(Message { tag: word(4), payload })
     }
 
-    /// The status that a client got, and what follows it; `None` if it waits.
+    /// The status that a client received, and the bytes after it; `None` if the client waits.
     pub(crate) fn status(&mut self, client: Client) -> Option<(i32, Vec<u8>)> {
         let message = self.receive(client)?;
         let mut reader = Reader::new(client.encoding, &message.payload);
@@ -311,13 +311,13 @@ impl World {
         self.run();
     }
 
-    /// A rank of the first job writes to a stream; nothing stands for its end.
+    /// A rank of the first job writes to a stream; no bytes mean its end.
     pub(crate) fn write(&mut self, node: usize, local: u32, channel: u16, bytes: &[u8]) {
         self.nodes[node].handle_output(seat(0, local), channel, bytes);
         self.run();
     }
 
-    /// Everybody takes at once what is forwarded, from now on.
+    /// All clients take forwarded messages at once, from now on.
     pub(crate) fn read_all(&mut self) {
         for (node, connection) in self.slow.take().unwrap_or_default() {
             self.nodes[node].handle_sent(connection);
@@ -335,7 +335,7 @@ impl World {
         self.run();
     }
 
-    /// A rank's process ends like this, and its host bears it.
+    /// A rank's process ends in this way, and its host tolerates that.
     pub(crate) fn kill(&mut self, node: usize, local: u32, kind: DeathKind) {
         self.nodes[node].handle_borne_failure(seat(0, local), kind);
         self.run();
@@ -446,7 +446,7 @@ impl World {
         }
     }
 
-    /// Result of a fence: all that was brought, or as much as is not withheld.
+    /// Result of a fence: all contributions, except the withheld data.
     fn merged<'a>(&self, brought: impl Iterator<Item = &'a Contribution> + Clone) -> Merged {
         let segments: Vec<_> = brought.clone().flat_map(|brought| brought.segments.clone()).collect();
         let bytes = segments.iter().map(|segment| segment.as_bytes().len() as u64).sum();
@@ -472,7 +472,7 @@ pub(crate) fn seat(job: usize, local: u32) -> Seat {
     Seat { job: JobIndex(job), local: LocalRank(local) }
 }
 
-/// Writes a list of processes behind its count, and an empty list of infos.
+/// Writes a list of processes after its count, and an empty list of infos.
 pub(crate) fn procs(procs: &[Proc<'_>]) -> impl FnOnce(&mut Writer) {
     move |out| {
         out.count(procs.len());
@@ -482,7 +482,7 @@ pub(crate) fn procs(procs: &[Proc<'_>]) -> impl FnOnce(&mut Writer) {
     }
 }
 
-/// The same with the directive that a fence is to collect data.
+/// The same with the directive for a collecting fence.
 pub(crate) fn collecting(procs: &[Proc<'_>]) -> impl FnOnce(&mut Writer) {
     move |out| {
         out.count(procs.len());
@@ -494,7 +494,7 @@ pub(crate) fn collecting(procs: &[Proc<'_>]) -> impl FnOnce(&mut Writer) {
     }
 }
 
-/// Names in memory; nobody waits for one here.
+/// Names in memory; no lookup waits here.
 struct Table<'a>(std::sync::Mutex<&'a mut Names>, NameUser);
 
 #[async_trait::async_trait]

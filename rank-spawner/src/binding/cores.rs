@@ -1,4 +1,4 @@
-//! Cores of a node by their numbers among those that a launch may use, which is how rankfiles and lists of cores name them.
+//! Cores of a node, numbered among the cores that a launch may use. Rankfiles and lists of cores use these numbers.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use lattice_inventory::{CpuSet, UsableCore, UsableCores};
 
 /// Cores of one rank.
 ///
-/// As text, parts joined by `+`:
+/// As text, parts that are joined by `+`:
 ///
 /// ```text
 /// *        all cores                     3, 2-5      cores by their numbers, from 0
@@ -16,22 +16,22 @@ use lattice_inventory::{CpuSet, UsableCore, UsableCores};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CoreSet(Vec<Part>);
 
-/// Neighbouring cores.
+/// Range of consecutive cores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Part {
-    /// Number of the socket that the cores are counted on; `None` for the whole node.
+    /// Socket on which the cores are counted; `None` to count on the whole node.
     socket: Option<u16>,
     /// First and last core; `None` for all.
     cores: Option<(u16, u16)>,
 }
 
-/// Error for a text that is no [`CoreSet`].
+/// Error for a text that is not a [`CoreSet`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "{text:?} names no cores; possible are CORE, FIRST-LAST and *, behind SOCKET/ those of a socket, and several joined by +"
+    "{text:?} names no cores; possible are CORE, FIRST-LAST and *, after SOCKET/ those of a socket, and several joined by +"
 )]
 pub struct CoreSetParseError {
-    /// The text seen.
+    /// The text.
     pub text: String,
 }
 
@@ -75,7 +75,7 @@ impl fmt::Display for CoreSet {
 }
 
 impl CoreSet {
-    /// CPUs of these cores; `None` if one of them is not there.
+    /// CPUs of these cores; `None` if a core does not exist.
     pub(super) fn cpus(&self, usable: &UsableCores) -> Option<CpuSet> {
         let mut cpus = CpuSet::default();
         for part in &self.0 {

@@ -1,4 +1,4 @@
-//! The CPUs of each rank that follow from a policy. Pure but for [`plan_here`].
+//! Computes the CPUs of each rank from a policy. All functions but [`plan_here`] and [`usable_here`] are pure.
 
 mod pool;
 
@@ -14,66 +14,66 @@ use crate::syscalls;
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
-    /// The map names a CPU that is not there, is offline, or lies outside of our cpuset.
+    /// The map names a CPU that does not exist, is offline, or is outside of the launch's cpuset.
     #[error(
-        "local rank {local_rank} shall be bound to CPU {cpu}, but this launch may use CPUs {available}; name some of those, or have \
+        "local rank {local_rank} is to be bound to CPU {cpu}, but this launch may use CPUs {available}; name some of those, or have \
          --cpu-bind=cores choose"
     )]
     NoSuchCpu {
         /// The first local rank that the entry is for.
         local_rank: u32,
-        /// The CPU it asks for.
+        /// The CPU in the entry.
         cpu: u16,
         /// CPUs that the launch may use.
         available: CpuSet,
     },
-    /// The map names a NUMA node that is not there, or none of whose CPUs we may use.
+    /// The map names a NUMA node that does not exist, or that has no CPU in the launch's cpuset.
     #[error(
-        "local rank {local_rank} shall be bound to NUMA node {node}, but this launch may use CPUs {available}, which are not of it; \
+        "local rank {local_rank} is to be bound to NUMA node {node}, but this launch may use CPUs {available}, which are not of it; \
          name another, or have --cpu-bind=numa choose"
     )]
     NoSuchNumaNode {
         /// The first local rank that the entry is for.
         local_rank: u32,
-        /// The NUMA node it asks for.
+        /// The NUMA node in the entry.
         node: u16,
         /// CPUs that the launch may use.
         available: CpuSet,
     },
-    /// The map names a core that is not there.
+    /// The map names a core that does not exist.
     #[error(
-        "local rank {local_rank} shall be bound to cores {cores}, but this launch may use {there}, which are CPUs {available}; \
+        "local rank {local_rank} is to be bound to cores {cores}, but this launch may use {there}, which are CPUs {available}; \
          name some of those, or have --cpu-bind=cores choose"
     )]
     NoSuchCore {
         /// The first local rank that the entry is for.
         local_rank: u32,
-        /// The cores it asks for.
+        /// The cores in the entry.
         cores: CoreSet,
         /// Number of cores by socket.
         there: String,
         /// CPUs that the launch may use.
         available: CpuSet,
     },
-    /// Ranks want more than there is.
+    /// The ranks need more CPUs than the launch may use.
     #[error(
-        "{ranks} local ranks shall be bound to {asked}, but CPUs {available}, which this launch may use, are enough for {room}; start fewer \
+        "{ranks} local ranks are to be bound to {asked}, but CPUs {available}, which this launch may use, are enough for {room}; start fewer \
          on a node, or let them share with --overcommit"
     )]
     TooFew {
         /// Number of the ranks.
         ranks: u32,
-        /// Policy that was asked for.
+        /// The requested policy.
         asked: CpuBind,
         /// Number of ranks for which there is room.
         room: u32,
         /// CPUs that the launch may use.
         available: CpuSet,
     },
-    /// There is nothing to bind to.
-    #[error("ranks shall be bound to {asked}, but this launch may use none; leave them unbound with --cpu-bind=none")]
+    /// The launch may use no object of this kind.
+    #[error("ranks are to be bound to {asked}, but this launch may use none; leave them unbound with --cpu-bind=none")]
     Nothing {
-        /// Policy that was asked for.
+        /// The requested policy.
         asked: CpuBind,
     },
 }
@@ -82,16 +82,16 @@ pub enum BindError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindHereError {
-    /// The system does not tell which CPUs there are.
+    /// The system does not list the CPUs of the node.
     #[error("cannot bind ranks: {reason}")]
     Unread {
-        /// Observation, in words.
+        /// Reason, as text.
         reason: String,
     },
-    /// The system does not tell which CPUs this process may use.
+    /// The system call for this process's affinity failed.
     #[error("cannot read the affinity of this process: {0}")]
     Affinity(#[source] nix::Error),
-    /// The policy cannot be met.
+    /// The node cannot satisfy the policy.
     #[error(transparent)]
     Bind(#[from] BindError),
 }
@@ -110,9 +110,9 @@ pub fn plan_here(node: &ThisNode, bind: &CpuBind, local_ranks: u32) -> Result<Ve
 /// The cores of this node that this process may use.
 ///
 /// # Errors
-/// Fails if the system does not tell them.
+/// Fails if the system does not list them.
 pub fn usable_here(node: &ThisNode) -> Result<UsableCores, BindHereError> {
-    // Its affinity, which the kernel keeps within its cpuset.
+    // The affinity mask: the kernel keeps it within the cpuset.
     let allowed = CpuSet::from_mask(&syscalls::affinity().map_err(BindHereError::Affinity)?);
     let inventory = node.inventory();
     if let Some(trouble) = inventory.trouble.iter().find(|trouble| trouble.source == "cpu") {
@@ -123,7 +123,7 @@ pub fn usable_here(node: &ThisNode) -> Result<UsableCores, BindHereError> {
 
 /// The CPUs of each of `local_ranks` ranks, in their order on this node; `None` leaves a rank unbound.
 ///
-/// Ranks beyond the last object or entry of a map begin again with the first, unless each has a share.
+/// Unless each rank has a share, ranks after the last object or map entry start again at the first.
 ///
 /// # Errors
 /// See the variants of [`BindError`].
@@ -161,29 +161,29 @@ pub fn plan(usable: &UsableCores, bind: &CpuBind, local_ranks: u32) -> Result<Ve
     Ok(places.iter().cycle().take(local_ranks as usize).cloned().map(Some).collect())
 }
 
-/// An object, or a part of one that is not to be divided, as far as it may be used.
+/// Usable part of an object, or of an indivisible part of one.
 #[derive(Clone, Debug)]
 struct Place<'node> {
     cpus: CpuSet,
-    /// Its first core, which tells where it is.
+    /// First core of the place, which gives its location.
     at: &'node UsableCore,
 }
 
 impl<'node> Place<'node> {
-    /// Each core of it, as far as it is of it.
+    /// The place divided by cores.
     fn cores(&self, cores: &'node [UsableCore]) -> Vec<Self> {
         let part = |at: &'node UsableCore| Self { cpus: at.cpus.intersection(&self.cpus), at };
         cores.iter().map(part).filter(|part| !part.cpus.is_empty()).collect()
     }
 }
 
-/// Key of cores that are next to no device of a kind.
+/// Key of a core that is next to no device of the kind.
 const NO_DEVICE: (u32, u32) = (0, 0);
 
-/// What tells an object of a kind from the others of it.
+/// Identity of the object of this kind that has the core.
 fn key(core: &UsableCore, object: Object) -> (u32, u32) {
     match object {
-        // Each of them is a place of its own.
+        // Each thread and core is a place of its own.
         Object::Thread | Object::Core => (core.package, core.cpus.first().unwrap_or_default().into()),
         Object::L3Cache => (core.package, core.l3_cache),
         Object::Gpu => (0, core.gpu),
@@ -193,19 +193,19 @@ fn key(core: &UsableCore, object: Object) -> (u32, u32) {
     }
 }
 
-/// True if a core is of an object of this kind: those that are next to no device are of none.
+/// True if a core belongs to an object of this kind. A core next to no device belongs to none.
 fn is_beside(core: &UsableCore, object: Object) -> bool {
     !object.is_device() || key(core, object) != NO_DEVICE
 }
 
-/// The objects of a kind that ranks may get: where they are dealt out over devices, those next to one.
+/// The objects of a kind that ranks may get. If ranks are dealt out over devices, only the objects next to one.
 fn places_for<'node>(usable: &'node UsableCores, bind: &ObjectBind, object: Object) -> Vec<Place<'node>> {
     let mut places = places(usable.cores(), object);
     places.retain(|place| bind.devices().all(|device| is_beside(place.at, device)));
     places
 }
 
-/// The objects of a kind, in the order of their cores, and devices in that of their numbers.
+/// The objects of a kind, in the order of their cores. Devices are in the order of their numbers.
 fn places(cores: &[UsableCore], object: Object) -> Vec<Place<'_>> {
     let mut places: Vec<Place<'_>> = Vec::new();
     for core in cores {
@@ -227,11 +227,11 @@ fn places(cores: &[UsableCore], object: Object) -> Vec<Place<'_>> {
     places
 }
 
-/// The CPUs of each object that ranks get in turn; no more of one object in a row than there are ranks.
+/// The CPUs of each object in the order of the ranks. An object is repeated `local_ranks` times in a row at most.
 fn objects(usable: &UsableCores, bind: &ObjectBind, local_ranks: u32) -> Vec<CpuSet> {
     let has_so_many = |deal: &Deal| (deal.at_once.get() > 1 || deal.over.is_device()) && deal.over <= bind.object;
     if let Some(deal) = bind.deals[0].filter(has_so_many) {
-        // Each of the objects that are not larger than what ranks are bound to has so many ranks.
+        // Each object that is not larger than the object of the binding gets `at_once` ranks.
         let places = places(usable.cores(), deal.over).into_iter();
         let widened = places.map(|place| widened(usable.cores(), &place.cores(usable.cores()), bind.object));
         return widened.flat_map(|cpus| vec![cpus; deal.at_once.get().min(local_ranks) as usize]).collect();
@@ -249,7 +249,7 @@ impl Object {
     }
 }
 
-/// Sets of CPUs that ranks were given, in the order of the ranks' numbers.
+/// Sorts the CPU sets of the ranks into the order of the rank numbers.
 fn numbered(usable: &UsableCores, mut dealt: Vec<CpuSet>, numbering: Numbering) -> Vec<CpuSet> {
     let first = |set: &CpuSet| {
         let cpu = set.first()?;
@@ -259,7 +259,7 @@ fn numbered(usable: &UsableCores, mut dealt: Vec<CpuSet>, numbering: Numbering) 
         Numbering::AsDealt => {}
         Numbering::InOrder => dealt.sort_by_key(first),
         Numbering::Over(object) => {
-            // The n-th of each object, before the next one of any.
+            // The n-th set of each object precedes the next set of any object.
             let mut counts = HashMap::new();
             let turn = |set: &CpuSet| {
                 let object = first(set).map(|(core, _)| key(&usable.cores()[core], object));
@@ -277,7 +277,7 @@ fn numbered(usable: &UsableCores, mut dealt: Vec<CpuSet>, numbering: Numbering) 
     dealt
 }
 
-/// The CPUs of each rank, of which each has a share.
+/// The CPUs of each rank, if each rank has a share.
 fn shares(usable: &UsableCores, bind: &ObjectBind, share: Share, ranks: u32) -> Result<Vec<CpuSet>, BindError> {
     let unit = match (bind.object, share) {
         (Object::Thread, Share::Cpus(_)) => Object::Thread,
@@ -311,7 +311,7 @@ fn shares(usable: &UsableCores, bind: &ObjectBind, share: Share, ranks: u32) -> 
     Ok(taken)
 }
 
-/// The CPUs of all objects that some of these are in.
+/// The CPUs of all objects that have one of these parts.
 fn widened(cores: &[UsableCore], parts: &[Place<'_>], object: Object) -> CpuSet {
     match object {
         Object::Thread | Object::Core => parts.iter().flat_map(|part| part.cpus.iter()).collect(),
@@ -322,7 +322,7 @@ fn widened(cores: &[UsableCore], parts: &[Place<'_>], object: Object) -> CpuSet 
     }
 }
 
-/// Checks that all CPUs exist in the entries that some rank uses.
+/// Checks that all CPUs exist in the entries that the ranks use.
 fn check_map(sets: &[CpuSet], available: &CpuSet, local_ranks: u32) -> Result<(), BindError> {
     for (local_rank, set) in (0..local_ranks).zip(sets) {
         if let Some(cpu) = set.iter().find(|&cpu| !available.contains(cpu)) {
@@ -332,7 +332,7 @@ fn check_map(sets: &[CpuSet], available: &CpuSet, local_ranks: u32) -> Result<()
     Ok(())
 }
 
-/// The CPUs of the NUMA nodes that some rank uses.
+/// The CPUs of the NUMA nodes that the ranks use.
 fn numa_map(usable: &UsableCores, nodes: &[u16], local_ranks: u32) -> Result<Vec<CpuSet>, BindError> {
     let of = |(local_rank, &node): (u32, &u16)| {
         let cores = usable.cores().iter().filter(|core| core.numa_node == node);
@@ -345,7 +345,7 @@ fn numa_map(usable: &UsableCores, nodes: &[u16], local_ranks: u32) -> Result<Vec
     (0..local_ranks).zip(nodes).map(of).collect()
 }
 
-/// The CPUs of the cores that some rank uses.
+/// The CPUs of the cores that the ranks use.
 fn core_map(usable: &UsableCores, sets: &[CoreSet], local_ranks: u32) -> Result<Vec<CpuSet>, BindError> {
     let of = |(local_rank, set): (u32, &CoreSet)| {
         set.cpus(usable).ok_or_else(|| {

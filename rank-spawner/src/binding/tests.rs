@@ -10,7 +10,7 @@ fn numbered(lists: &[&str]) -> Vec<Group> {
     (0..).zip(groups(lists)).map(|(id, group)| Group { id: Some(id), ..group }).collect()
 }
 
-/// Two packages of two cores of two threads, the second threads numbered last.
+/// Two packages of two cores of two threads; the second threads have the highest numbers.
 fn eight_threads(allowed: &str) -> UsableCores {
     let template = Template {
         cpus: "0-7".parse().unwrap(),
@@ -21,7 +21,7 @@ fn eight_threads(allowed: &str) -> UsableCores {
     UsableCores::of(&template, &allowed.parse().unwrap())
 }
 
-/// Two packages; each has two NUMA nodes of two level-3 caches, each of them of two cores of one thread.
+/// Two packages. Each has two NUMA nodes, each of two level-3 caches, each of two cores with one thread.
 fn sixteen_cores() -> UsableCores {
     UsableCores::of(&two_packages(), &"0-15".parse().unwrap())
 }
@@ -123,7 +123,7 @@ fn larger_objects_are_given_out_in_turn() {
     check("0-7", "sockets", 3, &["0-1,4-5", "2-3,6-7", "0-1,4-5"]);
     check_on(&sixteen_cores(), "numa", 5, &["0-3", "4-7", "8-11", "12-15", "0-3"]);
     check_on(&sixteen_cores(), "l3caches", 3, &["0-1", "2-3", "4-5"]);
-    // Without level-3 caches and NUMA.
+    // A node without level-3 caches and NUMA.
     check("0-7", "l3caches", 2, &["0-1,4-5", "2-3,6-7"]);
     check("0-7", "numa", 2, &["0-7", "0-7"]);
 }
@@ -134,7 +134,7 @@ fn consecutive_ranks_go_to_different_objects_where_they_are_dealt_out() {
     check("0-7", "threads:over=sockets", 5, &["0", "2", "4", "6", "1"]);
     check_on(&sixteen_cores(), "cores:over=numa", 5, &["0", "4", "8", "12", "1"]);
     check_on(&sixteen_cores(), "l3caches:over=sockets", 4, &["0-1", "8-9", "2-3", "10-11"]);
-    // One object has less than the others.
+    // One object has fewer CPUs than the other.
     check("0-3,5-7", "cores:over=sockets", 4, &["0", "2,6", "1,5", "3,7"]);
     check("1-3,5-7", "cores:over=sockets", 3, &["1,5", "2,6", "3,7"]);
 }
@@ -158,10 +158,10 @@ fn a_share_is_widened_to_the_objects_that_it_touches() {
 
 #[test]
 fn a_share_stays_in_one_object_where_one_has_room() {
-    // The first package has one core left when the third rank comes, the second has two.
+    // The first package has one core left for the third rank, the second has two.
     check("0-3,5-7", "cores:cores=1:over=sockets", 4, &["0", "2,6", "1,5", "3,7"]);
     check_on(&sixteen_cores(), "cores:cores=3:over=numa", 4, &["0-2", "4-6", "8-10", "12-14"]);
-    // No node has three left, so that the fifth rank gets what all have left.
+    // No node has three cores left, so the fifth rank gets the remaining cores of all nodes.
     check_on(&sixteen_cores(), "cores:cores=3:over=numa", 5, &["0-2", "4-6", "8-10", "12-14", "3,7,11"]);
 }
 
@@ -176,7 +176,7 @@ fn each_cpu_of_a_rank_can_be_dealt_out() {
     check("0-7", "threads:over=sockets:over=cores", 8, &["0", "2", "1", "3", "4", "6", "5", "7"]);
     check("0-7", "threads:over=cores", 5, &["0", "1", "2", "3", "4"]);
     check("0-7", "cores:each-over=sockets", 4, &["0,4", "2,6", "1,5", "3,7"]);
-    // One socket has less than the other.
+    // One socket has fewer CPUs than the other.
     check("0-3,6-7", "threads:cpus=3:each-over=sockets", 2, &["0-2", "3,6-7"]);
     check("0,2-3,6-7", "threads:cpus=5:each-over=sockets", 1, &["0,2-3,6-7"]);
 }
@@ -199,11 +199,11 @@ fn ranks_that_have_too_few_are_told_how_many_have_enough() {
     let refused = plan(&eight_threads("0-7"), &"cores:cpus=4".parse().unwrap(), 3).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "3 local ranks shall be bound to cores:cpus=4, but CPUs 0-7, which this launch may use, are enough for 2; start fewer on a \
+        "3 local ranks are to be bound to cores:cpus=4, but CPUs 0-7, which this launch may use, are enough for 2; start fewer on a \
          node, or let them share with --overcommit"
     );
     check("0-7", "cores:cpus=4:overcommit", 3, &["0-1,4-5", "2-3,6-7", "0-1,4-5"]);
-    // More than the node has is never possible.
+    // A share that is larger than the node always fails.
     assert!(plan(&eight_threads("0-7"), &"cores:cpus=9:overcommit".parse().unwrap(), 1).is_err());
 }
 
@@ -226,12 +226,12 @@ fn what_cannot_be_had_is_named_beside_what_there_is() {
     let refuse = |allowed: &str, bind: &str, ranks: u32| {
         plan(&eight_threads(allowed), &bind.parse().unwrap(), ranks).unwrap_err().to_string()
     };
-    let absent = "local rank 1 shall be bound to CPU 9, but this launch may use CPUs 0-3; name some of those, or have --cpu-bind=cores choose";
+    let absent = "local rank 1 is to be bound to CPU 9, but this launch may use CPUs 0-3; name some of those, or have --cpu-bind=cores choose";
     assert_eq!(refuse("0-3", "map:0,9,77", 2), absent);
-    let none = "ranks shall be bound to cores, but this launch may use none; leave them unbound with --cpu-bind=none";
+    let none = "ranks are to be bound to cores, but this launch may use none; leave them unbound with --cpu-bind=none";
     assert_eq!(refuse("", "cores", 1), none);
-    assert!(refuse("0-7", "numa-map:0,4", 2).starts_with("local rank 1 shall be bound to NUMA node 4"));
-    // An entry that no rank uses may name anything.
+    assert!(refuse("0-7", "numa-map:0,4", 2).starts_with("local rank 1 is to be bound to NUMA node 4"));
+    // An entry that no rank uses may name any CPU.
     assert!(plan(&eight_threads("0"), &"map:0,99".parse().unwrap(), 1).is_ok());
 }
 
@@ -308,11 +308,11 @@ fn an_object_gets_so_many_ranks_before_the_next_one() {
     check("0-7", "threads:over=sockets*2", 6, &["0", "4", "2", "6", "1", "5"]);
     check_on(&sixteen_cores(), "cores:over=numa*2", 5, &["0", "1", "4", "5", "8"]);
     check_on(&sixteen_cores(), "cores:cores=2:over=sockets*2", 4, &["0-1", "2-3", "8-9", "10-11"]);
-    // Ranks that are bound to all of it.
+    // Ranks are bound to the whole object that they are dealt out over.
     check("0-7", "sockets:over=sockets*2", 3, &["0-1,4-5", "0-1,4-5", "2-3,6-7"]);
     check_on(&sixteen_cores(), "sockets:over=numa*1", 2, &["0-7", "8-15"]);
     check_on(&sixteen_cores(), "numa:over=l3caches*2", 5, &["0-3", "0-3", "0-3", "0-3", "4-7"]);
-    // One object has less than the others.
+    // One object has fewer CPUs than the other.
     check("0-3,5-7", "threads:over=sockets*2", 4, &["0", "1", "2", "6"]);
     check("1-3,5-7", "cores:over=sockets*2", 3, &["1,5", "2,6", "3,7"]);
 }
@@ -338,15 +338,15 @@ fn maps_of_cores_count_those_that_may_be_used() {
     let refused = |map: &str| plan(&eight_threads("0-6"), &map.parse().unwrap(), 2).unwrap_err().to_string();
     assert_eq!(
         refused("core-map:0,4"),
-        "local rank 1 shall be bound to cores 4, but this launch may use cores 0 to 3 (2, 2 by socket), which are CPUs 0-6; name some of those, or have \
+        "local rank 1 is to be bound to cores 4, but this launch may use cores 0 to 3 (2, 2 by socket), which are CPUs 0-6; name some of those, or have \
          --cpu-bind=cores choose"
     );
-    assert!(refused("core-map:2/0").starts_with("local rank 0 shall be bound to cores 2/0, but"));
+    assert!(refused("core-map:2/0").starts_with("local rank 0 is to be bound to cores 2/0, but"));
 }
 
 #[test]
 fn ranks_get_the_cores_next_to_their_gpus() {
-    // As on nodes whose GPUs are numbered otherwise than their packages.
+    // As on nodes with GPU numbers in another order than the package numbers.
     let node = with_gpus(&["12-15", "8-11", "0-3", "4-7"]);
     check_on(&node, "gpus", 5, &["12-15", "8-11", "0-3", "4-7", "12-15"]);
     check_on(&node, "cores:over=gpus", 5, &["12", "8", "0", "4", "13"]);
@@ -365,13 +365,13 @@ fn gpus_of_the_same_cores_share_them_and_others_are_left() {
     check_on(&node, "numa:over=gpus", 4, &["0-3", "0-3", "8-11", "8-11"]);
     check_on(&node, "l3caches:over=gpus", 2, &["0-1", "2-3"]);
     check_on(&node, "cores:even:over=gpus", 4, &["0-1", "2-3", "8-9", "10-11"]);
-    // Cores next to none are no one's, unless the rank is bound to more than they are.
+    // Cores next to no GPU stay unused, unless the rank is bound to a larger object.
     check_on(&node, "cores:over=gpus", 9, &["0", "2", "8", "10", "1", "3", "9", "11", "0"]);
     check_on(&with_gpus(&["0-7"]), "l3caches:over=gpus", 1, &["0-7"]);
     assert_eq!(Object::Gpu.count(&node), 4);
     let refused =
         |node: &UsableCores, bind: &str, ranks| plan(node, &bind.parse().unwrap(), ranks).unwrap_err().to_string();
-    let none = "ranks shall be bound to gpus, but this launch may use none; leave them unbound with --cpu-bind=none";
+    let none = "ranks are to be bound to gpus, but this launch may use none; leave them unbound with --cpu-bind=none";
     assert_eq!(refused(&sixteen_cores(), "gpus", 1), none);
     assert!(refused(&sixteen_cores(), "cores:cpus=2:over=gpus", 1).contains("may use none; leave"));
     assert!(refused(&node, "cores:cpus=4:over=gpus", 3).contains("are enough for 2"), "two each of two GPUs");

@@ -1,4 +1,4 @@
-//! Debuggers that show the functions that a process is in: gdb, or eu-stack of elfutils.
+//! Debuggers that show the functions of a process: gdb, or eu-stack of elfutils.
 
 use std::io::{self, PipeWriter, Read};
 use std::os::unix::process::CommandExt;
@@ -14,11 +14,11 @@ use nix::unistd::Pid;
 use super::threads::Frames;
 use crate::process_table::is_stopped;
 
-/// Most bytes that are read of what a debugger prints.
+/// Limit on the debugger's output, in bytes.
 const OUTPUT_MAX: u64 = 1 << 20;
-/// Most frames of a thread.
+/// Limit on the frames of a thread.
 const FRAMES_MAX: usize = 64;
-/// Most bytes of a frame; names of C++ templates are longer.
+/// Limit on a frame, in bytes; names of C++ templates can be longer.
 const FRAME_MAX: usize = 400;
 
 /// A debugger of this node.
@@ -46,14 +46,14 @@ impl Debugger {
         [("gdb", Kind::Gdb), ("eu-stack", Kind::EuStack)].into_iter().find_map(find)
     }
 
-    /// Frames of the threads of a process, or the reason why there are none. The process does not run meanwhile; it runs on after `limit`
-    /// in any case.
+    /// Frames of the threads of a process, or the reason why there are none. The debugger stops the process; it continues after `limit`
+    /// at the latest.
     pub(super) fn look_at(&self, pid: Pid, limit: Duration) -> Result<Frames, String> {
         let was_stopped = is_stopped(pid);
         let result = self.ask(pid, limit);
-        // A debugger that was killed while it stopped the process has left it so, also one that had printed enough.
+        // A debugger that is killed while it stops the process leaves it stopped, even if the debugger has printed enough.
         if !was_stopped && is_stopped(pid) {
-            // It may have ended this very moment.
+            // The process may have ended meanwhile.
             let _ = kill(pid, Signal::SIGCONT);
         }
         let text = result?;
@@ -69,15 +69,15 @@ impl Debugger {
         let (printed, print) = mpsc::channel();
         let read = move || {
             let mut bytes = Vec::new();
-            // What was read until it broke counts.
+            // After a read error the bytes before it are used.
             let _ = output.by_ref().take(OUTPUT_MAX).read_to_end(&mut bytes);
-            // It lets the process go on when it has printed all.
+            // Drains the rest: the debugger continues the process after it has printed all.
             let _ = io::copy(&mut output, &mut io::sink());
-            // Who waited may have given up.
+            // The receiver may have stopped waiting.
             let _ = printed.send(bytes);
         };
         thread::Builder::new().name("debugger".to_owned()).spawn(read).map_err(failed)?;
-        // The pipe ends with the command and the process.
+        // The pipe closes when the command is dropped and the process ends.
         let mut child = self.command(pid, input).and_then(|mut command| command.spawn()).map_err(failed)?;
         let printed = print.recv_timeout(deadline.saturating_duration_since(Instant::now()));
         end(&mut child);
@@ -92,10 +92,10 @@ impl Debugger {
         let mut command = Command::new(&self.program);
         match self.kind {
             Kind::Gdb => {
-                // Neither files of the user's nor of the program's may tell it to run something, nor the network be asked.
+                // The debugger must not run a command from a file of the user or the program, and must not use the network.
                 command.args(["-nx", "-nw", "-batch"]);
                 let first = ["set auto-load off", "set debuginfod enabled off", "set width 0", "set height 0"];
-                // Ranks in the same functions are to look the same.
+                // Ranks in the same functions must give equal texts.
                 let same = ["set print address off", "set print frame-arguments none", "set backtrace limit 64"];
                 for setting in first.into_iter().chain(same) {
                     command.args(["-iex", setting]);
@@ -111,7 +111,7 @@ impl Debugger {
         Ok(command)
     }
 
-    /// Line with the system's refusal among those that a debugger printed instead of frames, or else the last one.
+    /// Error line of a debugger that printed no frames: the line with the system's refusal, otherwise the last line.
     fn complaint(&self, text: &str) -> String {
         let lines = || text.lines().filter(|line| !line.trim().is_empty());
         let refusal = lines().find(|line| line.contains("not permitted"));
@@ -122,14 +122,14 @@ impl Debugger {
     }
 }
 
-/// Ends a debugger that has printed all, or too slowly.
+/// Kills a debugger that has printed all, or that is too slow.
 fn end(child: &mut Child) {
-    // It may have ended by itself.
+    // The debugger may have ended by itself.
     let _ = child.kill();
     let _ = child.wait();
 }
 
-/// Reads what debuggers print: a line for each thread, then its frames.
+/// Parses the output of a debugger: a line for each thread, followed by its frames.
 fn frames(text: &str) -> Frames {
     let mut frames = Frames::new();
     let mut thread = None;
@@ -146,7 +146,7 @@ fn frames(text: &str) -> Frames {
     frames
 }
 
-/// Number of the thread whose frames follow: `Thread 2 (Thread 0x7f (LWP 41) "app"):` of gdb, `TID 41:` of eu-stack.
+/// Thread number, from the line before its frames: `Thread 2 (Thread 0x7f (LWP 41) "app"):` of gdb, `TID 41:` of eu-stack.
 fn thread_of(line: &str) -> Option<i32> {
     let number = match line.strip_prefix("TID ") {
         Some(rest) => rest,
@@ -155,7 +155,7 @@ fn thread_of(line: &str) -> Option<i32> {
     number.split(|other: char| !other.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// A frame without addresses, which differ between processes in the same function.
+/// A frame without addresses: they differ between processes in the same function.
 fn frame(line: &str) -> String {
     // #1  0x00007fdeb59f in solve () from libsolve.so
     let words = line.split_ascii_whitespace().filter(|word| !word.starts_with("0x") && *word != "in");
@@ -225,7 +225,7 @@ mod tests {
         assert!(reason.ends_with("gdb: ptrace: Operation not permitted."), "{reason}");
     }
 
-    /// Whether the debugger lets it go on, ends before that, or is ended.
+    /// The process continues in each case: the debugger continues it, ends first, or is killed.
     #[test]
     fn a_process_with_long_stacks_runs_on() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
@@ -244,7 +244,7 @@ mod tests {
         child.wait().unwrap();
     }
 
-    /// Says how to get a debugger if there is none.
+    /// Without a debugger the test fails with the command that installs one.
     #[test]
     fn a_real_debugger_shows_where_a_process_sleeps_and_lets_it_go_on() {
         let mut debugger = Debugger::find().expect("gdb is installed: cargo xtask setup");

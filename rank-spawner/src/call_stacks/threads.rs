@@ -1,4 +1,4 @@
-//! Threads of a process as the kernel shows them in `/proc`.
+//! Threads of a process, read from `/proc`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -6,31 +6,31 @@ use std::fs;
 
 use nix::unistd::Pid;
 
-/// Most threads of a process that are shown.
+/// Limit on the threads that are shown for a process.
 const THREADS_MAX: usize = 64;
-/// Most frames of a kernel stack.
+/// Limit on the frames of a kernel stack.
 const KERNEL_FRAMES: usize = 16;
 
-/// A thread as it was seen.
+/// State of a thread.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Thread {
     pub(super) id: i32,
     name: String,
-    /// Letter of `proc_pid_stat(5)`.
+    /// State letter of `proc_pid_stat(5)`.
     state: char,
-    /// Function of the kernel that it sleeps in, where that is told.
+    /// Kernel function in which it sleeps, if `/proc` shows it.
     function: Option<String>,
-    /// Number of the system call that it is in, where that is told.
+    /// Number of its present system call, if `/proc` shows it.
     call: Option<u32>,
-    /// Stack in the kernel, which only root reads.
+    /// Kernel stack, which only root can read.
     kernel: Vec<String>,
 }
 
-/// Frames of threads by their numbers, as a debugger shows them.
+/// Frames from a debugger, by thread number.
 pub(super) type Frames = BTreeMap<i32, Vec<String>>;
 
 impl Thread {
-    /// Threads of a process, the first one first; none if there is no such process.
+    /// Threads of a process, the first one first; empty if there is no such process.
     pub(super) fn all(pid: Pid) -> Vec<Self> {
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         let mut ids: Vec<i32> = tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect();
@@ -63,7 +63,7 @@ impl Thread {
         })
     }
 
-    /// All about it that may be the same for another thread.
+    /// Description that is equal for threads in the same state.
     fn describe(&self, frames: Option<&Vec<String>>) -> String {
         let state = match self.state {
             'R' => "runs",
@@ -92,7 +92,7 @@ impl Thread {
     }
 }
 
-/// Writes what threads do, each text once with the numbers of its threads, which count from 1.
+/// Writes the state of threads, each text once with the numbers of its threads, which count from 1.
 pub(super) fn describe(threads: &[Thread], frames: &Frames, text: &mut String) {
     let mut groups: Vec<(String, Vec<usize>)> = Vec::new();
     for (index, thread) in threads.iter().enumerate() {
@@ -108,7 +108,7 @@ pub(super) fn describe(threads: &[Thread], frames: &Frames, text: &mut String) {
     }
 }
 
-/// `1-3,7`
+/// Ranges such as `1-3,7`.
 fn ranges(numbers: &[usize]) -> String {
     let chunks = numbers.chunk_by(|one, next| one + 1 == *next);
     let range = |chunk: &[usize]| match chunk {

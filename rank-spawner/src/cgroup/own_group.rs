@@ -1,4 +1,4 @@
-//! A session process's side of its control group.
+//! The control group as a session process uses it.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -13,15 +13,15 @@ use nix::unistd::Pid;
 use super::{KILL, LEAVING, PROCESSES, Population};
 use crate::kill::Survivor;
 
-/// Control group of this process, in which is all that it has started, and nothing else.
+/// Control group of this process: it has all processes that this one has started, and no other process.
 ///
-/// It is opened before the process becomes a user: the kernel judges what is written by who opened the file (since Linux 5.16), and the
-/// user has no right to the group. The files are closed in whatever the process executes.
+/// The files are opened before the process becomes a user. The kernel checks a write against the process that opened the file (since
+/// Linux 5.16), and the user has no right to the group. The files are closed at exec.
 #[derive(Debug)]
 pub struct OwnCgroup {
     directory: PathBuf,
     kill: File,
-    /// Takes processes into the group beside this one.
+    /// File that moves processes into the sibling group `leaving`.
     leave: File,
 }
 
@@ -32,11 +32,11 @@ impl OwnCgroup {
         Ok(Self { directory: directory.to_owned(), kill: write(directory.join(KILL))?, leave })
     }
 
-    /// Leaves the group for good, kills all that is in it, and waits until nothing runs there, for `time_limit` at most. Returns what is
-    /// still there then. What was killed is to be reaped by its parents, this process being that of orphans.
+    /// Leaves the group permanently, kills all processes in it, and waits until it is empty, for `time_limit` at most. Returns the
+    /// processes that are still there then. The parents must reap the killed processes; this process is the parent of orphans.
     ///
     /// # Errors
-    /// Fails if the system refuses; then nothing was killed.
+    /// Fails if a system call fails; then no process was killed.
     pub fn kill_others(&self, time_limit: Duration) -> io::Result<Vec<Survivor>> {
         (&self.leave).write_all(b"0")?;
         let population = Population::of(&self.directory)?;

@@ -1,4 +1,4 @@
-//! Directory in which control groups can be made: that of this process's own group, if it may be changed.
+//! Directory for new control groups: the directory of this process's own group, if this process may change it.
 
 use std::fs;
 use std::io;
@@ -8,10 +8,10 @@ use nix::unistd::{AccessFlags, access, getpid};
 
 use super::{CgroupError, KILL, PROCESSES};
 
-/// Directory of this process's group, in which groups can be made and processes moved to them.
+/// Directory of this process's group, in which this process can make groups and move processes to them.
 ///
 /// # Errors
-/// Fails where there is none; that is tried out.
+/// Fails if there is none. The function makes a trial group to find out.
 pub(crate) fn usable_directory() -> Result<PathBuf, CgroupError> {
     let read = |path| fs::read_to_string(path).map_err(|_| CgroupError::NotMounted);
     let directory = directory(&read("/proc/self/cgroup")?, &read("/proc/self/mountinfo")?);
@@ -23,12 +23,12 @@ pub(crate) fn usable_directory() -> Result<PathBuf, CgroupError> {
     }
 }
 
-/// Makes a group for a moment; false if the kernel cannot kill it.
+/// Makes a trial group and removes it; returns false if the kernel cannot kill groups.
 fn try_out(directory: &Path) -> io::Result<bool> {
-    // Who moves a process must be allowed to change the group above both.
+    // To move a process, write access to the common ancestor of both groups is needed.
     access(&directory.join(PROCESSES), AccessFlags::W_OK)?;
     let trial = directory.join(format!("lattice-trial-{}", getpid()));
-    // One of a process of this number that was killed meanwhile serves as well: numbers repeat in containers.
+    // A leftover trial group of a killed process with this number also works: numbers repeat in containers.
     fs::create_dir(&trial).or_else(|error| if trial.is_dir() { Ok(()) } else { Err(error) })?;
     let can_kill = trial.join(KILL).exists();
     fs::remove_dir(&trial)?;
@@ -38,7 +38,7 @@ fn try_out(directory: &Path) -> io::Result<bool> {
 /// Directory of a process's group, by its `/proc/PID/cgroup` and `/proc/PID/mountinfo` (see cgroups(7) and proc_pid_mountinfo(5)).
 fn directory(groups: &str, mounts: &str) -> Option<PathBuf> {
     let group = Path::new(groups.lines().find_map(|line| line.strip_prefix("0::"))?);
-    // Of two at one place the later one is seen.
+    // If two file systems are mounted at one place, the later one is visible.
     mounts.lines().rev().find_map(|line| {
         let (place, kind) = line.split_once(" - ")?;
         if kind.split(' ').next() != Some("cgroup2") {

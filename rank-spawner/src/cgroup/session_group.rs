@@ -1,4 +1,4 @@
-//! The fork server's side of control groups: makes one for each session, kills it, and sees that it is empty.
+//! Control groups as the fork server uses them: it makes one for each session, kills it, and checks that it is empty.
 
 #![expect(unsafe_code, reason = "forks")]
 
@@ -13,21 +13,21 @@ use nix::unistd::{ForkResult, fork, getpid};
 use super::{KILL, LEAVING, PROCESSES, Population};
 use crate::syscalls::{end_child, fork_into_group};
 
-/// First part of the names of fork servers' groups.
+/// Prefix of the names of fork servers' groups.
 const PREFIX: &str = "lattice-forks-";
 
-/// Group of a fork server, with those of its sessions in it.
+/// Group of a fork server, which contains the groups of its sessions.
 #[derive(Debug)]
 pub(crate) struct ServerCgroup {
     directory: PathBuf,
-    /// Held as long as the server runs: whose directory is not locked has ended.
+    /// Lock that the server keeps while it runs: a directory without a lock is abandoned.
     _lock: File,
-    /// Number of sessions that had a group.
+    /// Number of session groups made so far.
     sessions: u64,
 }
 
 impl ServerCgroup {
-    /// Makes the group in the directory `parent`, and removes there what servers that were killed have left, as far as it is empty.
+    /// Makes the group in the directory `parent`. Removes groups there that killed servers left, as far as they are empty.
     pub(crate) fn new(parent: &Path) -> io::Result<Self> {
         remove_abandoned(parent)?;
         let mut number = 0;
@@ -35,7 +35,7 @@ impl ServerCgroup {
             let directory = parent.join(format!("{PREFIX}{}-{number}", getpid()));
             match fs::create_dir(&directory) {
                 Ok(()) => {}
-                // One of the same process number was killed.
+                // The name belongs to a killed server with the same process number.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     number += 1;
                     continue;
@@ -46,7 +46,7 @@ impl ServerCgroup {
                 fs::create_dir(directory.join(LEAVING))?;
                 return Ok(Self { directory, _lock: lock, sessions: 0 });
             }
-            // Another server took it for abandoned before it was locked.
+            // Another server removed the directory as abandoned before it was locked.
             number += 1;
         }
     }
@@ -60,15 +60,15 @@ impl ServerCgroup {
             Ok((Population::of(&directory)?, File::options().write(true).open(directory.join(KILL))?))
         };
         let (population, kill) = open().inspect_err(|_| {
-            // It is as empty as it was made.
+            // The new group is empty.
             let _ = fs::remove_dir(&directory);
         })?;
         Ok(SessionCgroup { directory, population, kill, phase: Phase::InUse })
     }
 
-    /// Removes the group, if nothing is left in it.
+    /// Removes the group, if it is empty.
     pub(crate) fn remove(self) {
-        // What stays is removed by the next server.
+        // The next server removes a group that is not empty.
         let _ = fs::remove_dir(self.directory.join(LEAVING));
         let _ = fs::remove_dir(&self.directory);
     }
@@ -79,21 +79,21 @@ impl ServerCgroup {
 pub(crate) struct SessionCgroup {
     directory: PathBuf,
     population: Population,
-    /// Open from the start: nothing is to be missing when it is needed.
+    /// Opened at the start, so that killing the group cannot fail for a missing descriptor.
     kill: File,
     phase: Phase,
 }
 
-/// Use of a session's group.
+/// Phase of a session's group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     InUse,
-    /// Its session process has ended, and all others in it are killed.
+    /// The session process has ended, and all other processes in the group are killed.
     Ending,
 }
 
 impl SessionCgroup {
-    /// Forks a child in the group.
+    /// Forks a child into the group.
     ///
     /// # Safety
     /// This process must have one thread.
@@ -106,7 +106,7 @@ impl SessionCgroup {
         // SAFETY: as the caller guarantees.
         let forked = unsafe { fork() }?;
         if let ForkResult::Parent { child } = forked {
-            // A move waits until all CPUs have passed through the kernel, 10 to 25 ms on a machine with many.
+            // A move waits for all CPUs to pass through the kernel: 10 to 25 ms on a machine with many CPUs.
             fs::write(self.directory.join(PROCESSES), child.to_string()).inspect_err(|_| end_child(child))?;
         }
         Ok(forked)
@@ -116,8 +116,8 @@ impl SessionCgroup {
         &self.directory
     }
 
-    /// The session process has ended: kills all that is left. Returns true if nothing is any more; while it is false, the
-    /// descriptor becomes ready by `POLLPRI` when that may have changed.
+    /// Kills all processes that the ended session process leaves. Returns true if the group is empty. After false, the descriptor
+    /// becomes ready for `POLLPRI` when that may have changed.
     pub(crate) fn end(&mut self) -> bool {
         self.phase = Phase::Ending;
         let mut ended = || -> io::Result<bool> {
@@ -127,11 +127,11 @@ impl SessionCgroup {
             self.kill.write_all(b"1")?;
             Ok(!self.population.any()?)
         };
-        // Only a group that is gone answers with an error, and nothing can be left in one that somebody could remove.
+        // The error means that the group is removed, and a group can only be removed when it is empty.
         ended().unwrap_or(true)
     }
 
-    /// Returns true if its session process has ended, so that its processes are to be watched instead.
+    /// Returns true if the session process has ended, so that the caller waits for its other processes.
     pub(crate) fn is_ending(&self) -> bool {
         self.phase == Phase::Ending
     }
@@ -145,7 +145,7 @@ impl AsFd for SessionCgroup {
 
 impl Drop for SessionCgroup {
     fn drop(&mut self) {
-        // One that is not empty is removed by the next server.
+        // The next server removes a group that is not empty.
         let _ = fs::remove_dir(&self.directory);
     }
 }
@@ -158,7 +158,7 @@ fn locked(directory: &Path) -> Option<File> {
     ((ours.dev(), ours.ino()) == (now.dev(), now.ino())).then_some(file)
 }
 
-/// Removes the groups of servers that do not run any more, but for those with processes in them.
+/// Removes the groups of servers that no longer run, except groups with processes.
 fn remove_abandoned(parent: &Path) -> io::Result<()> {
     for entry in fs::read_dir(parent)? {
         let entry = entry?;
@@ -168,7 +168,7 @@ fn remove_abandoned(parent: &Path) -> io::Result<()> {
         let directory = entry.path();
         let Some(_lock) = locked(&directory) else { continue };
         for group in fs::read_dir(&directory).into_iter().flatten().flatten() {
-            // Those that are in use stay, as do files of the kernel's.
+            // Groups that are in use and the kernel's files stay.
             let _ = fs::remove_dir(group.path());
         }
         let _ = fs::remove_dir(&directory);
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
     use crate::syscalls::{Child, reap, thread_number_place};
 
-    /// Reads the groups of this process, and whether the C library knows its thread. Makes system calls and nothing else.
+    /// Reports the groups of this process, and if the C library has the right thread id. Makes system calls and nothing else.
     fn say_groups(to: &impl AsFd) -> nix::Result<()> {
         let mut groups = [0; 4096];
         let len = read(open(c"/proc/self/cgroup", OFlag::O_RDONLY, Mode::empty())?, &mut groups)?;
@@ -207,7 +207,8 @@ mod tests {
         let group = server.session().unwrap();
         let (reader, writer) = pipe().unwrap();
         let directory = File::open(group.directory()).unwrap();
-        // SAFETY: other tests have threads, whose locks may be held for ever in the child: it makes system calls and nothing else.
+        // SAFETY: other tests run in threads that may hold locks, which the child would wait for indefinitely. The child makes
+        // system calls and nothing else.
         match unsafe { fork_into_group(directory.as_fd()) }.unwrap() {
             ForkResult::Child => {
                 let said = say_groups(&writer);

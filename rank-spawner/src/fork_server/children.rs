@@ -1,4 +1,4 @@
-//! The children of a fork server that were handed out: those that run, and those that have ended and are still of interest.
+//! Children that a fork server has handed out: running children, and ended children that a daemon may still ask for.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,11 +13,11 @@ use crate::cgroup::SessionCgroup;
 use crate::exit::RankExit;
 use crate::syscalls::pidfd_send_signal;
 
-/// Children that were handed out.
+/// Children that the server has handed out.
 #[derive(Debug, Default)]
 pub(super) struct Children {
     running: BTreeMap<Pid, Running>,
-    /// Children that have ended, and that no daemon has forgotten.
+    /// Ended children that no daemon has forgotten.
     ended: BTreeMap<Pid, Ended>,
 }
 
@@ -26,13 +26,13 @@ pub(super) struct Children {
 struct Running {
     pidfd: OwnedFd,
     cgroup: Option<SessionCgroup>,
-    /// What a later daemon needs; `None` for a child that ends with its daemon.
+    /// Data for a later daemon; `None` for a child that ends with its daemon.
     kept: Option<Kept>,
 }
 
 #[derive(Debug)]
 struct Kept {
-    /// An end of its door, so that this is not closed when the daemon is gone.
+    /// Copy of the daemon's end of the door, so that the door stays open when the daemon is gone.
     door: OwnedFd,
     label: Label,
 }
@@ -44,7 +44,7 @@ struct Ended {
 }
 
 impl Children {
-    /// Adds one that was handed out just now.
+    /// Adds a child that was just handed out.
     pub(super) fn start(&mut self, pid: Pid, pidfd: OwnedFd, cgroup: Option<SessionCgroup>) {
         self.running.insert(pid, Running { pidfd, cgroup, kept: None });
     }
@@ -56,7 +56,7 @@ impl Children {
         }
     }
 
-    /// No later daemon needs to know of a child. Of two with one number it is the one that has ended.
+    /// Marks a child as not needed by later daemons. If two children have this number, the ended child is meant.
     pub(super) fn forget(&mut self, pid: Pid) {
         if self.ended.remove(&pid).is_none()
             && let Some(running) = self.running.get_mut(&pid)
@@ -65,7 +65,7 @@ impl Children {
         }
     }
 
-    /// A process was reaped. Returns the news for the daemon, if it was one of the children.
+    /// Records the end of a reaped process. Returns the message for the daemon if the process was one of the children.
     pub(super) fn end(&mut self, pid: Pid, exit: RankExit) -> Option<[i32; 3]> {
         let running = self.running.remove(&pid)?;
         if let Some(Kept { label, .. }) = running.kept {
@@ -74,23 +74,24 @@ impl Children {
         Some(news(pid, exit, [Message::EXITED, Message::KILLED]))
     }
 
-    /// Closes all doors, and keeps no child any more.
+    /// Closes all doors and keeps no child.
     pub(super) fn give_up(&mut self) {
         self.ended.clear();
         self.running.values_mut().for_each(|running| running.kept = None);
     }
 
-    /// Numbers of those that run.
+    /// Process numbers of the running children.
     pub(super) fn running(&self) -> impl Iterator<Item = Pid> {
         self.running.keys().copied()
     }
 
-    /// Numbers of those that run, and what becomes ready when they, or what is left of them, have ended.
+    /// Process numbers of the running children, each with a poll entry that becomes ready when the child, or the rest of
+    /// its control group, has ended.
     pub(super) fn ends(&self) -> impl Iterator<Item = (Pid, PollFd<'_>)> {
         self.running.iter().map(|(&pid, running)| (pid, end_of(running.pidfd.as_fd(), running.cgroup.as_ref())))
     }
 
-    /// Control group of a child that runs.
+    /// Control group of a running child.
     pub(super) fn cgroup(&mut self, pid: Pid) -> Option<&mut SessionCgroup> {
         self.running.get_mut(&pid)?.cgroup.as_mut()
     }
@@ -98,7 +99,7 @@ impl Children {
     /// Kills a child, if it runs.
     pub(super) fn kill(&self, pid: Pid) {
         if let Some(running) = self.running.get(&pid) {
-            // It may have ended this very moment.
+            // The child may have ended meanwhile.
             let _ = pidfd_send_signal(running.pidfd.as_fd(), Signal::SIGKILL);
         }
     }
@@ -111,12 +112,12 @@ impl Children {
         self.running.is_empty()
     }
 
-    /// Returns true if a later daemon would be told of any.
+    /// Returns true if a later daemon would receive a child.
     pub(super) fn any_kept(&self) -> bool {
         !self.ended.is_empty() || self.running.values().any(|running| running.kept.is_some())
     }
 
-    /// Tells a daemon of all that are kept.
+    /// Sends all kept children to a daemon.
     pub(super) fn hand_over(&self, daemon: BorrowedFd<'_>) -> nix::Result<()> {
         for (pid, Ended { exit, label }) in &self.ended {
             let told = news(*pid, *exit, [Message::KEPT_EXITED, Message::KEPT_KILLED]);
@@ -132,7 +133,7 @@ impl Children {
     }
 }
 
-/// Condition on which a child is to be looked at: it has ended; or, once it has, nothing else runs in its control group.
+/// Poll entry of a child: ready when the child has ended; after that, ready when its control group may be empty.
 pub(super) fn end_of<'fd>(pidfd: BorrowedFd<'fd>, cgroup: Option<&'fd SessionCgroup>) -> PollFd<'fd> {
     match cgroup.filter(|cgroup| cgroup.is_ending()) {
         Some(cgroup) => PollFd::new(cgroup.as_fd(), PollFlags::POLLPRI),
@@ -140,7 +141,7 @@ pub(super) fn end_of<'fd>(pidfd: BorrowedFd<'fd>, cgroup: Option<&'fd SessionCgr
     }
 }
 
-/// The message for an exit, of the two kinds for a status and for a signal.
+/// Message for an exit. The pair has the message kinds for a status and for a signal.
 fn news(pid: Pid, exit: RankExit, [exited, killed]: [i32; 2]) -> [i32; 3] {
     match exit {
         RankExit::Code(code) => [exited, pid.as_raw(), code],
@@ -185,7 +186,7 @@ mod tests {
         let mut children = kept();
         children.give_up();
         assert!(children.is_running(PID) && !children.any_kept());
-        // One that nobody handed out is kept for nobody.
+        // Keeping a child that was not handed out has no effect.
         children.keep(Pid::from_raw(8), descriptor(), Label::new(b"y").unwrap());
         assert!(!children.any_kept());
     }

@@ -11,8 +11,8 @@ use nix::unistd::{pipe2, read};
 use super::message::Message;
 use super::{ForkEvent, ForkServer, control_pair};
 
-/// A packet on a fork server's socket is an event, a child that is handed over, a request, or an error; a started process has both of its
-/// descriptors, and no descriptor that came with a packet stays open.
+/// A packet on a fork server's socket is an event, a handed-over child, a request, or an error. A started process has both of its
+/// descriptors, and no descriptor that arrived with a packet stays open.
 ///
 /// The first byte is the number of descriptors, modulo 5; the rest is the packet.
 pub fn fork_server_packet(data: &[u8]) {
@@ -31,7 +31,7 @@ pub fn fork_server_packet(data: &[u8]) {
     check(count, packet, |server| message(server)?.into_request().map(drop));
 }
 
-/// Sends the packet with this number of descriptors, and has it read.
+/// Sends the packet with this number of descriptors, and reads it.
 fn check(count: usize, packet: &[u8], read_it: impl Fn(&ForkServer) -> nix::Result<()>) {
     let (Ok((ours, theirs)), Ok((reader, writer))) = (control_pair(), pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK))
     else {
@@ -41,7 +41,7 @@ fn check(count: usize, packet: &[u8], read_it: impl Fn(&ForkServer) -> nix::Resu
     let rights = [ControlMessage::ScmRights(&raw)];
     let rights = if raw.is_empty() { &[][..] } else { &rights };
     if sendmsg::<()>(theirs.as_raw_fd(), &[IoSlice::new(packet)], rights, MsgFlags::MSG_NOSIGNAL, None).is_err() {
-        // Longer than a socket takes at once.
+        // The packet is longer than a socket accepts at once.
         return;
     }
     drop(writer);

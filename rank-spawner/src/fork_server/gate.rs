@@ -1,29 +1,29 @@
-//! The gate of a fork server: what decides which children it starts, where its daemon is not to be believed.
+//! Gate of a fork server: decides which children the server starts for a daemon that it does not trust.
 
-/// Decides on the orders of a daemon, in the fork server's process. A daemon that has fewer privileges than its fork server may be taken over
-/// by somebody else; a gate believes of it what others have signed.
+/// Decides on the orders of a daemon, in the fork server's process. A daemon that has fewer privileges than its fork server may be under the
+/// control of an attacker. A gate therefore trusts only data that other parties have signed.
 ///
-/// Children are copies of that process: what a gate keeps, they have as well.
+/// Children are copies of that process, and have a copy of the gate's state.
 pub trait Gate {
-    /// Decides if a child may be started with `order`. Returns what the child gets with the order at its door: up to
-    /// [`PASSED_BYTES_MAX`](crate::PASSED_BYTES_MAX) bytes, and not none.
+    /// Decides if a child may be started for `order`. Returns the bytes that the child receives with the order at its door: 1 to
+    /// [`PASSED_BYTES_MAX`](crate::PASSED_BYTES_MAX) bytes.
     ///
     /// # Errors
-    /// Refuses it in words, for the daemon.
+    /// Refuses the order; the error is the reason as text, for the daemon.
     fn admit(&mut self, order: Vec<u8>) -> Result<Vec<u8>, String>;
 
-    /// Hears another word of the daemon, and answers it.
+    /// Handles another message from the daemon, and returns the answer.
     fn hear(&mut self, word: Vec<u8>) -> Vec<u8>;
 }
 
-/// A gate for tests that let nobody in.
+/// Gate for tests; it refuses all orders.
 #[cfg(test)]
 pub(super) struct Closed;
 
 #[cfg(test)]
 impl Gate for Closed {
     fn admit(&mut self, _: Vec<u8>) -> Result<Vec<u8>, String> {
-        Err("nobody gets in".to_owned())
+        Err("it must be closed".to_owned())
     }
 
     fn hear(&mut self, _: Vec<u8>) -> Vec<u8> {

@@ -1,5 +1,5 @@
-//! Bytes in memory that outlives who wrote them, and that nobody can change: labels of children, which is what their daemon must know to
-//! take them up again, and what a daemon and its fork server say to each other beyond a few numbers.
+//! Sealed bytes in memory that outlives the process that wrote them. Used for labels of children, which a daemon needs to adopt them.
+//! Also used for messages between a daemon and its fork server that are longer than a few numbers.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -9,20 +9,20 @@ use std::os::unix::fs::FileExt;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-/// Longest label, in bytes.
+/// Limit on the length of a label, in bytes.
 const LEN_MAX: u64 = 256 << 20;
-/// Longest word of a daemon to its fork server, in bytes.
+/// Limit on the length of a message from a daemon to its fork server, in bytes.
 const WORD_MAX: u64 = 16 << 20;
 
-/// Sealed bytes. Their memory is gone with the last process that has them.
+/// Sealed bytes. Their memory is freed when the last process closes them.
 #[derive(Debug)]
 pub struct Label(File);
 
 impl Label {
-    /// A label of these bytes.
+    /// Makes a label with these bytes.
     ///
     /// # Errors
-    /// Fails when the system has no memory or descriptor left.
+    /// Fails if the system has no memory or descriptor left.
     pub fn new(bytes: &[u8]) -> io::Result<Self> {
         let mut memory =
             File::from(memfd_create(c"lattice-label", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?);
@@ -31,7 +31,7 @@ impl Label {
         Ok(Self(memory))
     }
 
-    /// Its bytes.
+    /// Returns the bytes.
     ///
     /// # Errors
     /// Fails with `InvalidData` for a label of more than 256 MiB.
@@ -39,10 +39,11 @@ impl Label {
         self.read_at_most(LEN_MAX)
     }
 
-    /// The bytes of a word of whoever is not to be believed: reading it neither waits for anybody, nor does it change meanwhile.
+    /// Returns the bytes of a message from an untrusted process. The memory must be sealed, so that it cannot change meanwhile and the
+    /// read cannot block.
     ///
     /// # Errors
-    /// Fails with `InvalidData` for what is no sealed memory, and for more than 16 MiB.
+    /// Fails with `InvalidData` for a file that is not sealed memory, and for more than 16 MiB.
     pub(super) fn read_word(&self) -> io::Result<Vec<u8>> {
         let sealed = SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
         let seals = fcntl(&self.0, FcntlArg::F_GET_SEALS).map(SealFlag::from_bits_retain);
@@ -57,7 +58,7 @@ impl Label {
         if len > max {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        // Not by the descriptor's own position, which it shares with those of other processes.
+        // Reads at an offset: other processes share the descriptor's file position.
         let mut bytes = vec![0; len as usize];
         self.0.read_exact_at(&mut bytes, 0)?;
         Ok(bytes)

@@ -1,5 +1,5 @@
-//! Encoding of what a fork server and its daemon say to each other: one packet of three numbers per message, descriptors in the
-//! ancillary data. Daemons of other versions take a fork server up, so that numbers keep their meaning.
+//! Encoding of the messages between a fork server and its daemon: one packet of three numbers per message, descriptors in the
+//! ancillary data. A daemon of another version may adopt a fork server, so numbers keep their meaning.
 
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -14,46 +14,46 @@ use super::{ForkEvent, ForkedProcess, KeptProcess, KeptState};
 use crate::exit::RankExit;
 use crate::syscalls::{Packet, receive_packet};
 
-/// Version of the conversation in which a daemon takes up a fork server that it did not make. A later daemon speaks all versions
-/// before its own.
+/// Version of the protocol in which a daemon adopts a fork server that it did not make. A daemon supports all versions up to its
+/// own.
 pub(super) const VERSION: i32 = 1;
 
-/// Message on its way.
+/// Encoded message.
 #[derive(Debug)]
 pub(super) struct Message {
     numbers: [i32; 3],
     descriptors: Vec<OwnedFd>,
 }
 
-/// Message of a daemon.
+/// Message from a daemon.
 #[derive(Debug)]
 pub(super) enum Request {
-    /// A child is asked for, with this order; `None` if this process had no descriptor left for it. It is to be answered.
+    /// Requests a child for this order; `None` if this process had no free descriptor for it. Each request gets an answer.
     Start(Option<Label>),
-    /// The child is to be killed.
+    /// Kills the child.
     Kill(Pid),
-    /// A word for the gate, as above.
+    /// Message for the gate; `None` as in `Start`.
     Tell(Option<Label>),
-    /// The child may outlive this daemon.
+    /// Keeps the child for later daemons.
     Keep { pid: Pid, door: OwnedFd, label: Label },
-    /// The child concerns no daemon any more.
+    /// Forgets the child: no daemon needs it.
     Forget(Pid),
-    /// The children are to end now.
+    /// Ends all children now.
     End,
-    /// Socket at which later daemons are to be waited for.
+    /// Socket on which the server listens for later daemons.
     Listen(UnixListener),
-    /// A later daemon takes the server up.
+    /// Adopts the server for a later daemon.
     TakeUp { version: i32 },
 }
 
-/// Message to a daemon that takes the server up.
+/// Message to a daemon that adopts the server.
 #[derive(Debug)]
 pub(super) enum Handover {
     Welcome {
         version: i32,
     },
     Kept(KeptProcess),
-    /// No more are kept.
+    /// No more children are kept.
     Done,
 }
 
@@ -61,20 +61,20 @@ impl Message {
     pub(super) const LEN: usize = 12;
     pub(super) const STARTED: i32 = 1;
     pub(super) const NOT_STARTED: i32 = 2;
-    /// Ended with this status.
+    /// The child exited with this status.
     pub(super) const EXITED: i32 = 3;
-    /// Ended by this signal.
+    /// The child was killed by this signal.
     pub(super) const KILLED: i32 = 4;
-    /// Not started, for the gate refuses it, in these words.
+    /// No child was started: the gate refuses the order, with this reason.
     pub(super) const REFUSED: i32 = 5;
-    /// The gate's answer to a word.
+    /// The gate's answer to a message.
     pub(super) const TOLD: i32 = 6;
 
     pub(super) const WELCOME: i32 = 16;
     pub(super) const KEPT_RUNNING: i32 = 17;
-    /// Kept, and ended with this status.
+    /// Kept child that exited with this status.
     pub(super) const KEPT_EXITED: i32 = 18;
-    /// Kept, and ended by this signal.
+    /// Kept child that was killed by this signal.
     pub(super) const KEPT_KILLED: i32 = 19;
     pub(super) const KEPT_ALL: i32 = 20;
 
@@ -96,12 +96,12 @@ impl Message {
         sendmsg(socket.as_raw_fd(), &[IoSlice::new(&bytes)], rights, MsgFlags::MSG_NOSIGNAL, nobody).map(drop)
     }
 
-    /// Receives the next message; `None` when the other end is closed.
+    /// Receives the next message; `None` if the other end is closed.
     pub(super) fn receive(socket: BorrowedFd<'_>) -> nix::Result<Option<Self>> {
-        // One byte more shows a packet that is too long.
+        // The additional byte detects a packet that is too long.
         let mut bytes = [0; Self::LEN + 1];
         let Packet { len, descriptors } = match receive_packet(socket, &mut bytes) {
-            // The other end was closed before it had read everything. What it had sent is still there.
+            // The other end was closed while it had unread data. The messages that it sent are still readable.
             Err(Errno::ECONNRESET) => receive_packet(socket, &mut bytes)?,
             received => received?,
         };
@@ -111,7 +111,7 @@ impl Message {
         Self::decode(&bytes[..len], descriptors).map(Some)
     }
 
-    /// The message in the bytes of one packet.
+    /// Decodes the bytes of one packet.
     fn decode(packet: &[u8], descriptors: Vec<OwnedFd>) -> nix::Result<Self> {
         let packet: &[u8; Self::LEN] = packet.try_into().map_err(|_| Errno::EBADMSG)?;
         let mut numbers = [0; 3];
@@ -121,14 +121,14 @@ impl Message {
         Ok(Self { numbers, descriptors })
     }
 
-    /// What it says to a daemon.
+    /// Converts the message to an event for a daemon.
     pub(super) fn into_event(self) -> nix::Result<ForkEvent> {
         let [kind, number, detail] = self.numbers;
         let pid = Pid::from_raw(number);
         Ok(match kind {
             Self::STARTED => {
-                // A daemon without descriptors left gets fewer than were sent. Those that came are closed here, and the child, whose
-                // door is closed, exits.
+                // A daemon without free descriptors receives fewer than were sent. The received descriptors are closed here. The
+                // child exits, because its door is closed.
                 match <[OwnedFd; 2]>::try_from(self.descriptors) {
                     Ok([door, pidfd]) => ForkEvent::Started(ForkedProcess { pid, door: door.into(), pidfd }),
                     Err(_) => ForkEvent::NotStarted(Errno::EMFILE),
@@ -137,7 +137,7 @@ impl Message {
             Self::NOT_STARTED => ForkEvent::NotStarted(Errno::from_raw(number)),
             Self::EXITED => ForkEvent::Ended { pid, exit: exited(detail) },
             Self::KILLED => ForkEvent::Ended { pid, exit: killed(detail) },
-            // As above: without the descriptor.
+            // The descriptor may be missing for the same reason.
             Self::REFUSED => match only_label(self.descriptors) {
                 Ok(why) => ForkEvent::Refused(why),
                 Err(errno) => ForkEvent::NotStarted(errno),
@@ -147,7 +147,7 @@ impl Message {
         })
     }
 
-    /// What it says to a daemon that takes the server up.
+    /// Converts the message for a daemon that adopts the server.
     pub(super) fn into_handover(self) -> nix::Result<Handover> {
         let [kind, number, detail] = self.numbers;
         let pid = Pid::from_raw(number);
@@ -169,7 +169,7 @@ impl Message {
         }
     }
 
-    /// What it says to a fork server.
+    /// Converts the message to a request for a fork server.
     pub(super) fn into_request(self) -> nix::Result<Request> {
         let [kind, number, _] = self.numbers;
         let pid = Pid::from_raw(number);
@@ -193,7 +193,7 @@ impl Message {
     }
 }
 
-/// The one descriptor that came.
+/// Returns the only descriptor of a message.
 fn only_label(descriptors: Vec<OwnedFd>) -> nix::Result<Label> {
     let [label] = <[OwnedFd; 1]>::try_from(descriptors).map_err(|_| Errno::EMFILE)?;
     Ok(label.into())

@@ -1,7 +1,7 @@
-//! The PAM processes of a fork server: one beside each child, which closes the child's PAM session when the child has ended.
+//! The PAM processes of a fork server: one for each child. It closes the child's PAM session after the child has ended.
 //!
 //! ```text
-//! at work ──child has ended, and all that it left──> closing ──time is over──> killed
+//! at work ──child and its leftovers have ended─────> closing ──time is over──> killed
 //!    └──────────────────────┴── ended <───────────────────────────────────────────┘
 //! ```
 
@@ -19,15 +19,15 @@ use crate::syscalls::pidfd_send_signal;
 #[derive(Debug, Default)]
 pub(super) struct PamProcesses(BTreeMap<Pid, PamProcess>);
 
-/// Process beside a child.
+/// PAM process of a child.
 #[derive(Debug)]
 pub(super) struct PamProcess {
     pub(super) pidfd: OwnedFd,
-    /// End of its socket. The session is to be closed when nobody has one any more.
+    /// The server's end of the socket. The PAM process closes the session when all copies of this end are closed.
     pub(super) session: Option<OwnedFd>,
-    /// Child whose PAM session it is.
+    /// Child that uses the PAM session.
     pub(super) child: Pid,
-    /// Time at which it is killed.
+    /// Time at which the server kills the process.
     pub(super) killed_at: Option<Instant>,
 }
 
@@ -36,28 +36,28 @@ impl PamProcesses {
         self.0.insert(pid, process);
     }
 
-    /// The child has ended: its session is to be closed by `deadline`.
+    /// Makes the PAM process of an ended child close its session by `deadline`.
     pub(super) fn close(&mut self, child: Pid, deadline: Instant) {
         for process in self.0.values_mut().filter(|process| process.child == child && process.session.is_some()) {
             (process.session, process.killed_at) = (None, Some(deadline));
         }
     }
 
-    /// Kills those whose time is over.
+    /// Kills PAM processes that have passed their deadline.
     pub(super) fn kill_overdue(&mut self, now: Instant) {
         for process in self.0.values_mut().filter(|process| process.killed_at.is_some_and(|at| at <= now)) {
             process.killed_at = None;
-            // It may have ended this very moment.
+            // The process may have ended meanwhile.
             let _ = pidfd_send_signal(process.pidfd.as_fd(), Signal::SIGKILL);
         }
     }
 
-    /// Time until the first of them is to be killed.
+    /// Time until the first PAM process must be killed.
     pub(super) fn due(&self, now: Instant) -> Option<Duration> {
         self.0.values().filter_map(|process| process.killed_at).min().map(|at| at.saturating_duration_since(now))
     }
 
-    /// Forgets one that has been reaped; false if it is none.
+    /// Removes a PAM process that has been reaped; false for any other process.
     pub(super) fn remove(&mut self, pid: Pid) -> bool {
         self.0.remove(&pid).is_some()
     }
@@ -70,7 +70,7 @@ impl PamProcesses {
         self.0.keys().copied()
     }
 
-    /// Numbers of all, and what becomes ready when they have ended.
+    /// Process numbers, each with a poll entry that becomes ready when the process has ended.
     pub(super) fn ends(&self) -> impl Iterator<Item = (Pid, PollFd<'_>)> {
         self.0.iter().map(|(&pid, process)| (pid, PollFd::new(process.pidfd.as_fd(), PollFlags::POLLIN)))
     }
@@ -102,7 +102,7 @@ mod tests {
         processes.close(CHILD, deadline);
         assert!(processes.0[&PAM].session.is_none());
         assert_eq!(processes.due(now), Some(Duration::from_secs(5)));
-        // A later child of the same number is not its own.
+        // A later child with the same number does not belong to this PAM process.
         processes.close(CHILD, deadline + Duration::from_secs(5));
         processes.kill_overdue(now);
         assert_eq!(processes.due(now), Some(Duration::from_secs(5)));

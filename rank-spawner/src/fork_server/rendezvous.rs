@@ -1,5 +1,5 @@
-//! Meeting place of fork servers that have outlived their daemons, and of daemons that look for them: a directory of the daemon's user
-//! with a socket of each fork server, `forks-PID.sock`.
+//! Directory in which daemons find the fork servers that have outlived their daemons. It belongs to the daemon's user, and has a socket of
+//! each fork server, `forks-PID.sock`.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -18,10 +18,10 @@ use nix::sys::socket::{
 };
 use nix::unistd::{Pid, geteuid};
 
-/// Mode of the directory: nobody else reaches the sockets in it.
+/// Mode of the directory: no other user can reach the sockets in it.
 const MODE: u32 = 0o700;
 
-/// Number of daemons that may wait to be heard.
+/// Number of connections that may wait to be accepted.
 const BACKLOG: i32 = 4;
 
 /// Directory of the sockets.
@@ -31,11 +31,11 @@ pub(super) struct Rendezvous {
     directory: File,
 }
 
-/// Error of a directory that cannot be used.
+/// Error of a directory that is not usable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RendezvousError {
-    /// It is not the user's own.
+    /// Another user has access to the directory.
     #[error("{} belongs to user {owner} and has mode {mode:o}; it must belong to user {me} with mode 700", path.display())]
     Rights {
         /// The directory.
@@ -44,10 +44,10 @@ pub enum RendezvousError {
         owner: u32,
         /// Its mode.
         mode: u32,
-        /// User that wants to use it.
+        /// User of this process.
         me: u32,
     },
-    /// The system refused something.
+    /// A system call failed.
     #[error("cannot use the directory {}: {error}", path.display())]
     System {
         /// The directory.
@@ -58,10 +58,10 @@ pub enum RendezvousError {
 }
 
 impl Rendezvous {
-    /// Opens the directory, and makes it if it is not there.
+    /// Opens the directory; makes it if it does not exist.
     ///
     /// # Errors
-    /// Refuses a directory that others can reach.
+    /// Fails for a directory that another user can reach.
     pub(super) fn open(path: &Path) -> Result<Self, RendezvousError> {
         let system = |error| RendezvousError::System { path: path.to_owned(), error };
         DirBuilder::new().recursive(true).mode(MODE).create(path).map_err(system)?;
@@ -80,13 +80,13 @@ impl Rendezvous {
         self.path.join(file_name(server))
     }
 
-    /// Listens for daemons, for the fork server with this number. The socket has its name once it takes connections: before that it would be
-    /// removed as one whose fork server has ended.
+    /// Listens for daemons, for the fork server with this number. The socket gets its name only after it accepts connections: before that, a
+    /// daemon would remove it as the socket of an ended fork server.
     pub(super) fn listen(&self, server: Pid) -> Result<UnixListener, RendezvousError> {
         let listening = || -> io::Result<UnixListener> {
             let name = file_name(server);
             let draft = format!(".{name}");
-            // One of the same number has ended.
+            // Left by an ended server with the same number.
             let _ = fs::remove_file(self.path.join(&draft));
             let listener = packet_socket()?;
             bind(listener.as_raw_fd(), &self.address(&draft)?)?;
@@ -97,7 +97,7 @@ impl Rendezvous {
         listening().map_err(|error| RendezvousError::System { path: self.path.clone(), error })
     }
 
-    /// Connections to the fork servers that listen here, but for the one of number `own`; sockets of those that have ended are removed.
+    /// Connects to the fork servers that listen here, except number `own`. Removes sockets of ended servers.
     pub(super) fn others(&self, own: Option<Pid>) -> Result<Vec<OwnedFd>, RendezvousError> {
         let system = |error| RendezvousError::System { path: self.path.clone(), error };
         let own = own.map(file_name);
@@ -109,9 +109,9 @@ impl Rendezvous {
             };
             match self.connect(name) {
                 Ok(connection) => found.push(connection),
-                // It has ended without being able to remove it.
+                // The server ended without removing its socket.
                 Err(Errno::ECONNREFUSED) => drop(fs::remove_file(self.path.join(name))),
-                // It ended this very moment, or is busy with another daemon.
+                // The server ended meanwhile, or another daemon has it.
                 Err(_) => {}
             }
         }
@@ -120,27 +120,27 @@ impl Rendezvous {
 
     fn connect(&self, name: &str) -> nix::Result<OwnedFd> {
         let connection = packet_socket()?;
-        // A server that accepts nobody has a full queue at some time, and others are not to wait for it.
+        // A server that accepts no connection has a full queue, and a blocking connect would wait for it.
         fcntl(&connection, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         connect(connection.as_raw_fd(), &self.address(name)?)?;
         fcntl(&connection, FcntlArg::F_SETFL(OFlag::empty()))?;
         if is_own(connection.as_fd()) { Ok(connection) } else { Err(Errno::EPERM) }
     }
 
-    /// Address of a socket by way of the open directory: the path itself may be longer than an address can be.
+    /// Address of a socket through the open directory: the path may be longer than an address can be.
     fn address(&self, name: &str) -> nix::Result<UnixAddr> {
         UnixAddr::new(format!("/proc/self/fd/{}/{name}", self.directory.as_raw_fd()).as_str())
     }
 }
 
-/// Accepts the daemon that waits at `listener`; `None` if it is another user's, or has gone.
+/// Accepts the daemon that waits at `listener`; `None` if it belongs to another user, or has gone.
 pub(super) fn accept(listener: &UnixListener) -> Option<OwnedFd> {
-    // Its packets are not what `UnixStream` is made for; here it is no more than the owner of a descriptor.
+    // The stream is used only as the owner of a descriptor: `UnixStream` does not support packets.
     let connection = OwnedFd::from(listener.accept().ok()?.0);
     is_own(connection.as_fd()).then_some(connection)
 }
 
-/// Waits until there is something to read; false if there is nothing after `timeout`.
+/// Waits until the socket is readable; false after `timeout`.
 pub(super) fn is_readable(socket: BorrowedFd<'_>, timeout: PollTimeout) -> bool {
     loop {
         match poll(&mut [PollFd::new(socket, PollFlags::POLLIN)], timeout) {
@@ -150,7 +150,7 @@ pub(super) fn is_readable(socket: BorrowedFd<'_>, timeout: PollTimeout) -> bool 
     }
 }
 
-/// Returns true if the process at the other end is of this user.
+/// Returns true if the process at the other end belongs to this user.
 fn is_own(connection: BorrowedFd<'_>) -> bool {
     getsockopt(&connection, PeerCredentials).is_ok_and(|peer| peer.uid() == geteuid().as_raw())
 }
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn who_listens_is_found_and_the_sockets_of_those_who_do_not_are_removed() {
         let parent = tempfile::tempdir().unwrap();
-        // Longer than the address of a socket can be.
+        // Path that is longer than a socket address can be.
         let rendezvous = Rendezvous::open(&parent.path().join("x".repeat(200))).unwrap();
         assert_eq!(found(&rendezvous, None), 0);
         let listener = rendezvous.listen(SERVER).unwrap();
@@ -194,7 +194,7 @@ mod tests {
         assert!(rendezvous.socket_of(SERVER).exists());
         assert_eq!(found(&rendezvous, None), 0);
         assert!(!rendezvous.socket_of(SERVER).exists());
-        // One that is left is replaced.
+        // Replaces a leftover socket.
         drop((rendezvous.listen(SERVER).unwrap(), rendezvous.listen(SERVER).unwrap()));
         assert_eq!(found(&rendezvous, None), 0);
         assert_eq!(fs::read_dir(&rendezvous.path).unwrap().count(), 0);

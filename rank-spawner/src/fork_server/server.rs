@@ -1,5 +1,5 @@
-//! The fork server's own process: one thread that forks children ahead of time, hands them out, reaps them, and kills the processes
-//! that they leave behind.
+//! Process of the fork server: one thread that forks children in advance, hands them out, reaps them, and kills their leftover
+//! processes.
 //!
 //! ```text
 //!               daemon gone, children are kept             lease over
@@ -8,7 +8,7 @@
 //!      │         a later daemon takes it up       │ no child is kept         │
 //!      └── daemon gone, no child is kept ─────────┴──────────────────────────┘
 //! ```
-//! With a daemon that it was not forked by, the server makes no children, and ends when that daemon has forgotten all there are.
+//! With a daemon that did not fork it, the server makes no children. It ends when that daemon has forgotten all kept children.
 
 #![expect(unsafe_code, reason = "the call of `fork`, and of what follows it in the child")]
 
@@ -52,35 +52,35 @@ use crate::syscalls::{Child, end_child, keep_ended_children, no_child_left, pidf
 /// Process name of a fork server.
 const NAME: &CStr = FORK_SERVER;
 
-/// Idle time before processes that were left behind are searched for.
+/// Idle time before the search for leftover processes.
 const IDLE: Duration = Duration::from_millis(10);
 
-/// Idle time before a new spare child is made: while no child runs, and while some do.
+/// Idle time before a new spare child is made: while no child runs, and while children run.
 const SPARE: Duration = Duration::from_millis(50);
 const SPARE_WHILE_RUNNING: Duration = Duration::from_millis(500);
 
-/// Greatest idle time between attempts that fail: a machine without memory or processes is not to be asked a hundred times a second.
+/// Longest pause between attempts that fail: an overloaded machine must not get a hundred attempts a second.
 const IDLE_MAX: Duration = Duration::from_secs(1);
 
-/// Time limit of one clean-up, during which no request is served; what is left is searched for again later.
+/// Time limit of one clean-up, during which the server handles no request. A later clean-up searches again.
 const CLEAN_UP_LIMIT: Duration = Duration::from_secs(1);
 
-/// Time limit for children to end after the daemon has, and for the clean-up after them.
+/// Time limit for children to end after the daemon, and for the clean-up after them.
 const FINAL_LIMIT: Duration = Duration::from_secs(60);
 
-/// Time for a daemon that takes the server up to say so.
+/// Time limit for the first message of a daemon that adopts the server.
 const GREETING_WITHIN: Duration = Duration::from_secs(2);
 
-/// Exit status of a child: its function returned and nothing is left below it, it failed, or it leaves processes behind.
+/// Exit status of a child: its function returned and no process is left below it; it failed; or it leaves processes.
 const ENDED_CLEAN: i32 = 0;
 const ENDED_FAILED: i32 = 1;
 const ENDED_WITH_LEFTOVERS: i32 = 2;
 
-/// Child that waits at its door to be handed out.
+/// Child that waits at its door for an order.
 struct Spare {
     pid: Pid,
     pidfd: OwnedFd,
-    /// The daemon's end of its door.
+    /// Daemon's end of its door.
     door: DescriptorSocket,
     cgroup: Option<SessionCgroup>,
 }
@@ -88,14 +88,14 @@ struct Spare {
 /// Daemon of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Daemon {
-    /// The one that forked it, and gets children from it.
+    /// The daemon that forked the server, and that receives children.
     First,
-    /// One that has taken it up.
+    /// A daemon that adopted the server.
     Later,
     Gone,
 }
 
-/// What follows when the server has carried out a request.
+/// Next step of the server after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
     GoOn,
@@ -104,28 +104,28 @@ enum Then {
     End,
 }
 
-/// The server's state.
+/// State of the server.
 struct Server {
     control: OwnedFd,
     daemon: Daemon,
     main: ChildMain,
-    /// What PAM processes run; `None` where there are none.
+    /// Main function of PAM processes; `None` for none.
     pam: Option<PamRole>,
     gate: Box<dyn Gate>,
     spare: Option<Spare>,
     children: Children,
     pam_processes: PamProcesses,
-    /// Control group of the server, in which each child has one; `None` where there can be none.
+    /// Control group of the server, which contains the groups of its children; `None` if the system allows no groups.
     cgroup: Option<ServerCgroup>,
-    /// Socket at which later daemons are waited for.
+    /// Socket on which the server listens for later daemons.
     survival: Option<UnixListener>,
-    /// Time that children are kept without a daemon.
+    /// Time for which children are kept without a daemon.
     lease: Duration,
-    /// A child ended since the last clean-up, and may have left processes behind.
+    /// A child ended after the last clean-up, and may have left processes.
     needs_clean_up: bool,
-    /// Idle time, at least, before a clean-up or fork that failed is tried again; doubles each time.
+    /// Minimum idle time before a failed clean-up or fork is retried; doubles each time.
     backoff: Duration,
-    /// Limit of open files that was in force before the server raised its own; children have it.
+    /// Limit on open files before the server raised its own; children get it.
     open_files: Option<Limit>,
 }
 
@@ -140,7 +140,7 @@ pub(super) fn serve(
 ) -> io::Result<()> {
     setsid()?;
     ignore_signals()?;
-    // To ignore SIGCHLD would mean never to hear how a child ended.
+    // With SIGCHLD ignored, the kernel would discard the exit status of children.
     keep_ended_children()?;
     // SAFETY: no code of the daemon, which owns the other descriptors, runs in this process again.
     let control = unsafe { close_all_but(control, Stderr::Inherit) }?;
@@ -152,7 +152,7 @@ pub(super) fn serve(
     let cgroup = cgroups.map(ServerCgroup::new).transpose()?;
     confine(Capabilities::OF_FORK_SERVER, roles.raisable)?;
     let mut server = Server::new(control, (roles, gate), lease, cgroup);
-    // A session costs several. Where that is refused there is room for fewer.
+    // Each session uses several descriptors. If the limit cannot be raised, fewer sessions fit.
     server.open_files = raise_descriptor_limit().ok();
     server.make_spare()?;
     while server.with_daemon()? == Then::Alone && server.find_daemon()? {}
@@ -184,7 +184,7 @@ impl Server {
         }
     }
 
-    /// Serves the daemon until it is gone, or wants the server to end.
+    /// Serves the daemon until it is gone or ends the server.
     fn with_daemon(&mut self) -> io::Result<Then> {
         loop {
             let then = self.step()?;
@@ -198,8 +198,8 @@ impl Server {
         }
     }
 
-    /// Waits for one event and handles it. Requests come before the ends of children: one that is to be kept is, also if it has ended
-    /// meanwhile. But no child that has ended is handed out.
+    /// Waits for one event and handles it. Requests are handled before ends of children: a child that ended meanwhile can still be
+    /// kept. A child that has ended is not handed out.
     fn step(&mut self) -> io::Result<Then> {
         let (asked, ended) = self.wait(Some(self.control.as_fd()), self.next_look())?;
         self.pam_processes.kill_overdue(Instant::now());
@@ -215,9 +215,9 @@ impl Server {
                 Ok(Request::Keep { pid, door, label }) => self.children.keep(pid, door, label),
                 Ok(Request::Forget(pid)) => self.children.forget(pid),
                 Ok(Request::End) => return Ok(Then::End),
-                // Said once, by who forked this process.
+                // Sent once, by the process that forked the server.
                 Ok(Request::Listen(listener)) => drop(self.survival.get_or_insert(listener)),
-                // It has been; or it was said without the descriptors that belong to it, as this process has none left.
+                // The server is already adopted, or the message lost its descriptors because this process has no free one.
                 Ok(Request::TakeUp { .. }) | Err(_) => {}
             }
         } else if ended.is_empty() {
@@ -233,7 +233,7 @@ impl Server {
         self.backoff = if is_done { Duration::ZERO } else { (self.backoff * 2).clamp(IDLE, IDLE_MAX) };
     }
 
-    /// Idle time after which deferred work is due; `None` when there is none.
+    /// Idle time after which deferred work is due; `None` if there is none.
     fn idle_time(&self) -> Option<Duration> {
         let idle = match self.spare {
             _ if self.needs_clean_up => IDLE,
@@ -245,17 +245,18 @@ impl Server {
         Some(idle.max(self.backoff))
     }
 
-    /// Does the deferred work; false if the system refuses, so that it is still due.
+    /// Does the deferred work; false if a system call fails and the work is still due.
     fn use_idle_time(&mut self) -> bool {
         if self.needs_clean_up {
             self.needs_clean_up |= self.clean_up(CLEAN_UP_LIMIT).is_err();
             return !self.needs_clean_up;
         }
-        // Without one the next who asks waits for it, and hears why there is none.
+        // Without a spare child, the next request waits for a fork, and its answer reports a failure.
         self.daemon != Daemon::First || self.spare.is_some() || self.make_spare().is_ok()
     }
 
-    /// Waits until `source` is readable, or children have ended, for `timeout` at most; returns which.
+    /// Waits until `source` is readable or children have ended, for `timeout` at most. Returns true if `source` is readable, and the
+    /// children that ended.
     fn wait(&self, source: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> nix::Result<(bool, Vec<Pid>)> {
         let spare = self.spare.iter().map(|spare| (spare.pid, end_of(spare.pidfd.as_fd(), spare.cgroup.as_ref())));
         let (children, mut polled): (Vec<_>, Vec<_>) =
@@ -282,16 +283,16 @@ impl Server {
             ForkResult::Child => {
                 let ran = catch_unwind(AssertUnwindSafe(|| run(theirs, directory, open_files, main)));
                 let code = match ran {
-                    // It has become a subreaper, so what it started and has not ended is still below it.
+                    // The child is a subreaper, so all running processes that it started are still its descendants.
                     Ok(Ok(())) if no_child_left() => ENDED_CLEAN,
                     Ok(Ok(())) => ENDED_WITH_LEFTOVERS,
                     Ok(Err(_)) | Err(_) => ENDED_FAILED,
                 };
-                // SAFETY: leaves without running the exit handlers of the daemon that this is a copy of a copy of.
+                // SAFETY: exits without running the exit handlers of the daemon, of which this process is an indirect copy.
                 unsafe { libc::_exit(code) }
             }
             ForkResult::Parent { child } => {
-                // Its end could not be seen.
+                // Without a pidfd the server could not detect the child's end.
                 let pidfd = pidfd_open(child).inspect_err(|_| end_child(child))?;
                 self.spare = Some(Spare { pid: child, pidfd, door: ours, cgroup });
                 Ok(())
@@ -303,8 +304,8 @@ impl Server {
         ended.iter().try_for_each(|&pid| self.reap(pid))
     }
 
-    /// Reaps a child that has ended, and reports it to the daemon if it was handed out; but before, all of its control group is killed,
-    /// and as long as anything is left there nothing is reported, and the number of the child is nobody else's.
+    /// Reaps a child that has ended, and reports it to the daemon if it was handed out. Before that, kills all processes of its control
+    /// group. Until the group is empty, the end is not reported, and the child keeps its process number.
     fn reap(&mut self, pid: Pid) -> io::Result<()> {
         if self.pam_processes.contains(pid) {
             return self.reap_pam_process(pid);
@@ -313,18 +314,18 @@ impl Server {
         if self.children.cgroup(pid).or(of_spare).is_some_and(|cgroup| !cgroup.end()) {
             return Ok(());
         }
-        // A control group leaves nothing to outrun. Once the child is reaped nobody can tell whose it was.
+        // With a control group no process can escape. The owner of the child is unknown after the reap.
         let user = if self.cgroup.is_none() { owner(pid) } else { None };
         let Some(exit) = try_reap(Child::Number(pid))? else { return Ok(()) };
         let is_clean = exit == RankExit::Code(ENDED_CLEAN);
         self.needs_clean_up |= !is_clean;
         if let Some(user) = user.filter(|_| !is_clean) {
-            // What fails for want of descriptors or memory is tried again; sessions of others do not end for it.
+            // A failure for lack of descriptors or memory is retried, and must not end the sessions of other users.
             self.needs_clean_up |= self.outrun(pid, user).is_err();
         }
         self.close_pam_session(pid);
         match self.children.end(pid, exit) {
-            // A daemon that is gone is seen at the next turn.
+            // The next step detects a daemon that is gone.
             Some(news) if self.daemon != Daemon::Gone => drop(Message::send(self.control.as_fd(), news, &[])),
             Some(_) => {}
             None => self.spare = None,
@@ -332,14 +333,14 @@ impl Server {
         Ok(())
     }
 
-    /// Returns true for a child that runs, or waits to be handed out, and for a PAM process.
+    /// Returns true for a running child, the spare child, and a PAM process.
     fn is_ours(&self, pid: Pid) -> bool {
         let runs = self.children.is_running(pid) || self.pam_processes.contains(pid);
         runs || self.spare.as_ref().is_some_and(|spare| spare.pid == pid)
     }
 
-    /// The daemon is gone: waits for another one to take the server up, as long as children are kept and the lease lasts; false if
-    /// none has come.
+    /// Handles the end of the daemon: waits until another daemon adopts the server, while children are kept and the lease lasts.
+    /// Returns false if none has adopted it.
     fn find_daemon(&mut self) -> io::Result<bool> {
         self.daemon = Daemon::Gone;
         self.retire_spare();
@@ -356,7 +357,7 @@ impl Server {
             self.reap_all(&ended)?;
             if called {
                 let connection = self.survival.as_ref().and_then(accept);
-                // One that breaks off is as good as none.
+                // A connection that breaks during adoption is ignored.
                 if let Some(control) = connection.filter(|connection| self.is_taken_up(connection.as_fd())) {
                     (self.control, self.daemon) = (control, Daemon::Later);
                     return Ok(true);
@@ -368,26 +369,27 @@ impl Server {
         Ok(false)
     }
 
-    /// Hands everything over to a daemon that has connected; false if it says nothing, or is gone before it has all.
+    /// Sends all kept children to a daemon that has connected. Returns false if the daemon sends no request, or disconnects before the
+    /// end.
     fn is_taken_up(&self, daemon: BorrowedFd<'_>) -> bool {
         let greeted = is_readable(daemon, PollTimeout::try_from(GREETING_WITHIN).unwrap_or(PollTimeout::MAX));
         let Some(Ok(Some(message))) = greeted.then(|| Message::receive(daemon)) else { return false };
         let Ok(Request::TakeUp { version }) = message.into_request() else { return false };
-        // One that is too old learns from this that it is, and leaves.
+        // A daemon of an older version detects the newer version here, and disconnects.
         let welcomed = Message::send(daemon, [Message::WELCOME, VERSION, 0], &[]);
         version >= VERSION && welcomed.and_then(|()| self.children.hand_over(daemon)).is_ok()
     }
 
-    /// The spare child sees that its door is closed, and ends.
+    /// Closes the door of the spare child, which ends it.
     fn retire_spare(&mut self) {
         if let Some(Spare { pid, pidfd, cgroup, .. }) = self.spare.take() {
             self.children.start(pid, pidfd, cgroup);
         }
     }
 
-    /// No daemon needs the children any more: closes their doors, waits for them, then kills what is left.
+    /// Ends the server when no daemon needs its children: closes their doors, waits for them, and kills their leftovers.
     fn end(mut self) -> io::Result<()> {
-        // Nobody is listened to any more.
+        // No further daemon can connect.
         self.survival = None;
         self.retire_spare();
         self.children.give_up();

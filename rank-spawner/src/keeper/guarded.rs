@@ -1,4 +1,4 @@
-//! What a keeper guards: the launches of its launcher, as the launcher tells them in records, and the processes that are theirs.
+//! State of a keeper: the launches of its launcher, received as records, and the search for their processes.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -16,10 +16,10 @@ use crate::own_files::FileIdentity;
 use crate::pinned::Pinned;
 use crate::process_table::{Process, ProcessTable};
 
-/// Bytes before the payload of a record.
+/// Length of a record's header, in bytes.
 const HEADER_LEN: usize = 3;
 
-/// Greatest length of a payload. A record is written whole or not at all as long as it is shorter than `PIPE_BUF`, 4096.
+/// Limit on the length of a payload. A record shorter than `PIPE_BUF` (4096) is written whole or not at all.
 pub(super) const PAYLOAD_MAX: usize = 4000;
 
 pub(super) const KIND_TAG: u8 = 1;
@@ -30,19 +30,19 @@ pub(super) const KIND_RESOURCE: u8 = 5;
 pub(super) const KIND_FORGOTTEN: u8 = 6;
 pub(super) const KIND_SOCKET: u8 = 7;
 
-/// Greatest number of launches that a keeper remembers.
+/// Limit on the launches that a keeper stores.
 const TAGS_MAX: usize = 1 << 10;
 
-/// Greatest number of ranks that a keeper remembers; processes of others are known by their tag alone.
+/// Limit on the ranks that a keeper stores. Processes of further ranks are found by their tag only.
 const RANKS_MAX: usize = 1 << 16;
 
-/// Greatest number of files that a keeper remembers, of sockets, and of directories.
+/// Limit on the files, on the sockets, and on the directories that a keeper stores.
 const FILES_MAX: usize = 1 << 12;
 
-/// Greatest number of resources that a keeper remembers.
+/// Limit on the resources that a keeper stores.
 const RESOURCES_MAX: usize = 1 << 16;
 
-/// A record as it goes through the pipe; the payload has [`PAYLOAD_MAX`] bytes at most.
+/// Encodes a record for the pipe; the payload has [`PAYLOAD_MAX`] bytes at most.
 pub(super) fn record(kind: u8, payload: &[u8]) -> Vec<u8> {
     let [low, high] = (payload.len() as u16).to_ne_bytes();
     [&[kind, low, high], payload].concat()
@@ -58,7 +58,7 @@ pub(super) fn read_record(pipe: &mut impl Read, payload: &mut Vec<u8>) -> io::Re
     Ok(kind)
 }
 
-/// Identity of a rank's process, as the launcher records it.
+/// Identity of a rank's process, as recorded by the launcher.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct RankRecord {
     pid: Pid,
@@ -90,12 +90,12 @@ impl RankRecord {
     }
 }
 
-/// The launches of one launcher, as the keeper knows them.
+/// The launches of one launcher.
 #[derive(Default, Debug)]
 pub(super) struct Guarded {
     tags: Vec<LaunchTag>,
     ranks: BTreeMap<Pid, RankRecord>,
-    /// By path; without an identity those that are only announced.
+    /// By path; without an identity for directories that are only announced.
     pub(super) directories: BTreeMap<PathBuf, Option<FileIdentity>>,
     pub(super) files: Vec<PathBuf>,
     pub(super) sockets: Vec<PathBuf>,
@@ -103,7 +103,7 @@ pub(super) struct Guarded {
 }
 
 impl Guarded {
-    /// Adds one record; an unknown or malformed one is ignored.
+    /// Adds one record; ignores an unknown or malformed one.
     pub(super) fn add(&mut self, kind: u8, payload: &[u8]) {
         match kind {
             KIND_TAG if self.tags.len() < TAGS_MAX => {
@@ -135,10 +135,10 @@ impl Guarded {
         }
     }
 
-    /// Processes of the launches, wherever they are: the launcher, below which they were, is gone.
+    /// Processes of the launches, anywhere in the process tree: the launcher, their ancestor, is gone.
     ///
-    /// A rank may have been a launcher itself. Its keeper carries our mark and is spared: it alone knows the processes of
-    /// its launch, and ends when it has ended them.
+    /// A rank may itself have been a launcher. Its keeper has the mark of this launch, and is spared. Only that keeper can find
+    /// the processes of its launch, and it ends after it has killed them.
     pub(super) fn find(&self, table: &ProcessTable) -> Vec<Pid> {
         let me = getpid();
         let marked = table.iter().filter(|process| process.pid != me && self.owns(table, process));
@@ -154,7 +154,7 @@ impl Guarded {
         let Some(rank) = self.ranks.get(&process.group) else {
             return false;
         };
-        // The group's number may have been used again since: then its session or its leader is another.
+        // The group's number may have been reused; then its session or its leader differs.
         let leader_is_rank = table.get(rank.pid).is_none_or(|leader| leader.start == rank.start);
         process.session == rank.session && leader_is_rank
     }

@@ -1,4 +1,4 @@
-//! A new directory of this process.
+//! New directory of this process.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -14,11 +14,11 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use super::identity::{FileIdentity, open_above, remove_in};
 use crate::emptying::{is_own, status_of};
 
-/// A directory that this process has made. It stays until [`OwnDirectory::remove`].
+/// Directory that this process has made. It stays until [`OwnDirectory::remove`].
 #[derive(Debug)]
 pub struct OwnDirectory {
     path: PathBuf,
-    /// Directory that holds it.
+    /// Parent directory.
     above: OwnedFd,
     directory: OwnedFd,
     identity: FileIdentity,
@@ -28,7 +28,7 @@ impl OwnDirectory {
     /// Makes the directory `path` with the permissions `mode`, independent of the umask.
     ///
     /// # Errors
-    /// Fails as mkdir(2) does, also if anything has that name, and if another directory takes the name meanwhile.
+    /// Returns the error of mkdir(2), also if the name exists. Fails if another directory takes the name meanwhile.
     pub fn make(path: impl Into<PathBuf>, mode: u32) -> io::Result<Self> {
         let path = path.into();
         let (above, name) = open_above(&path)?;
@@ -36,27 +36,27 @@ impl OwnDirectory {
         mkdirat(&above, name, mode)?;
         let made = open_made(&above, name, mode);
         if made.is_err() {
-            // It is empty, or another one.
+            // Removes only an empty directory, so another directory of this name loses nothing.
             let _ = unlinkat(&above, name, UnlinkatFlags::RemoveDir);
         }
         let (directory, identity) = made?;
         Ok(Self { path, above, directory, identity })
     }
 
-    /// Its path, as it was given.
+    /// Path, as given.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its device and inode.
+    /// Device and inode.
     pub fn identity(&self) -> FileIdentity {
         self.identity
     }
 
-    /// Makes a directory in it with the permissions `mode`, independent of the umask.
+    /// Makes a subdirectory with the permissions `mode`, independent of the umask.
     ///
     /// # Errors
-    /// Fails as mkdir(2) does.
+    /// Returns the error of mkdir(2).
     pub fn make_directory(&self, name: &str, mode: u32) -> io::Result<PathBuf> {
         let mode = Mode::from_bits_truncate(mode);
         mkdirat(&self.directory, name, mode)?;
@@ -64,16 +64,16 @@ impl OwnDirectory {
         Ok(self.path.join(name))
     }
 
-    /// Makes a new file in it, for this user alone, and opens it for writing.
+    /// Creates a new file in the directory, accessible to this user only, and opens it for writing.
     ///
     /// # Errors
-    /// Fails as open(2) does, also if anything has that name.
+    /// Returns the error of open(2), also if the name exists.
     pub fn create_file(&self, name: &str) -> io::Result<File> {
         let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
         Ok(openat(&self.directory, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?.into())
     }
 
-    /// Removes it if it is empty; returns it otherwise.
+    /// Removes the directory if it is empty; returns it otherwise.
     pub fn remove_empty(self) -> Result<(), Self> {
         let is_there = |status: &File| status.metadata().is_ok_and(|status| status.nlink() > 0);
         match self.path.file_name().map(|name| unlinkat(&self.above, name, UnlinkatFlags::RemoveDir)) {
@@ -83,20 +83,21 @@ impl OwnDirectory {
         }
     }
 
-    /// Removes it with all that is in it, if it still has its name. It may block.
+    /// Removes the directory with its content, if it still has its name. May block.
     ///
     /// # Errors
-    /// Fails if it cannot be emptied or removed; then it stays with what is left in it.
+    /// Fails if the directory cannot be emptied or removed. Then it stays with the remaining content.
     pub fn remove(self) -> io::Result<()> {
         let name = self.path.file_name().unwrap_or_default();
         Ok(remove_in(self.above.as_fd(), Path::new(name), self.identity)?)
     }
 }
 
-/// Writes a file in a directory of this process's with the permissions `mode`, independent of the umask. Follows no link at the end of `path`.
+/// Writes a file in a directory of this process with the permissions `mode`, independent of the umask. Does not follow a link at the end of
+/// `path`.
 ///
 /// # Errors
-/// Fails as the system does.
+/// Returns the error of the system call.
 pub fn write_own_file(path: &Path, mode: u32, content: &[u8]) -> io::Result<()> {
     let flags = OFlag::O_NOFOLLOW.bits();
     let mut options = OpenOptions::new();
@@ -105,7 +106,7 @@ pub fn write_own_file(path: &Path, mode: u32, content: &[u8]) -> io::Result<()> 
     file.write_all(content)
 }
 
-/// Opens a directory that was made a moment ago, and gives it its permissions.
+/// Opens a directory that was just made, and sets its permissions.
 fn open_made(above: impl AsFd, name: &Path, mode: Mode) -> io::Result<(OwnedFd, FileIdentity)> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let directory = openat(above, name, flags, Mode::empty())?;

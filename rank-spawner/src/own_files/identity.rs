@@ -1,4 +1,4 @@
-//! Identity of a directory that was made here, and its removal by that identity.
+//! Identity of a directory that this program has made, and removal by that identity.
 
 use std::fmt;
 use std::fs::Metadata;
@@ -14,7 +14,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use crate::emptying::{Emptying, is_own, look};
 
-/// Device and inode of a directory: another one that takes its name later has others.
+/// Device and inode of a directory. They differ for another directory that takes its name later.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct FileIdentity {
     device: u64,
@@ -27,7 +27,7 @@ impl fmt::Display for FileIdentity {
     }
 }
 
-/// A text that is no identity of a directory.
+/// Error for a text that is not an identity of a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("an identity of a directory is DEVICE:INODE")]
 pub struct NoIdentity;
@@ -35,7 +35,7 @@ pub struct NoIdentity;
 impl FromStr for FileIdentity {
     type Err = NoIdentity;
 
-    /// Reads what `Display` writes.
+    /// Parses the format of `Display`.
     fn from_str(text: &str) -> Result<Self, NoIdentity> {
         let (device, inode) = text.split_once(':').ok_or(NoIdentity)?;
         let number = |digits: &str| digits.parse().map_err(|_| NoIdentity);
@@ -55,31 +55,31 @@ impl FileIdentity {
         (u128::from(self.device) << 64 | u128::from(self.inode)).to_ne_bytes()
     }
 
-    /// The identity in a record; `None` for zeros, which no file has.
+    /// Identity in a record; `None` for zeros, which no file has.
     pub(crate) fn decode(bytes: [u8; Self::LEN]) -> Option<Self> {
         let both = u128::from_ne_bytes(bytes);
         (both != 0).then_some(Self { device: (both >> 64) as u64, inode: both as u64 })
     }
 }
 
-/// Removes the directory at `path` with all that is in it, if it is the one of this identity and this user's. Follows no link at the end of
+/// Removes the directory at `path` with its content, if it has this identity and belongs to this user. Does not follow a link at the end of
 /// `path`, and leaves other file systems that are mounted in it. A directory that cannot be emptied stays.
 pub fn remove_recorded(path: &Path, identity: FileIdentity) {
     let Ok((above, name)) = open_above(path) else { return };
-    // What cannot be removed stays.
+    // On failure the directory stays.
     let _ = remove_in(above.as_fd(), name, identity);
 }
 
-/// Removes the directory at `path` if it is this user's and empty.
+/// Removes the directory at `path` if it belongs to this user and is empty.
 pub(crate) fn remove_empty(path: &Path) {
     let Ok((above, name)) = open_above(path) else { return };
     if look(above.as_fd(), name.as_ref()).is_ok_and(|status| status.is_dir() && is_own(&status)) {
-        // One that holds anything is not removed.
+        // Fails for a directory that is not empty.
         let _ = unlinkat(&above, name, UnlinkatFlags::RemoveDir);
     }
 }
 
-/// Removes the directory of this name in `above`, as [`remove_recorded`] does.
+/// Removes the directory `name` in `above`, as [`remove_recorded`] does.
 pub(super) fn remove_in(above: BorrowedFd<'_>, name: &Path, identity: FileIdentity) -> nix::Result<()> {
     match look(above, name.as_ref()) {
         Ok(status) if status.is_dir() && is_own(&status) && FileIdentity::of(&status) == identity => {
@@ -91,7 +91,7 @@ pub(super) fn remove_in(above: BorrowedFd<'_>, name: &Path, identity: FileIdenti
     }
 }
 
-/// Opens the directory that holds `path`, and returns the last name of `path`.
+/// Opens the parent directory of `path`, and returns the last name of `path`.
 pub(super) fn open_above(path: &Path) -> nix::Result<(OwnedFd, &Path)> {
     let name = path.file_name().ok_or(Errno::EINVAL)?;
     let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -1,4 +1,4 @@
-//! A directory of this user's that may be there already, and that other users can neither enter nor have made.
+//! Directory of this user that may exist already. Other users can neither enter it nor have made it.
 
 use std::fs::Metadata;
 use std::io;
@@ -14,21 +14,21 @@ use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
 use crate::emptying::{is_own, look, status_of};
 
-/// Most names that [`PrivateDirectory::names`] returns.
+/// Limit on the names that [`PrivateDirectory::names`] returns.
 const NAMES_MAX: usize = 1 << 16;
 
-/// An open directory that is this user's alone.
+/// Open directory that only this user can access.
 #[derive(Debug)]
 pub struct PrivateDirectory {
     path: PathBuf,
     directory: OwnedFd,
 }
 
-/// A directory that is not used.
+/// Error for a directory that must not be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotPrivate {
-    /// Others own it, or can reach it, or it is something else.
+    /// Another user owns the directory or can access it, or it is not a directory.
     #[error(
         "{} is {what} of user {owner} with mode {mode:o}; it must be a directory of user {me} with mode 700\n\
          try: rm -r {0}, or ask that user or root to remove it", path.display()
@@ -42,10 +42,10 @@ pub enum NotPrivate {
         owner: u32,
         /// Its permissions.
         mode: u32,
-        /// User that wants to use it.
+        /// User of this process.
         me: u32,
     },
-    /// The system refused something.
+    /// A system call failed.
     #[error("cannot use the directory {}: {source}", path.display())]
     System {
         /// The directory.
@@ -56,44 +56,44 @@ pub enum NotPrivate {
 }
 
 impl NotPrivate {
-    /// True if the directory is not there.
+    /// True if the directory does not exist.
     pub fn is_absent(&self) -> bool {
         matches!(self, Self::System { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 }
 
 impl PrivateDirectory {
-    /// Opens the directory `path`. Links above it are followed; it is none itself.
+    /// Opens the directory `path`. Follows links above the directory; the directory itself must not be a link.
     ///
     /// # Errors
-    /// Fails if it is not there, and if it is not this user's alone.
+    /// Fails if the directory does not exist, or another user has access to it.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, NotPrivate> {
         let path = path.into();
         Self::open_at(AT_FDCWD, &path.clone(), path)
     }
 
-    /// Opens the directory, after it was made if it was missing.
+    /// Opens the directory; makes it if it does not exist.
     ///
     /// # Errors
-    /// As [`PrivateDirectory::open`]; and fails if it cannot be made.
+    /// See [`PrivateDirectory::open`]. Also fails if the directory cannot be made.
     pub fn make(path: impl Into<PathBuf>) -> Result<Self, NotPrivate> {
         let path = path.into();
         made(AT_FDCWD, &path, &path)?;
         Self::open(path)
     }
 
-    /// Opens the directory of this name in it.
+    /// Opens the subdirectory `name`.
     ///
     /// # Errors
-    /// As [`PrivateDirectory::open`].
+    /// See [`PrivateDirectory::open`].
     pub fn open_below(&self, name: &str) -> Result<Self, NotPrivate> {
         Self::open_at(&self.directory, Path::new(name), self.path.join(name))
     }
 
-    /// Opens the directory of this name in it, after it was made if it was missing.
+    /// Opens the subdirectory `name`; makes it if it does not exist.
     ///
     /// # Errors
-    /// As [`PrivateDirectory::make`].
+    /// See [`PrivateDirectory::make`].
     pub fn make_below(&self, name: &str) -> Result<Self, NotPrivate> {
         made(&self.directory, Path::new(name), &self.path.join(name))?;
         self.open_below(name)
@@ -103,7 +103,7 @@ impl PrivateDirectory {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let opened = match openat(above.as_fd(), name, flags, Mode::empty()) {
             Ok(directory) => status_of(directory.as_fd()).map(|status| (Some(directory), status)),
-            // What it is instead is in the error.
+            // The error names the actual kind of the file.
             Err(Errno::ENOTDIR | Errno::ELOOP | Errno::EACCES) => {
                 look(above.as_fd(), name.as_ref()).map(|status| (None, status))
             }
@@ -116,20 +116,20 @@ impl PrivateDirectory {
         }
     }
 
-    /// Its path.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Path of a name in it by way of its descriptor, for system calls that take paths only.
+    /// Path of an entry through the directory's descriptor, for system calls that take only paths.
     pub fn by_descriptor(&self, name: &str) -> PathBuf {
         format!("/proc/self/fd/{}/{name}", self.directory.as_raw_fd()).into()
     }
 
-    /// Names in it, without those that begin with a dot; 65,536 at most.
+    /// Names of the entries, without names that start with a dot; 65,536 at most.
     ///
     /// # Errors
-    /// Fails as the system does.
+    /// Returns the error of the system call.
     pub fn names(&self) -> io::Result<Vec<String>> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let mut directory = Dir::openat(&self.directory, ".", flags, Mode::empty())?;
@@ -137,27 +137,27 @@ impl PrivateDirectory {
         Ok(names.filter(|name| !name.starts_with('.')).take(NAMES_MAX).collect())
     }
 
-    /// Status of what has this name in it; a link is not followed.
+    /// Status of an entry; does not follow a link.
     ///
     /// # Errors
-    /// Fails as the system does.
+    /// Returns the error of the system call.
     pub fn status(&self, name: &str) -> io::Result<Metadata> {
         Ok(look(self.directory.as_fd(), name.as_ref())?)
     }
 
-    /// Removes the socket of this name; anything else of that name stays.
+    /// Removes the socket `name`; leaves a file of any other kind.
     pub fn remove_socket(&self, name: &str) {
         self.remove_if(name, |status| status.file_type().is_socket());
     }
 
-    /// Removes the regular file of this name; anything else of that name stays.
+    /// Removes the regular file `name`; leaves a file of any other kind.
     pub fn remove_file(&self, name: &str) {
         self.remove_if(name, Metadata::is_file);
     }
 
     fn remove_if(&self, name: &str, is_that: impl Fn(&Metadata) -> bool) {
         if self.status(name).is_ok_and(|status| is_own(&status) && is_that(&status)) {
-            // Another process of this user may have done so.
+            // Another process of this user may have removed it.
             let _ = unlinkat(&self.directory, name, UnlinkatFlags::NoRemoveDir);
         }
     }
@@ -169,7 +169,7 @@ impl AsFd for PrivateDirectory {
     }
 }
 
-/// Removes the socket at `path`, if the directory that holds it is this user's alone.
+/// Removes the socket at `path`, if only this user can access its directory.
 pub(crate) fn remove_private_socket(path: &Path) {
     let Some((above, name)) = path.parent().zip(path.file_name().and_then(|name| name.to_str())) else { return };
     if let Ok(directory) = PrivateDirectory::open(above) {
@@ -177,7 +177,7 @@ pub(crate) fn remove_private_socket(path: &Path) {
     }
 }
 
-/// Makes a directory for this user alone, unless something has its name.
+/// Makes a directory that only this user can access, unless the name exists.
 fn made(above: impl AsFd, name: &Path, path: &Path) -> Result<(), NotPrivate> {
     match mkdirat(above, name, Mode::S_IRWXU) {
         Ok(()) | Err(Errno::EEXIST) => Ok(()),

@@ -1,8 +1,8 @@
-//! Records of the directories that a process has made, for a process that no keeper guards. The process holds a lock on its file of records. The
-//! user's next process that looks removes the directories of files that are not locked: their processes were killed.
+//! Records of the directories that a process has made, for a process without a keeper. The process holds a lock on its file of records. The
+//! user's next process that checks removes the directories in unlocked files: their processes were killed.
 //!
 //! ```text
-//! /tmp/lattice-UID/left/NAME     identity (16 bytes), path; a NUL behind each
+//! /tmp/lattice-UID/left/NAME     identity (16 bytes), path; a NUL after each
 //! ```
 
 use std::ffi::OsStr;
@@ -19,13 +19,13 @@ use nix::unistd::geteuid;
 use super::identity::{FileIdentity, remove_empty, remove_recorded};
 use super::{NotPrivate, OwnDirectory, PrivateDirectory};
 
-/// Directory of the records below the user's.
+/// Directory of the records, in the user's directory.
 const DIRECTORY: &str = "left";
 
-/// Most bytes of a file of records that are read.
+/// Limit on the bytes that are read from a file of records.
 const BYTES_MAX: u64 = 64 << 10;
 
-/// Records of this process. They are removed with this value; a process that is killed leaves them.
+/// Records of this process. Dropping the value removes them; a killed process leaves them.
 #[derive(Debug)]
 pub struct Records {
     directory: PrivateDirectory,
@@ -34,10 +34,10 @@ pub struct Records {
 }
 
 impl Records {
-    /// Opens new records in `/tmp/lattice-UID` under a name that no other process uses.
+    /// Creates new records in `/tmp/lattice-UID`. No other process may use the name.
     ///
     /// # Errors
-    /// Fails if that directory is not this user's alone, and as the system does.
+    /// Fails if another user has access to that directory, or if a system call fails.
     pub fn create(name: &str) -> Result<Self, NotPrivate> {
         let user = PrivateDirectory::make(format!("/tmp/lattice-{}", geteuid()))?;
         Self::create_in(user.make_below(DIRECTORY)?, name)
@@ -45,7 +45,7 @@ impl Records {
 
     fn create_in(directory: PrivateDirectory, name: &str) -> Result<Self, NotPrivate> {
         let made = || -> io::Result<File> {
-            // Nobody looks for names with a dot: it is not locked yet.
+            // Readers skip names with a dot: the file is not locked yet.
             let draft = format!(".{name}");
             let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
             let file = File::from(openat(&directory, draft.as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
@@ -57,18 +57,18 @@ impl Records {
         Ok(Self { directory, name: name.to_owned(), file })
     }
 
-    /// Records a directory that is about to be made: it is removed if it is empty.
+    /// Records a directory before it is made: it is removed if it is empty.
     ///
     /// # Errors
-    /// Fails as the system does.
+    /// Returns the error of the system call.
     pub fn announce(&mut self, path: &Path) -> io::Result<()> {
         self.write(&[0; FileIdentity::LEN], path)
     }
 
-    /// Records a directory: it is removed with all that is in it.
+    /// Records a directory: it is removed with its content.
     ///
     /// # Errors
-    /// Fails as the system does.
+    /// Returns the error of the system call.
     pub fn add(&mut self, directory: &OwnDirectory) -> io::Result<()> {
         self.write(&directory.identity().encode(), directory.path())
     }
@@ -77,7 +77,7 @@ impl Records {
         self.file.write_all(&[identity, path.as_os_str().as_bytes(), &[0]].concat())
     }
 
-    /// Removes the directories that killed processes of this user have recorded. It may block.
+    /// Removes the directories that killed processes of this user have recorded. May block.
     pub fn remove_those_of_killed_processes() {
         let user = PrivateDirectory::open(format!("/tmp/lattice-{}", geteuid()));
         if let Ok(directory) = user.and_then(|user| user.open_below(DIRECTORY)) {
@@ -96,7 +96,7 @@ fn remove_dead(directory: &PrivateDirectory) {
     for name in directory.names().unwrap_or_default() {
         let Some(file) = open_unlocked(directory, &name) else { continue };
         let mut records = Vec::new();
-        // A file that cannot be read says nothing.
+        // After a read error the complete records before it are used.
         let _ = (&file).take(BYTES_MAX).read_to_end(&mut records);
         for (identity, path) in parse(&records) {
             match identity {
@@ -108,7 +108,7 @@ fn remove_dead(directory: &PrivateDirectory) {
     }
 }
 
-/// Opens and locks a file of records whose process has ended.
+/// Opens and locks a file of records of a process that has ended.
 fn open_unlocked(directory: &PrivateDirectory, name: &str) -> Option<File> {
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     let file = File::from(openat(directory, name, flags, Mode::empty()).ok()?);
@@ -116,7 +116,7 @@ fn open_unlocked(directory: &PrivateDirectory, name: &str) -> Option<File> {
     (is_records && file.try_lock().is_ok()).then_some(file)
 }
 
-/// Records that are whole, the last written first.
+/// Complete records, the last written first.
 fn parse(records: &[u8]) -> Vec<(Option<FileIdentity>, &Path)> {
     let mut rest = records;
     let mut parsed = Vec::new();
@@ -160,7 +160,7 @@ mod tests {
         fs::rename(at("replaced"), at("moved")).unwrap();
         fs::create_dir(at("replaced")).unwrap();
         fs::write(at("replaced/results"), "x").unwrap();
-        // As if its process had been killed: its lock goes, its file stays.
+        // Simulates a killed process: its lock goes, its file stays.
         let Records { file, .. } = &killed;
         file.unlock().unwrap();
         remove_dead(&PrivateDirectory::open(at("records")).unwrap());

@@ -1,4 +1,4 @@
-//! Answer of a PAM process as bytes: strings that end with NUL, which neither PAM nor an environment has in its own.
+//! Encoding of a PAM process's answer: strings that end with NUL, a byte that PAM texts and environments cannot have.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -16,7 +16,7 @@ pub(super) enum Answer {
 }
 
 impl Answer {
-    /// `opened`, limits, an empty string, variables; or `refused`, the step, the text, what was said.
+    /// Format: `opened`, limits, an empty string, variables; or `refused`, the step, the text, the messages of modules.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut put = |parts: &[&[u8]]| {
@@ -38,7 +38,7 @@ impl Answer {
         bytes
     }
 
-    /// `None` for what is no answer.
+    /// Decodes an answer; `None` for invalid bytes.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut strings = bytes.strip_suffix(b"\0")?.split(|&byte| byte == 0);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -65,7 +65,7 @@ fn limit<N: std::str::FromStr>(bytes: &[u8]) -> Option<(usize, N, N)> {
     numbers.next().is_none().then_some((index, soft, hard))
 }
 
-/// Reads `NAME=VALUE`.
+/// Parses `NAME=VALUE`.
 pub(super) fn variable(bytes: &[u8]) -> Option<(OsString, OsString)> {
     let at = bytes.iter().position(|&byte| byte == b'=').filter(|at| *at > 0)?;
     Some((OsStr::from_bytes(&bytes[..at]).to_owned(), OsString::from_vec(bytes[at + 1..].to_vec())))
@@ -94,7 +94,7 @@ mod tests {
 
         #[test]
         fn whatever_comes_is_an_answer_or_none(bytes: Vec<u8>) {
-            // What counts is that it returns.
+            // The test passes if the call returns.
             let _ = Answer::decode(&bytes);
         }
     }

@@ -1,7 +1,7 @@
-//! libpam, found at run time, so that no library is needed to build, nor where no service is named.
+//! libpam, loaded at run time, so that neither a build nor a node without PAM service needs the library.
 //!
-//! Functions, constants and structures are those of Linux-PAM's `security/_pam_types.h` and `security/pam_appl.h`; the application's
-//! duties are those of `pam(3)` and `pam_conv(3)`.
+//! Functions, constants and structures are from Linux-PAM's `security/_pam_types.h` and `security/pam_appl.h`; the application's duties
+//! are from `pam(3)` and `pam_conv(3)`.
 #![expect(unsafe_code, reason = "a C library is called, and calls back")]
 
 use std::error::Error as _;
@@ -23,11 +23,11 @@ const TEXT_INFORMATION: c_int = 4;
 const ESTABLISH_CREDENTIALS: c_int = 2;
 const DELETE_CREDENTIALS: c_int = 4;
 
-/// Most messages in one call (`PAM_MAX_NUM_MSG`), and in all that are kept; most characters that are kept of one.
+/// Limit on the messages in one call (`PAM_MAX_NUM_MSG`) and on all stored messages; limit on the characters stored of one message.
 const MESSAGES_MAX: usize = 32;
 const TEXT_MAX: usize = 512;
 
-/// `pam_handle_t`, which only the library looks into.
+/// `pam_handle_t`, which is opaque.
 #[repr(C)]
 struct Handle {
     _opaque: [u8; 0],
@@ -59,7 +59,7 @@ type Step = unsafe extern "C" fn(*mut Handle, c_int) -> c_int;
 type ErrorText = unsafe extern "C" fn(*mut Handle, c_int) -> *const c_char;
 type Environment = unsafe extern "C" fn(*mut Handle) -> *mut *mut c_char;
 
-/// The library.
+/// The loaded library.
 pub(super) struct LibPam {
     start: Start,
     end: Step,
@@ -76,15 +76,16 @@ pub(super) struct LibPam {
 impl LibPam {
     const NAME: &str = "libpam.so.0";
 
-    /// Loads the library; says in words what is missing.
+    /// Loads the library; the error names the missing part.
     pub(super) fn load() -> Result<Self, String> {
         let failed = |error: libloading::Error| {
             let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
             format!("cannot use {}: {reason}; install it (libpam0g, pam), or leave pam_service out", Self::NAME)
         };
-        // SAFETY: libpam's initialisers have no preconditions, and the name is found among the system's libraries, which are root's.
+        // SAFETY: libpam's initialisers have no preconditions. The library is found in the system's library directories, which belong
+        // to root.
         let library = unsafe { Library::new(Self::NAME) }.map_err(failed)?;
-        // SAFETY (of each of the eight): the types are the prototypes of pam_appl.h, and `library` lives as long as the pointers.
+        // SAFETY (of each of the eight): the types are the prototypes in pam_appl.h, and `library` lives as long as the pointers.
         macro_rules! function {
             ($name:literal) => {
                 // SAFETY: as above.
@@ -105,7 +106,7 @@ impl LibPam {
     }
 }
 
-/// What modules have said, without control characters. They may say it on any thread.
+/// Messages of modules, without control characters. Modules may send them on any thread.
 #[derive(Default)]
 struct Said(Mutex<Vec<String>>);
 
@@ -122,7 +123,7 @@ impl Said {
     }
 }
 
-/// Text of one line, of which a terminal obeys nothing: control characters, and those that change the direction of writing, are spaces.
+/// Text of one line that is safe for a terminal: spaces replace control characters and characters that change the writing direction.
 fn cleaned(text: &str) -> String {
     let is_obeyed = |c: char| {
         c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -130,11 +131,11 @@ fn cleaned(text: &str) -> String {
     text.trim().chars().map(|c| if is_obeyed(c) { ' ' } else { c }).take(TEXT_MAX).collect()
 }
 
-/// A transaction of PAM (`pam_start` to `pam_end`). What was done is undone when it is dropped.
+/// PAM transaction (`pam_start` to `pam_end`). Drop closes the session, deletes the credentials and ends the transaction.
 pub(super) struct Transaction<'library> {
     library: &'library LibPam,
     handle: *mut Handle,
-    /// The library has its address.
+    /// Boxed, because the library stores its address.
     said: Box<Said>,
     has_credentials: bool,
     is_open: bool,
@@ -150,8 +151,8 @@ impl<'library> Transaction<'library> {
         let said = Box::<Said>::default();
         let conversation = Conversation { converse, said: ptr::from_ref(&*said).cast_mut().cast() };
         let mut handle = ptr::null_mut();
-        // SAFETY: the strings and the conversation live during the call, which copies them; `handle` is where it may write its result;
-        // `said` is boxed, and lives as long as the handle.
+        // SAFETY: the strings and the conversation live during the call, which copies them. `handle` is valid for the result. `said` is
+        // boxed and lives as long as the handle.
         let code =
             unsafe { (library.start)(service.as_ptr(), user.as_ptr(), &raw const conversation, &raw mut handle) };
         let started = Self { library, handle, said, has_credentials: false, is_open: false, last: code };
@@ -174,7 +175,7 @@ impl<'library> Transaction<'library> {
         Ok(())
     }
 
-    /// Closes the session and deletes the credentials, as far as they are there; returns what failed last.
+    /// Closes the session and deletes the credentials, if there are any; returns the last error.
     pub(super) fn close(&mut self) -> Result<(), Refused> {
         let mut closed = Ok(());
         if std::mem::take(&mut self.is_open) {
@@ -187,22 +188,22 @@ impl<'library> Transaction<'library> {
         closed
     }
 
-    /// What modules have said since this was asked last.
+    /// Messages of modules since the previous call.
     pub(super) fn said(&self) -> Vec<String> {
         self.said.take()
     }
 
-    /// Variables that modules have set.
+    /// Variables set by modules.
     pub(super) fn environment(&self) -> Vec<(OsString, OsString)> {
-        // SAFETY: the handle is that of a transaction which has not ended.
+        // SAFETY: the handle belongs to a transaction that has not ended.
         let list = unsafe { (self.library.environment)(self.handle) };
         let mut variables = Vec::new();
         if list.is_null() {
             return variables;
         }
         let mut next = list;
-        // SAFETY: the list is an array of strings that ends with a null pointer; array and strings were allocated for the caller to
-        // free, each once, and nothing points there afterwards.
+        // SAFETY: the list is an array of strings that ends with a null pointer. The caller must free the array and each string once,
+        // and no other pointer to them exists afterwards.
         unsafe {
             while !(*next).is_null() {
                 variables.extend(variable(CStr::from_ptr(*next).to_bytes()));
@@ -215,7 +216,7 @@ impl<'library> Transaction<'library> {
     }
 
     fn take_step(&mut self, step: Step, flags: c_int, name: &str) -> Result<(), Refused> {
-        // SAFETY: the handle is that of a transaction which has not ended, and the function takes flags.
+        // SAFETY: the handle belongs to a transaction that has not ended, and the function takes flags.
         self.last = unsafe { step(self.handle, flags) };
         self.refusal_of(self.last, name).map_or(Ok(()), Err)
     }
@@ -224,11 +225,11 @@ impl<'library> Transaction<'library> {
         if code == SUCCESS {
             return None;
         }
-        // SAFETY: the function looks at the code alone, and returns a string that is never freed.
+        // SAFETY: the function uses only the code, and returns a string that is never freed.
         let text = unsafe { (self.library.error_text)(self.handle, code) };
         let text = match text.is_null() {
             true => format!("error {code}"),
-            // SAFETY: it is a string, as was said.
+            // SAFETY: the pointer is not null, so it is a string, as above.
             false => cleaned(&unsafe { CStr::from_ptr(text) }.to_string_lossy()),
         };
         Some(Refused { step: step.to_owned(), text, said: self.said.take() })
@@ -237,20 +238,20 @@ impl<'library> Transaction<'library> {
 
 impl Drop for Transaction<'_> {
     fn drop(&mut self) {
-        // Who wanted to know has closed it before.
+        // A caller that needs the result has called `close` before.
         let _ = self.close();
         if !self.handle.is_null() {
-            // SAFETY: the transaction was started, and ends here; nothing uses its handle afterwards.
+            // SAFETY: the transaction was started and ends here; its handle is not used afterwards.
             unsafe { (self.library.end)(self.handle, self.last) };
         }
     }
 }
 
-/// Conversation function: takes texts, and answers no prompt, for nobody is there to be asked.
+/// Conversation function: stores messages and fails on prompts, as no user is there to answer.
 ///
 /// # Safety
-/// As `pam_conv(3)` has it: `messages` points to `count` pointers to messages, `answers` to where the answers' address is to be
-/// written, and `said` is what was given to `pam_start`.
+/// As in `pam_conv(3)`: `messages` points to `count` pointers to messages, and `answers` to the place for the address of the answers.
+/// `said` is the pointer that was passed to `pam_start`.
 unsafe extern "C" fn converse(
     count: c_int,
     messages: *mut *const Message,
@@ -261,10 +262,10 @@ unsafe extern "C" fn converse(
     if !(1..=MESSAGES_MAX).contains(&count) || messages.is_null() || answers.is_null() || said.is_null() {
         return CONVERSATION_ERROR;
     }
-    // SAFETY: it is the `Said` of a transaction, which lives as long as its handle, and is only shared.
+    // SAFETY: the pointer is the `Said` of a transaction, which lives as long as its handle, and is only shared.
     let said = unsafe { &*said.cast::<Said>() };
     for index in 0..count {
-        // SAFETY: the caller vouches for `count` messages; Linux-PAM passes an array of pointers.
+        // SAFETY: the caller guarantees `count` messages; Linux-PAM passes an array of pointers.
         let Some(message) = (unsafe { (*messages.add(index)).as_ref() }) else { return CONVERSATION_ERROR };
         match message.style {
             ERROR_MESSAGE | TEXT_INFORMATION if !message.text.is_null() => {
@@ -274,12 +275,12 @@ unsafe extern "C" fn converse(
             _ => return CONVERSATION_ERROR,
         }
     }
-    // SAFETY: takes numbers only. The caller frees it; all zero is an answer without text.
+    // SAFETY: the arguments are numbers. The caller frees the memory; all zero is an answer without text.
     let memory = unsafe { libc::calloc(count, size_of::<Response>()) };
     if memory.is_null() {
         return BUFFER_ERROR;
     }
-    // SAFETY: the caller vouches for the place.
+    // SAFETY: the caller guarantees that the place is valid.
     unsafe { *answers = memory.cast() };
     SUCCESS
 }
@@ -294,10 +295,10 @@ mod tests {
         let mut pointers: Vec<*const Message> = messages.iter().map(ptr::from_ref).collect();
         let mut answers = ptr::null_mut();
         let count = c_int::try_from(pointers.len()).unwrap();
-        // SAFETY: as many messages as it says, a place for the answers, and what was said.
+        // SAFETY: `count` messages, a valid place for the answers, and a valid `Said`.
         let code =
             unsafe { converse(count, pointers.as_mut_ptr(), &raw mut answers, ptr::from_ref(said).cast_mut().cast()) };
-        // SAFETY: null, or what the function allocated.
+        // SAFETY: null, or memory that the function allocated.
         unsafe { libc::free(answers.cast()) };
         code
     }
@@ -318,7 +319,7 @@ mod tests {
     #[test]
     fn a_service_that_denies_is_an_answer_in_words_of_pam() {
         let library = LibPam::load().unwrap_or_else(|text| panic!("{text}"));
-        // Services that have no file are `other`, of which only that it begins is looked at.
+        // A service without a file uses `other`. The test checks only that the transaction starts.
         let transaction = Transaction::start(&library, "lattice-test-without-file", "root");
         let transaction = transaction.unwrap_or_else(|refused| panic!("{refused:?}"));
         assert_eq!(transaction.environment(), []);

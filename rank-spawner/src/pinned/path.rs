@@ -1,4 +1,4 @@
-//! A path that was registered: pinned by its directory and its inode, removed without following a link.
+//! Registered path: pinned by its directory and its inode, and removed without following a link.
 
 use std::ffi::OsStr;
 use std::fs::Metadata;
@@ -15,10 +15,10 @@ use pmi_core::resources::ResourceError;
 use super::{FileId, refused};
 use crate::emptying::{Emptying, is_own, look, status_of};
 
-/// Kind of what a path leads to.
+/// Kind of the file at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PathKind {
-    /// Whatever is no directory.
+    /// Any file that is not a directory.
     File,
     Directory,
 }
@@ -27,16 +27,16 @@ pub(super) enum PathKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PinnedPath {
     kind: PathKind,
-    /// The directory that it is in; no part of this path is a link.
+    /// Parent directory; no part of this path is a link.
     parent: PathBuf,
     parent_id: FileId,
-    /// `None` for what was about to be made, and was not there.
+    /// `None` for a file that was about to be made and did not exist.
     id: Option<FileId>,
     name: Vec<u8>,
 }
 
 impl PinnedPath {
-    /// Pins the directory of a path, and looks at what is there.
+    /// Pins the directory of a path, and reads the status of the file if it exists.
     pub(super) fn new(path: &Path, kind: PathKind) -> Result<(Self, Option<Metadata>), ResourceError> {
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return Err(refused("it is no path")) };
         let unreachable = |errno: Errno| refused(format!("cannot look at its directory: {errno}"));
@@ -50,11 +50,11 @@ impl PinnedPath {
             Err(errno) => return Err(refused(format!("cannot look at it: {errno}"))),
         };
         let pinned = Self { kind, parent: parent.into(), parent_id, id: None, name: name.as_bytes().to_vec() };
-        // One that was moved or removed meanwhile is not found again by its path.
+        // A directory that was moved or removed meanwhile has another path or none.
         if pinned.open_parent().is_none() { Err(refused("its directory has no path")) } else { Ok((pinned, status)) }
     }
 
-    /// Pins what is there.
+    /// Pins the existing file.
     pub(super) fn made(mut self, status: &Metadata) -> Result<Self, ResourceError> {
         if kind_of(status) != self.kind {
             return Err(refused(if self.kind == PathKind::File { "it is a directory" } else { "it is no directory" }));
@@ -63,7 +63,7 @@ impl PinnedPath {
         Ok(self)
     }
 
-    /// Opens the directory that it is in, if that is the same.
+    /// Opens the parent directory, if it is still the same.
     fn open_parent(&self) -> Option<OwnedFd> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let how = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
@@ -71,7 +71,7 @@ impl PinnedPath {
         (FileId::of(&status_of(directory.as_fd()).ok()?) == self.parent_id).then_some(directory)
     }
 
-    /// Removes it, if it is the user's, and the same.
+    /// Removes the file or directory, if it is still the same and belongs to the user.
     pub(super) fn remove(&self) {
         let Some(parent) = self.open_parent() else { return };
         let name = OsStr::from_bytes(&self.name);
@@ -80,7 +80,7 @@ impl PinnedPath {
         if !is_same || !is_own(&status) || kind_of(&status) != self.kind {
             return;
         }
-        // What cannot be removed stays.
+        // After a failure the file stays.
         let _ = match self.kind {
             PathKind::File => unlinkat(&parent, name, UnlinkatFlags::NoRemoveDir),
             PathKind::Directory => {
@@ -94,7 +94,7 @@ impl PinnedPath {
         let kind = if self.kind == PathKind::File { 'f' } else { 'd' };
         let id = self.id.unwrap_or(FileId::NONE);
         let numbers = format!("{kind} {} {} ", self.parent_id.to_record(), id.to_record());
-        // No name has a NUL.
+        // Names have no NUL byte.
         [numbers.as_bytes(), self.parent.as_os_str().as_bytes(), b"\0", &self.name].concat()
     }
 

@@ -1,4 +1,4 @@
-//! Machines that are made up: files as a kernel shows them, and what is true of them, told without reading these.
+//! Generated machines: files in the kernel's format, and the expected content, computed without these files.
 
 use std::fs;
 
@@ -7,25 +7,25 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use rank_spawner::Object;
 
-/// A machine of equal packages, and its CPUs that are offline or not allowed.
+/// Machine of equal packages, with its offline and forbidden CPUs.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
     pub(crate) packages: u16,
-    /// NUMA nodes of a package.
+    /// NUMA nodes per package.
     pub(crate) numa: u16,
-    /// Level-3 caches of a NUMA node.
+    /// Level-3 caches per NUMA node.
     pub(crate) caches: u16,
-    /// Cores of a level-3 cache.
+    /// Cores per level-3 cache.
     pub(crate) cores: u16,
-    /// Hardware threads of a core.
+    /// Hardware threads per core.
     pub(crate) threads: u16,
-    /// Threads of a core are neighbours, as POWER numbers them; else the second ones follow all first ones, as with Intel.
+    /// True if threads of a core have consecutive numbers, as on POWER; false if all second threads follow all first ones, as on Intel.
     pub(crate) neighbours: bool,
     pub(crate) offline: Vec<u16>,
     pub(crate) forbidden: Vec<u16>,
 }
 
-/// A CPU that may be used, and the objects that it is in, counted over the whole machine.
+/// Usable CPU and its objects, counted over the whole machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cpu {
     pub(crate) number: u16,
@@ -36,7 +36,7 @@ pub(crate) struct Cpu {
 }
 
 impl Cpu {
-    /// Number of the object of a kind that it is in.
+    /// Number of the object of a kind that has this CPU.
     pub(crate) fn of(&self, object: Object) -> u16 {
         match object {
             Object::Thread => self.number,
@@ -62,8 +62,8 @@ impl Machine {
         })
     }
 
-    /// The CPUs that may be used, those of an object side by side: caches of a NUMA node by their lowest number that is online, and cores of
-    /// a cache by the lowest that may be used.
+    /// Usable CPUs, with the CPUs of an object side by side. Caches of a NUMA node are in the order of their lowest online number, and cores
+    /// of a cache in that of their lowest usable number.
     pub(crate) fn usable(&self) -> Vec<Cpu> {
         let is_usable = |cpu: &Cpu| !self.offline.contains(&cpu.number) && !self.forbidden.contains(&cpu.number);
         let mut cpus: Vec<Cpu> = self.all_cpus().filter(is_usable).collect();
@@ -76,7 +76,7 @@ impl Machine {
         cpus
     }
 
-    /// The cores that may be used, without a file.
+    /// Usable cores, computed without files.
     pub(crate) fn usable_cores(&self) -> UsableCores {
         let online = || self.all_cpus().filter(|cpu| !self.offline.contains(&cpu.number));
         let groups = |object: Object| {
@@ -113,7 +113,7 @@ impl Machine {
         self.all_cpus().map(|cpu| cpu.number).filter(|cpu| !self.forbidden.contains(cpu)).collect()
     }
 
-    /// The same cores of files that show the machine as a kernel does.
+    /// Usable cores, read from files in the kernel's format.
     pub(crate) fn read(&self) -> UsableCores {
         let root = tempfile::tempdir().unwrap();
         let write = |path: String, text: String| {

@@ -1,4 +1,4 @@
-//! What the tests of real processes share: commands made of shell scripts, and waiting with a deadline.
+//! Shared parts of tests with real processes: commands from shell scripts, and waits with a deadline.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -17,14 +17,14 @@ use rank_spawner::{
     Program, RankCommand, RankExit, RankProcess, Stdio,
 };
 
-/// Long enough for the slowest machine; reached only by a test that fails.
+/// Long enough for the slowest machine; only a failing test reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The tests of a program that has a `main` of its own: they are listed and chosen as those of the usual harness, so that test runners
-/// understand the program.
+/// Tests of a program with its own `main`. They are listed and selected as in the usual harness, so that test runners support the
+/// program.
 pub(crate) struct Tests {
     lists: bool,
-    /// Those that are asked for by name; all, if there is none.
+    /// Tests selected by name; all tests if empty.
     chosen: Vec<String>,
 }
 
@@ -33,13 +33,13 @@ impl Tests {
         let (flags, chosen): (Vec<String>, _) = std::env::args().skip(1).partition(|word| word.starts_with("--"));
         let has = |flag| flags.iter().any(|word| word == flag);
         if has("--list") && has("--ignored") {
-            // None is.
+            // No test is ignored.
             std::process::exit(0);
         }
         Self { lists: has("--list"), chosen }
     }
 
-    /// True if the names of the tests are asked for, and no test is to run.
+    /// True if the names of the tests are requested, and no test must run.
     pub(crate) fn lists(&self) -> bool {
         self.lists
     }
@@ -60,8 +60,8 @@ pub(crate) fn shell(rank: u32, script: &str) -> RankCommand {
     shell_with(rank, script, &[])
 }
 
-/// A rank that runs `script` in a shell with these variables, with stdout as a pipe. It is bash, since others cannot
-/// redirect to descriptors of two digits such as the PMI socket's.
+/// A rank that runs `script` in a shell with these variables, with stdout as a pipe. The shell is bash: other shells cannot redirect to
+/// two-digit descriptors such as the PMI socket.
 pub(crate) fn shell_with(rank: u32, script: &str, variables: &[(&str, &str)]) -> RankCommand {
     let base = Environment::new([("PATH", std::env::var_os("PATH").unwrap())]).unwrap();
     let program = Program::resolve("bash".as_ref(), None, Path::new("/")).unwrap();
@@ -70,7 +70,7 @@ pub(crate) fn shell_with(rank: u32, script: &str, variables: &[(&str, &str)]) ->
     RankCommand { stdout: Stdio::Pipe, ..RankCommand::new(Rank(rank), program, arguments, environment) }
 }
 
-/// The same for a rank of a launch.
+/// The same for a rank of a launch with a tag.
 pub(crate) fn tagged(rank: u32, tag: &LaunchTag, script: &str) -> RankCommand {
     shell_with(rank, script, &[(LaunchTag::VARIABLE, tag.value())])
 }
@@ -83,12 +83,12 @@ pub(crate) fn wait(process: &RankProcess) -> RankExit {
     process.try_wait().unwrap().expect("a readable pidfd means that the process has ended")
 }
 
-/// All that a rank writes to its stdout.
+/// All output of a rank on its stdout.
 pub(crate) fn output(process: &mut RankProcess) -> Vec<u8> {
     read_to_end(process.stdout.take().unwrap())
 }
 
-/// All that can be read from `fd`.
+/// All bytes that can be read from `fd`.
 pub(crate) fn read_to_end(fd: OwnedFd) -> Vec<u8> {
     make_blocking(&fd);
     let mut bytes = Vec::new();
@@ -112,12 +112,12 @@ fn make_blocking(fd: &OwnedFd) {
     fcntl(fd, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
 }
 
-/// The process numbers in a text.
+/// Process numbers in a text.
 pub(crate) fn pids(text: &str) -> Vec<Pid> {
     text.split_whitespace().map(|number| Pid::from_raw(number.parse().unwrap())).collect()
 }
 
-/// Whether the process runs; a zombie does not.
+/// True if the process runs; false for a zombie.
 pub(crate) fn runs(pid: Pid) -> bool {
     match fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(stat) => !stat[stat.rfind(')').unwrap()..].starts_with(") Z"),
@@ -125,7 +125,7 @@ pub(crate) fn runs(pid: Pid) -> bool {
     }
 }
 
-/// Looks again and again until `condition` holds.
+/// Polls until `condition` is true.
 pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !condition() {
@@ -134,7 +134,7 @@ pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// The numbers of all descriptors of this process.
+/// Numbers of all descriptors of this process.
 pub(crate) fn descriptors() -> Vec<i32> {
     let directory = nix::dir::Dir::open("/proc/self/fd", OFlag::O_DIRECTORY, nix::sys::stat::Mode::empty()).unwrap();
     let own = directory.as_raw_fd();
@@ -143,7 +143,7 @@ pub(crate) fn descriptors() -> Vec<i32> {
     numbers.filter(|&number| number != own).collect()
 }
 
-/// Next message of a fork server, which must come.
+/// Next message of a fork server; it must arrive.
 pub(crate) fn next(server: &ForkServer) -> ForkEvent {
     loop {
         if let Some(news) = server.next_event().unwrap() {
@@ -154,8 +154,8 @@ pub(crate) fn next(server: &ForkServer) -> ForkEvent {
     }
 }
 
-/// Gate that lets everything in but orders that begin with `no`, and says to each child what it says to its daemon: how many orders and
-/// words have come before.
+/// Gate that admits all orders except those that begin with `no`. It sends each child the same data as its answers to the daemon: the
+/// number of earlier orders and messages.
 #[derive(Default)]
 pub(crate) struct Counting(u8);
 
@@ -173,18 +173,18 @@ impl Gate for Counting {
     }
 }
 
-/// The order that a child got with the words of the gate, which come first; `None` if it is never told anything.
+/// The gate's answer and the order that a child received; `None` if the child receives no order.
 pub(crate) fn ordered(door: &DescriptorSocket) -> Option<(Vec<u8>, Vec<u8>)> {
     let Passed { bytes, descriptor } = door.receive_blocking().unwrap()?;
     Some((bytes, Label::from(descriptor).read().unwrap()))
 }
 
-/// Asks for a child.
+/// Requests a child.
 pub(crate) fn ask(server: &ForkServer) {
     server.request(&Label::new(b"work").unwrap()).unwrap();
 }
 
-/// A child that a fork server is asked for.
+/// Requests a child from a fork server, and returns it.
 pub(crate) fn started(server: &ForkServer) -> ForkedProcess {
     ask(server);
     match next(server) {

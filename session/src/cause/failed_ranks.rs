@@ -1,4 +1,4 @@
-//! Ranks that failed in a launch that bears it, in words: those together that ended alike.
+//! Text about the ranks that failed in a launch that tolerates failures. Ranks with the same exit are listed together.
 
 use std::fmt;
 
@@ -7,13 +7,14 @@ use rank_spawner::RankExit;
 
 use super::RankList;
 
-/// Most ways of ending that are named.
+/// Maximum number of different exits in the text.
 const WAYS: usize = 8;
 
-/// `ranks 1,3 on node[0-1] exited with status 3`; `rank 1 exited with status 3; ranks 2,4 exited with status 5, on node[0-1]`.
+/// Text such as `ranks 1,3 on node[0-1] exited with status 3` or `rank 1 exited with status 3; ranks 2,4 exited with status 5,
+/// on node[0-1]`.
 pub(super) struct FailedRanksText<'a> {
     pub(super) failed: &'a [(Rank, RankExit)],
-    /// The nodes that they ran on, as a list; empty if they are not to be named.
+    /// The nodes of these ranks, as a list; empty if the text must not name them.
     pub(super) hosts: &'a str,
 }
 
@@ -46,7 +47,7 @@ impl fmt::Display for FailedRanksText<'_> {
     }
 }
 
-/// The way in which these ranks ended.
+/// The exit of these ranks.
 struct Ended<'a> {
     ranks: &'a [Rank],
     exit: RankExit,

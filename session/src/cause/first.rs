@@ -1,17 +1,16 @@
-//! The first of the causes that nodes report. No clock is relied on: causes are told apart by what they can follow from
-//! ([`Origin`]). Among causes of one origin the first one that is reported counts: an abort is reported before the connections of
-//! its rank break.
+//! The first of the causes that nodes report. No clock decides the order. It depends on the events that a cause can follow from
+//! ([`Origin`]). Among causes of one origin the first report counts: a rank's abort is reported before its connections break.
 //!
-//! What a node tells of another one, that it is lost, can follow from whatever ended the session there: it waits for that node's own
-//! cause, before or after it.
+//! A node can report that another node is lost. This can follow from any event that ended the session there. So such a report waits
+//! for the lost node's own cause, which overrides it in either order.
 //!
 //! ```text
-//!      one that cannot follow from another: killed, left without a word, its own node lost, ...
+//!      a cause that cannot follow from another: killed, left without finalize, its own node lost, ...
 //! None ─────────────────────────────────────────────────────────────────────────────────> Counts
 //!   │                                                                                     ^   ^
 //!   └──one that can: aborted, crashed, exited, another node lost ...─> Held ──HOLD is over───┘   │
 //!                                                                   │  ^└──one that cannot────┘
-//!                                                                   └──┘  one that is likelier the first
+//!                                                                   └──┘  a likelier first cause
 //! ```
 
 use std::time::Duration;
@@ -20,39 +19,39 @@ use tokio::time::Instant;
 
 use super::{Cause, Origin};
 
-/// Time that a cause waits for another one that it can follow from. News of what happened before it is on its way already;
-/// a loaded machine needs tens of milliseconds to report it, and nobody notices them at the end of a launch.
+/// Time that a cause is held for another cause that it can follow from. Reports of earlier events are already in transit. A loaded
+/// machine needs tens of milliseconds to send them. At the end of a launch this delay is not noticeable.
 pub const HOLD: Duration = Duration::from_millis(100);
 
-/// The same for a cause that is the result of another one as a rule ([`Origin::Connection`]): the other one may have to be told
-/// over a link that is not open yet, while there is no API server, on a machine whose ranks all end at once.
+/// Hold time of a cause that usually results from another one ([`Origin::Connection`]). Without an API server, the report of the
+/// other cause may need a link that is not open yet, on a machine where all ranks end at once.
 pub const HOLD_GIVEN_UP: Duration = Duration::from_secs(1);
 
 /// The cause of a launch's end, as far as it is known.
 #[derive(Debug, Default)]
 pub enum FirstCause {
-    /// None was reported.
+    /// No cause was reported.
     #[default]
     None,
-    /// One that may follow from another, reported by `node`; the first one that was held came at `since`.
+    /// A cause that may follow from another one. The first of the held causes was reported at `since`.
     Held {
-        /// The likeliest so far.
+        /// The most likely first cause so far.
         cause: Cause,
         /// Node that reported it.
         node: u32,
-        /// Node that it is about, as seen from there.
+        /// Node that the cause concerns, as seen from `node`.
         subject: Subject,
         /// Time of the first report.
         since: Instant,
     },
-    /// This is it, whatever comes.
+    /// The cause that counts, whatever is reported later.
     Counts(Cause),
 }
 
-/// Node that a cause is about, as seen from the one that reports it.
+/// Node that a cause concerns, as seen from the reporting node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
-    /// Another node, which may know better.
+    /// Another node. Its own report overrides this one.
     Another,
     /// The node itself.
     Itself,
@@ -63,14 +62,14 @@ pub enum Subject {
 pub enum Reported {
     /// The cause counts.
     Counts,
-    /// The cause counts if none comes that is likelier the first.
+    /// The cause counts unless a likelier first cause is reported.
     Held,
     /// The cause does not count.
     Follows,
 }
 
 impl FirstCause {
-    /// The cause that counts.
+    /// Returns the cause that counts.
     pub fn get(&self) -> Option<&Cause> {
         match self {
             Self::Counts(cause) => Some(cause),
@@ -78,13 +77,13 @@ impl FirstCause {
         }
     }
 
-    /// Takes in a cause that a node reports.
+    /// Processes a cause that a node reports.
     pub fn report(&mut self, node: u32, cause: Cause, subject: Subject, now: Instant) -> Reported {
         let since = match self {
             Self::Counts(_) => return Reported::Follows,
             Self::Held { cause: held, subject: known, since, .. } => {
                 let is_likelier = match held.host == cause.host && *known != subject {
-                    // The node knows best what happened there.
+                    // The node's own report about its events is the most accurate.
                     true => subject == Subject::Itself,
                     false => (cause.kind.origin(), subject) > (held.kind.origin(), *known),
                 };
@@ -104,7 +103,7 @@ impl FirstCause {
         }
     }
 
-    /// This is the cause, unless one counts already: then false.
+    /// Sets the cause that counts. Returns false if one counts already.
     pub fn fail(&mut self, cause: Cause) -> bool {
         let open = self.get().is_none();
         if open {
@@ -113,12 +112,12 @@ impl FirstCause {
         open
     }
 
-    /// More is known of the cause that counts.
+    /// Replaces the cause that counts by a more complete one.
     pub fn complete(&mut self, cause: Cause) {
         *self = Self::Counts(cause);
     }
 
-    /// No other cause is waited for any more. Returns the node whose cause counts from now on, if it was held until now.
+    /// Ends the hold. Returns the node of the held cause, which counts from now on; `None` if no cause was held.
     pub fn settle(&mut self) -> Option<u32> {
         match std::mem::take(self) {
             Self::Held { cause, node, .. } => {
@@ -132,7 +131,7 @@ impl FirstCause {
         }
     }
 
-    /// The time from which a cause that is held counts; `None` if none is held.
+    /// Returns the time at which a held cause starts to count; `None` if no cause is held.
     pub fn hold_ends(&self) -> Option<Instant> {
         match self {
             Self::Held { since, cause, .. } => Some(*since + hold(cause)),
@@ -183,12 +182,13 @@ mod tests {
         at("a", CauseKind::NodeLost { reason: "gone".to_owned() })
     }
 
-    /// A node tells of itself.
+    /// Reports a cause of the node itself.
     fn report(first: &mut FirstCause, node: u32, cause: Cause, now: Instant) -> Reported {
         first.report(node, cause, Subject::Itself, now)
     }
 
-    /// Node 0 reports `root`, node 1 `follows`, in both orders: what becomes of each, and that `root` is the cause.
+    /// Node 0 reports `root`, node 1 reports `follows`, in both orders. Checks the result of each report, and that `root` is the
+    /// cause.
     #[track_caller]
     fn check(root: &Cause, follows: &Cause, root_first: [Reported; 2], root_last: [Reported; 2], settled: Option<u32>) {
         let reports = [(0, root), (1, follows)];

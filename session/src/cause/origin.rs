@@ -1,28 +1,28 @@
-//! Causes that can follow from others: the order in which they are likely to be the first one.
+//! Causes that can follow from other causes, ordered by how likely each one is the first cause.
 //!
-//! When a rank is gone, its peers on other nodes see their connections to it break, and give up within the same millisecond: they
-//! abort, return an error, or crash over it. Clocks do not settle which came first, not even a common one: a process closes its
-//! sockets before its end can be seen, and on a loaded node its end was seen up to 10 ms after its peers had aborted. So causes are
-//! told apart by what they can be the result of, and no clock is relied on.
+//! When a rank ends, its peers on other nodes see broken connections and give up within the same millisecond: they abort, return an
+//! error or crash. Clocks do not show which event came first, not even a common clock. A process closes its sockets before its end
+//! can be observed. On a loaded node, its end was observed up to 10 ms after its peers had aborted. So the order depends on the
+//! events that a cause can result from, and on no clock.
 
 use nix::libc::{SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGPIPE, SIGSEGV, SIGSYS, SIGTRAP};
 use rank_spawner::RankExit;
 
 use super::CauseKind;
 
-/// Kind of event that a cause may be the result of; the greater, the likelier it is the first.
+/// Kind of event that a cause may result from. The greater value is more likely the first cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// Of another rank's end, as a rule: an MPI library or a server gave up over a connection.
+    /// Usually another rank's end: an MPI library or a server gave up a connection.
     Connection,
-    /// Of the rank's own doing, or of another rank's end.
+    /// The rank's own action, or another rank's end.
     Either,
-    /// Of no other rank's end.
+    /// No other rank's end.
     Itself,
 }
 
 impl CauseKind {
-    /// Returns the kind of event that this cause may be the result of.
+    /// Returns the kind of event that this cause may result from.
     pub fn origin(&self) -> Origin {
         match self {
             Self::Fence { .. } => Origin::Connection,
@@ -35,25 +35,25 @@ impl CauseKind {
     }
 }
 
-/// True for a code with which an MPI library aborts when a connection breaks. Programs choose codes of their own, and these are
-/// seldom among them; if one is, that matters only where another node tells of a failure at the same time.
+/// Returns true for a code with which an MPI library aborts when a connection breaks. Programs choose their own codes, and these
+/// are seldom among them. If one is, it matters only if another node reports a failure at the same time.
 fn is_of_connection(code: i32) -> bool {
     match code {
-        // An error code of MPICH with the text of a specific error in its upper bits; its error class is in the lower seven.
+        // An MPICH error code: its upper bits hold the text of a specific error, its lower seven bits the error class.
         MPICH_SPECIFIC.. => MPICH_CLASSES.contains(&(code & 0x7f)),
         // Open MPI aborts with the error class alone.
         _ => OPEN_MPI_CLASSES.contains(&code),
     }
 }
 
-/// From here on, error codes of MPICH tell of a specific error (ERROR_SPECIFIC_INDEX in its errhan/mpir_errcodes.h).
+/// From this value on, MPICH error codes describe a specific error (ERROR_SPECIFIC_INDEX in its errhan/mpir_errcodes.h).
 const MPICH_SPECIFIC: i32 = 1 << 19;
 /// MPI_ERR_UNKNOWN, MPI_ERR_OTHER, MPI_ERR_INTERN, MPI_ERR_PROC_ABORTED, MPIX_ERR_PROC_FAILED and _PENDING in mpi.h of MPICH.
 const MPICH_CLASSES: [i32; 6] = [13, 15, 16, 76, 101, 102];
 /// MPI_ERR_UNKNOWN, MPI_ERR_OTHER, MPI_ERR_INTERN, MPI_ERR_PROC_ABORTED, _FAILED and _FAILED_PENDING in mpi.h of Open MPI.
 const OPEN_MPI_CLASSES: [i32; 6] = [14, 16, 17, 74, 75, 76];
 
-/// The signals by which a process ends over what it does itself. Others come from outside of it.
+/// Signals that end a process because of its own actions. Other signals come from outside of the process.
 const RAISED: [i32; 8] = [SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGPIPE, SIGSEGV, SIGSYS, SIGTRAP];
 
 #[cfg(test)]

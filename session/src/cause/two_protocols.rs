@@ -1,7 +1,7 @@
-//! Ranks of one job whose programs were built with MPI libraries of two kinds: they wait for each other for ever.
+//! Ranks of one job that use MPI libraries of two families. They wait for each other indefinitely.
 //!
 //! ```text
-//! lattice launch -n 2 ./of_mpich : -n 2 ./of_open_mpi      each library takes all four for its own
+//! lattice launch -n 2 ./of_mpich : -n 2 ./of_open_mpi      each library expects all four ranks
 //! ```
 
 use pmi_core::ids::Rank;
@@ -9,11 +9,11 @@ use pmi_core::ids::Rank;
 use super::{CauseKind, RankList};
 use crate::event::{RankProgress, SpokenProtocol};
 
-/// Ranks that have spoken one protocol alone.
+/// Ranks that have spoken only this protocol.
 pub(crate) type Speakers = (Vec<Rank>, SpokenProtocol);
 
-/// Returns the cause if ranks of a job, which have been stuck for long, will never get on: some wait for others, who begin MPI as well, but by
-/// another protocol. A rank that has spoken both is not counted, for it may be a library beside MPI that speaks the other one.
+/// Returns the cause if ranks of a job that have been stuck for long can never proceed. Some ranks wait, and other ranks begin MPI by the
+/// other protocol. A rank that has spoken both protocols is not counted: a library other than MPI may speak the second one.
 pub fn in_two_protocols(ranks: &[&RankProgress]) -> Option<CauseKind> {
     let begins = |rank: &&&RankProgress| rank.exit.is_none() && (rank.waiting || rank.in_init);
     let speakers = |protocol| {
@@ -25,14 +25,14 @@ pub fn in_two_protocols(ranks: &[&RankProgress]) -> Option<CauseKind> {
     (anyone_waits && !pmi.0.is_empty() && !pmix.0.is_empty()).then(|| cause(&pmi, &pmix))
 }
 
-/// The cause, with the ranks of either protocol.
+/// Returns the cause, with the ranks of each protocol.
 pub(crate) fn cause(one: &Speakers, other: &Speakers) -> CauseKind {
     let speak = |(ranks, protocol): &Speakers| {
         let verb = if ranks.len() == 1 { "speaks" } else { "speak" };
         format!("{} {verb} {protocol}", RankList(ranks))
     };
     let reason = format!(
-        "{}, and {}: they wait for each other for ever; build all programs of a launch with one MPI",
+        "{}, and {}: each waits for a rank that never comes; build all programs of a launch with one MPI",
         speak(one),
         speak(other)
     );
@@ -58,8 +58,8 @@ mod tests {
                 None
             }
         };
-        let expected = "rank 0 speaks PMI (MPICH and its kin), and ranks 1-2 speak PMIx (Open MPI): they wait for each other for \
-                        ever; build all programs of a launch with one MPI";
+        let expected = "rank 0 speaks PMI (MPICH and its kin), and ranks 1-2 speak PMIx (Open MPI): each waits for a rank that never comes; \
+                        build all programs of a launch with one MPI";
         // MPICH waits in its shared memory, not in a fence.
         let [first, second, third] = [rank(0, pmi, false, true), rank(1, pmix, true, true), rank(2, pmix, true, false)];
         assert_eq!(reason(&[first.clone(), second.clone(), third.clone()]).as_deref(), Some(expected));

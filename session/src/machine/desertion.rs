@@ -1,7 +1,7 @@
-//! Long waits in fences. PMI servers have no clock, so the machine has their fences looked at from time to time.
+//! Long waits in fences. PMI servers have no clock, so the machine requests a look at their fences from time to time.
 //!
-//! Two things follow from a long wait: the launch is told once no rank of this node is missing, because only the launch can see that
-//! the missing one has left another node; and the launch ends when a fence exceeds its time limit.
+//! A long wait has two consequences. If no rank of this node is missing, the launch is notified: only the launch can see that the
+//! missing rank has left another node. If a fence exceeds its time limit, the launch ends.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use pmi_core::ids::{Epoch, LocalRank, Rank};
 use super::jobs::JobNumber;
 use crate::event::SpokenProtocol;
 
-/// Interval between looks, if there is something to look for.
+/// Interval between looks, if a look can have a consequence.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Time after which a wait for other nodes is reported.
@@ -27,18 +27,18 @@ pub(crate) struct FenceSeen {
     pub(crate) epoch: Epoch,
     /// True if every rank of the job takes part.
     pub(crate) whole_job: bool,
-    /// True if its ranks are starting up: in MPI, they are in `MPI_Init`.
+    /// True if its ranks are starting up: MPI ranks are in `MPI_Init`.
     pub(crate) at_start: bool,
-    /// Ranks of this node that wait.
+    /// Waiting ranks of this node.
     pub(crate) waiting: Vec<LocalRank>,
-    /// Ranks of this node that they wait for, as they are shown, each with the last command that it sent.
+    /// Missing ranks of this node, by the numbers in messages, each with the last command that it sent.
     pub(crate) missing: Vec<(Rank, Option<String>)>,
-    /// Those of them that begin MPI by the other protocol alone, as ranks that wait have spoken this one alone.
+    /// Missing ranks that begin MPI by the other protocol alone, while the waiting ranks have spoken only this protocol.
     pub(crate) strangers: Vec<Rank>,
 }
 
 impl FenceSeen {
-    /// Name that tells this fence from all others of the launch.
+    /// Key that identifies this fence in the launch.
     pub(super) fn key(&self) -> FenceKey {
         (self.job, Arc::clone(&self.name), self.epoch)
     }
@@ -47,13 +47,13 @@ impl FenceSeen {
 /// A consequence of a long wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LongWait {
-    /// Ranks wait for other nodes; said once for each fence.
+    /// Ranks wait for other nodes; reported once for each fence.
     ForOtherNodes,
     /// The fence exceeds its time limit.
     Exceeded { limit: Duration },
 }
 
-/// Fences that ranks wait in, and since when.
+/// Fences in which ranks wait, each with the start of its wait.
 #[derive(Debug)]
 pub(crate) struct FenceWaits {
     /// Time limit of a fence.
@@ -63,23 +63,23 @@ pub(crate) struct FenceWaits {
     next_look: Instant,
 }
 
-/// Number of nodes that a launch has.
+/// Number of nodes of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeCount {
-    /// This one alone.
+    /// Only this node.
     One,
-    /// Several, which ranks here may wait for.
+    /// Several nodes, so that ranks here may wait for ranks of other nodes.
     Several,
 }
 
-/// Name of a fence of the launch.
+/// Key of a fence of the launch.
 pub(super) type FenceKey = (JobNumber, Arc<str>, Epoch);
 
 #[derive(Clone, Copy, Debug)]
 struct Wait {
-    /// Time at which a rank was first seen waiting.
+    /// First time at which a rank was seen to wait.
     since: Instant,
-    /// Time at which no rank of this node was first seen missing.
+    /// First time at which no rank of this node was missing.
     complete: Option<Instant>,
     reported: bool,
 }
@@ -89,12 +89,12 @@ impl FenceWaits {
         Self { limit, nodes, open: HashMap::new(), next_look: started + LOOK_EVERY }
     }
 
-    /// Time of the next look; `None` if nothing would follow from it.
+    /// Returns the time of the next look; `None` if a look can have no consequence.
     pub(crate) fn next(&self) -> Option<Instant> {
         (self.nodes == NodeCount::Several || self.limit.is_some()).then_some(self.next_look)
     }
 
-    /// True if it is time for a look, which is taken with that.
+    /// Returns true if a look is due, and then schedules the next one.
     pub(crate) fn begin_look(&mut self, now: Instant) -> bool {
         let is_due = self.next().is_some_and(|at| at <= now);
         if is_due {
@@ -103,7 +103,8 @@ impl FenceWaits {
         is_due
     }
 
-    /// Takes in which fences ranks wait in, forgets those that are over, and returns what follows, each with the index of its fence.
+    /// Updates the fences in which ranks wait, and removes finished fences. Returns the consequences, each with the index of its
+    /// fence.
     pub(crate) fn look(&mut self, fences: &[FenceSeen], now: Instant) -> Vec<(usize, LongWait)> {
         let mut open = HashMap::with_capacity(fences.len());
         let mut long = Vec::new();

@@ -1,4 +1,4 @@
-//! Effects of a session's machine: all that it asks of the runner.
+//! Effects of a session's machine: all requests to the runner.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::event::Event;
 use crate::session_io::Told;
 use crate::spec::SessionSpec;
 
-/// One effect. Effects are to be carried out in the order in which they come.
+/// One effect. The runner must carry out effects in the order in which they are returned.
 #[derive(Debug)]
 pub(crate) enum Effect {
     /// Make a job's servers and commands, then call [`super::SessionMachine::on_job_prepared`].
@@ -27,66 +27,68 @@ pub(crate) enum Effect {
         /// The rank that spawned it.
         parent: Option<(JobNumber, Rank)>,
     },
-    /// Start the ranks of a job that was prepared; they have slots now.
+    /// Start the ranks of a prepared job. They have slots now.
     StartRanks { job: JobNumber },
-    /// Drop servers, memory and plan of a job that is over and has these slots, none of which is known any more.
+    /// Drop servers, memory and plan of a finished job with these slots. The machine has removed these slots.
     ReleaseJob { job: JobNumber, spec: Arc<SessionSpec>, slots: Vec<SlotId> },
-    /// Begin to feed standard input: all ranks that may read it were started.
+    /// Start to feed standard input: all ranks that may read it were started.
     FeedStdin,
-    /// Send a signal to the process groups of these ranks, none of which was reported as reaped.
+    /// Send a signal to the process groups of these ranks. None of them was reported as reaped.
     Signal { signal: Signal, slots: Vec<SlotId> },
-    /// Change the size of the terminal that a rank here has, or will have.
+    /// Change the size of the terminal that a rank here has or will have.
     ResizeTerminal(TerminalSize),
-    /// Tell the servers of a job, and the ranks that they serve, who has died; ranks as their job counts them.
+    /// Notify the servers of a job, and the ranks that they serve, of dead ranks. Rank numbers are numbers in the job.
     AnnounceDeaths { job: JobNumber, deaths: Vec<Death> },
-    /// Pass on an event, when there is room.
+    /// Send an event when there is room.
     Report(Event),
-    /// Pass on the first cause at once, ahead of all events.
+    /// Send the first cause at once, ahead of all events.
     Alarm(Cause),
     /// Answer a rank's request for a new job.
     AnswerSpawn { ticket: SpawnTicket, outcome: Result<JobId, SpawnError> },
     /// Answer a session that asks for the progress of ranks.
     Tell { ticket: u64, told: Told },
-    /// Look at something, then call the method that the question names.
+    /// Inspect something, then call the method that the question names.
     Look(Look),
-    /// Look at the call stacks of these ranks until then, then call [`super::SessionMachine::on_stacks_seen`].
+    /// Inspect the call stacks of these ranks until `until`, then call [`super::SessionMachine::on_stacks_seen`].
     LookAtStacks { look: StackLook, slots: Vec<SlotId>, until: Instant },
-    /// Let others go first: ranks here are being ended, and what follows is less urgent than that other nodes hear of it.
+    /// Give way to other tasks: ranks here are being ended, and the notification of other nodes is more urgent than the
+    /// next step.
     GiveWay,
-    /// The last rank has ended: kill what the ranks left behind, then call [`super::SessionMachine::on_swept`].
+    /// The last rank has ended: kill the processes that ranks left running, then call
+    /// [`super::SessionMachine::on_swept`].
     Sweep,
-    /// Read all output pipes empty and close them, then call [`super::SessionMachine::on_drained`].
+    /// Read all output pipes to their end and close them, then call [`super::SessionMachine::on_drained`].
     DrainOutputs,
 }
 
-/// A question about what only the runner can see. It is answered at once.
+/// A question about state that only the runner has. It is answered at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// Ranks that have not spoken; answered by [`super::SessionMachine::on_silent_seen`].
+    /// Ranks that have not contacted a server; answered by [`super::SessionMachine::on_silent_seen`].
     Silent(WatchLook),
-    /// Fences that ranks wait in; answered by [`super::SessionMachine::on_fences_seen`].
+    /// Fences in which ranks wait; answered by [`super::SessionMachine::on_fences_seen`].
     Fences(FenceLook),
     /// Progress of every rank; answered by [`super::SessionMachine::on_progress_seen`].
     Progress { asker: Asker, detail: ProgressDetail },
 }
 
-/// Who asks for the progress of ranks.
+/// Source of a question about the progress of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asker {
-    /// The launch, by the number of its question; answered by an event.
+    /// The launch, with the number of its question. The answer is an event.
     Launch(u64),
-    /// A session, by a ticket of the runner's; answered by [`Effect::Tell`].
+    /// A session, with a ticket of the runner. The answer is [`Effect::Tell`].
     Session(u64),
 }
 
-/// What is told of each rank.
+/// Content of an answer about each rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ProgressDetail {
-    /// What its server knows.
+    /// State of its dialogue with its server.
     Dialogue,
-    /// Also what its processes use.
+    /// Also the resources that its processes use.
     Usage,
-    /// Also the call stacks of those that run, which were looked at before.
+    /// Also the call stacks of the running ranks, which were read before.
     Stacks(Vec<RankStack>),
 }
 
@@ -102,12 +104,12 @@ pub(crate) enum FenceLook {
 /// Purpose of a look at call stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StackLook {
-    /// Others wait for these ranks.
+    /// Other ranks wait for these ranks.
     Late,
-    /// Ranks in `MPI_Finalize` wait for these.
+    /// Ranks in `MPI_Finalize` wait for these ranks.
     Finalizing,
-    /// Somebody asks for those of all ranks.
+    /// Call stacks of all ranks were requested.
     Asked,
-    /// The time limit is reached, and the ranks are ended once they were looked at.
+    /// The time limit is reached. The ranks are ended after this look.
     AtLimit,
 }

@@ -1,27 +1,27 @@
-//! The steps by which ranks are ended, each with a deadline: first signal, SIGTERM, SIGKILL.
+//! The steps that end ranks, each with its time: first signal, SIGTERM, SIGKILL.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-/// An end that is under way.
+/// An end in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ending {
-    /// Signals that are still to be sent, in order, each with its time.
+    /// Signals that are not sent yet, in order, each with its time.
     steps: VecDeque<(Instant, Signal)>,
-    /// The last signal that was sent; ranks that start late are sent it too.
+    /// The last signal that was sent. Ranks that start late receive it too.
     sent: Option<Signal>,
 }
 
 impl Ending {
-    /// Begins with `first` at once, and ends with SIGKILL after `grace`. A first signal other than SIGTERM is followed by SIGTERM
-    /// after half of the grace; after a first SIGKILL there is nothing left to send.
+    /// Sends `first` at once, and SIGKILL after `grace`. If `first` is not SIGTERM, SIGTERM follows after half of the grace.
+    /// After a first SIGKILL no signal follows.
     pub(crate) fn begin(first: Signal, grace: Duration, now: Instant) -> Self {
         Self { steps: steps(first, grace, now), sent: None }
     }
 
-    /// Takes other steps if these come to their end sooner. An end never becomes slower.
+    /// Replaces the steps if the new ones finish sooner. An end never becomes slower.
     pub(crate) fn hasten(&mut self, first: Signal, grace: Duration, now: Instant) {
         let steps = steps(first, grace, now);
         if steps.back().map(|&(at, _)| at) < self.steps.back().map(|&(at, _)| at) {
@@ -29,19 +29,19 @@ impl Ending {
         }
     }
 
-    /// Time of the next step; `None` after the last one.
+    /// Returns the time of the next step; `None` after the last one.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.steps.front().map(|&(at, _)| at)
     }
 
-    /// Returns the signal that is due and counts it as sent. To be called until it returns `None`.
+    /// Returns the signal that is due and counts it as sent. Must be called until it returns `None`.
     pub(crate) fn due(&mut self, now: Instant) -> Option<Signal> {
         let (_, signal) = self.steps.pop_front_if(|&mut (at, _)| at <= now)?;
         self.sent = Some(signal);
         Some(signal)
     }
 
-    /// Signal for ranks that were on their way when the others were signalled.
+    /// Returns the signal for ranks that were still starting when the other ranks received theirs.
     pub(crate) fn for_late_ranks(&self) -> Signal {
         self.sent.unwrap_or(Signal::SIGTERM)
     }
@@ -64,7 +64,7 @@ mod tests {
 
     const GRACE: Duration = Duration::from_secs(4);
 
-    /// The signals that are sent, in seconds after the beginning, when time is looked at every second.
+    /// Returns the signals that are sent, each with its second, if the time is checked every second.
     fn sent(ending: &mut Ending, start: Instant) -> Vec<(u64, Signal)> {
         let due = |second| ending.due(start + Duration::from_secs(second)).map(|signal| (second, signal));
         (0..10).filter_map(due).collect()

@@ -1,11 +1,11 @@
-//! The jobs of a session: the launched one, and those that ranks spawned; and which further ones are admitted.
+//! The jobs of a session: the launched job and the jobs that ranks spawned, and the admission of further jobs.
 //!
 //! ```text
 //! Preparing ──> Starting { left, awaited } ──last rank runs──> Running
 //!     │                  │ a rank does not start, or the launch disowns the job
-//!     └──────────────────┴──> Disowned: its ranks are killed, and their ends say nothing about the launch
+//!     └──────────────────┴──> Disowned: its ranks are killed, and their exits do not count for the launch
 //! ```
-//! A spawned job whose ranks have ended on all nodes is forgotten: [`super::SessionMachine`] decides when.
+//! A spawned job is removed after its ranks have ended on all nodes; [`super::SessionMachine`] decides when.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,16 +30,16 @@ impl JobNumber {
     pub(crate) const LAUNCHED: Self = Self(0);
 }
 
-/// Number that a runner gives to a rank's request for a new job, until it is answered.
+/// Number that a runner assigns to a rank's request for a new job, until the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SpawnTicket(pub(crate) u64);
 
-/// Receiver of the news that a spawned job's ranks on this node run.
+/// Receiver of the notification that a spawned job's ranks on this node run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Awaited {
-    /// The rank that asked for the job, all of which is on this node.
+    /// The rank that requested the job. All of the job's ranks are on this node.
     Rank(SpawnTicket),
-    /// The launch, of which other nodes have parts of the job.
+    /// The launch. Other nodes have ranks of the job too.
     Launch,
 }
 
@@ -50,15 +50,15 @@ pub(crate) enum JobPhase {
     Preparing { awaited: Option<Awaited> },
     /// Its ranks here are being started.
     Starting {
-        /// Number of ranks whose start has neither succeeded nor failed.
+        /// Number of ranks with a start that has neither succeeded nor failed.
         left: usize,
         awaited: Option<Awaited>,
     },
-    /// All its ranks here were started.
+    /// All of its ranks here were started.
     Running,
-    /// Not started as a whole.
+    /// It was not started as a whole.
     Disowned {
-        /// Number of ranks whose start has neither succeeded nor failed.
+        /// Number of ranks with a start that has neither succeeded nor failed.
         left: usize,
     },
 }
@@ -67,31 +67,31 @@ pub(crate) enum JobPhase {
 #[derive(Debug)]
 pub(crate) struct JobState {
     pub(crate) spec: Arc<SessionSpec>,
-    /// Number under which its rank 0 is shown.
+    /// Displayed number of its rank 0.
     pub(crate) first_shown: Rank,
     pub(crate) phase: JobPhase,
     pub(crate) elsewhere: Elsewhere,
 }
 
-/// Part of a job on other nodes.
+/// Ranks of a job on other nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Elsewhere {
     /// Ranks may run there.
     Runs,
-    /// There is none, or all of its ranks have ended.
+    /// No rank is there, or all of them have ended.
     Over,
 }
 
-/// Jobs of a session that are not forgotten, in the order in which they came.
+/// Jobs of a session that were not removed, in the order of their admission.
 #[derive(Debug)]
 pub(crate) struct Jobs {
     list: BTreeMap<JobNumber, JobState>,
-    /// Number of the next job. No number is given twice, for ids of spawned jobs follow from it.
+    /// Number of the next job. No number is used twice, because ids of spawned jobs are derived from it.
     next: JobNumber,
     admission: Admission,
 }
 
-/// Numbers of what has not ended in a session.
+/// Numbers of ranks and jobs of a session that have not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Alive {
     /// Ranks that start or run.
@@ -103,16 +103,16 @@ pub(crate) struct Alive {
 /// Admission of spawned jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
-    /// The session stays for them even if it has no rank.
+    /// The session waits for spawned jobs even if it has no rank.
     Awaited,
     /// The session ends with its last rank, unless other nodes need it.
     WithRanks,
-    /// No rank runs on any node, and no job will be spawned any more.
+    /// No rank runs on any node, and no job will be spawned.
     Released,
 }
 
 impl Jobs {
-    /// Begins with the launched job. A node that has no rank of it waits for spawned ones.
+    /// Creates the list with the launched job. A node without a rank of it waits for spawned jobs.
     pub(crate) fn new(launched: Arc<SessionSpec>) -> Self {
         let has_ranks = !launched.job.placement.ranks_on(launched.node).is_empty() || launched.job.size() == 0;
         let admission = if has_ranks { Admission::WithRanks } else { Admission::Awaited };
@@ -121,7 +121,7 @@ impl Jobs {
         Self { list: BTreeMap::from([(JobNumber::LAUNCHED, launched)]), next: JobNumber(1), admission }
     }
 
-    /// Returns true if a session that other nodes need so long, and that has no rank left, ends.
+    /// Returns true if a session without ranks ends, given the need of other nodes.
     pub(crate) fn lets_end(&self, need: Need) -> bool {
         match self.admission {
             Admission::Awaited => false,
@@ -130,12 +130,12 @@ impl Jobs {
         }
     }
 
-    /// Takes in that no rank is left anywhere, so that no job will be spawned here any more.
+    /// Records that no rank is left on any node: no job will be spawned here.
     pub(crate) fn release(&mut self) {
         self.admission = Admission::Released;
     }
 
-    /// Number of the next job.
+    /// Returns the number of the next job.
     pub(crate) fn next(&self) -> JobNumber {
         self.next
     }
@@ -145,18 +145,18 @@ impl Jobs {
     }
 
     /// # Panics
-    /// If the job is forgotten.
+    /// If the job was removed.
     pub(crate) fn get(&self, job: JobNumber) -> &JobState {
         &self.list[&job]
     }
 
     /// # Panics
-    /// If the job is forgotten.
+    /// If the job was removed.
     pub(crate) fn get_mut(&mut self, job: JobNumber) -> &mut JobState {
         self.list.get_mut(&job).expect("the job is not forgotten")
     }
 
-    /// Drops a job that is over.
+    /// Removes a job that is over.
     pub(crate) fn forget(&mut self, job: JobNumber) -> Option<JobState> {
         self.list.remove(&job)
     }
@@ -169,10 +169,11 @@ impl Jobs {
         self.iter().find(|(_, job)| job.spec.job.id == *id).map(|(number, _)| number)
     }
 
-    /// Admits a spawned job to a session of which so much has not ended, and returns it with its parent.
+    /// Admits a spawned job to a session with these live ranks and jobs. Returns the number of the job and of its
+    /// parent.
     ///
     /// # Errors
-    /// Refuses a job that is known, one whose parent is not, and one that exceeds [`NODE_RANKS_MAX`] or [`JOBS_MAX`].
+    /// Refuses a known job, a job with an unknown parent, and a job that exceeds [`NODE_RANKS_MAX`] or [`JOBS_MAX`].
     pub(crate) fn admit(
         &mut self,
         order: SpawnOrder,
@@ -197,7 +198,7 @@ impl Jobs {
             Some(parent) => apps.into_iter().map(|app| app.inheriting(parent)).collect(),
             None => apps,
         };
-        // Without a word about it: the launched job has the CPUs that a binding would begin with.
+        // There is no default binding: the launched job has the CPUs that a binding would use first.
         let (mem_bind, gpu_bind) = (MemBind::None, GpuBind::None);
         let (stdin, at_exec) = (StdinTarget::None, AtExec::Run);
         let settings = LaunchSettings { cpu_bind, mem_bind, gpu_bind, stdin, at_exec, ..launched.settings.clone() };
@@ -213,12 +214,12 @@ impl Jobs {
 }
 
 impl JobState {
-    /// Number under which a rank of this job is shown.
+    /// Returns the displayed number of a rank of this job.
     pub(crate) fn shown(&self, rank: Rank) -> Rank {
         Rank(self.first_shown.0.saturating_add(rank.0))
     }
 
-    /// Ranks of this job on this node, by local rank.
+    /// Returns the ranks of this job on this node, by local rank.
     pub(crate) fn ranks_here(&self) -> Vec<Rank> {
         self.spec.job.placement.ranks_on(self.spec.node)
     }
@@ -227,34 +228,34 @@ impl JobState {
         matches!(self.phase, JobPhase::Disowned { .. })
     }
 
-    /// True if no start of a rank is under way here, and no rank runs on another node.
+    /// Returns true if no rank is starting here, and no rank runs on another node.
     pub(crate) fn waits_for_ranks_here_alone(&self) -> bool {
         let has_started = matches!(self.phase, JobPhase::Running | JobPhase::Disowned { left: 0 });
         has_started && self.elsewhere == Elsewhere::Over
     }
 
-    /// Begins the start of `ranks` ranks.
+    /// Starts the phase in which `ranks` ranks start.
     pub(crate) fn begin_start(&mut self, ranks: usize) {
         if let JobPhase::Preparing { awaited } = self.phase {
             self.phase = JobPhase::Starting { left: ranks, awaited };
         }
     }
 
-    /// Takes in that one rank has started or will not.
+    /// Records that one rank has started or failed to start.
     pub(crate) fn count_start(&mut self) {
         if let JobPhase::Starting { left, .. } | JobPhase::Disowned { left } = &mut self.phase {
             *left = left.saturating_sub(1);
         }
     }
 
-    /// Ends the start of a job whose last rank here runs, and returns who waits for that.
+    /// Completes the start of a job if its last rank here runs. Returns the receiver of that notification.
     pub(crate) fn settle(&mut self) -> Option<Awaited> {
         let JobPhase::Starting { left: 0, awaited } = self.phase else { return None };
         self.phase = JobPhase::Running;
         awaited
     }
 
-    /// Disowns the job, and returns who waits for its start.
+    /// Disowns the job. Returns the receiver that waits for its start.
     pub(crate) fn disown(&mut self) -> Option<Awaited> {
         let (left, awaited) = match self.phase {
             JobPhase::Preparing { awaited } => (0, awaited),
@@ -266,7 +267,7 @@ impl JobState {
         awaited
     }
 
-    /// Returns a reason to end in the numbers that are shown.
+    /// Returns a reason to end with displayed rank numbers.
     pub(crate) fn show(&self, reason: EndReason) -> EndReason {
         let all = |ranks: Vec<Rank>| ranks.into_iter().map(|rank| self.shown(rank)).collect();
         match reason {

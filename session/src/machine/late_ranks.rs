@@ -1,5 +1,5 @@
-//! Call stacks of ranks: of those that others wait for in a start that takes long, of all when the time limit is reached or somebody
-//! asks. Ranks are not ended at their limit before they were looked at, for a bounded time.
+//! Call stacks of ranks. They are read for the missing ranks of a start that takes long. They are read for all ranks at the time limit, or
+//! on request. At the limit, ranks are ended only after this look, which has a time limit of its own.
 
 use std::mem;
 use std::time::Instant;
@@ -16,19 +16,19 @@ use crate::event::{Event, Notice};
 use crate::rank_ranges::RankRanges;
 use crate::timeouts;
 
-/// Looks that are under way.
+/// Looks in progress.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct StackLooks {
     is_late: bool,
     is_at_limit: bool,
-    /// Number of the launch's last question for those of all ranks.
+    /// Number of the launch's last question about all ranks.
     asked: Option<u64>,
-    /// Tickets of sessions that want the same.
+    /// Tickets of sessions with the same question.
     tickets: Vec<u64>,
 }
 
 impl StackLooks {
-    /// Returns true while a look is under way that somebody has asked for.
+    /// Returns true while a requested look is in progress.
     fn is_asked(&self) -> bool {
         self.asked.is_some() || !self.tickets.is_empty()
     }
@@ -40,7 +40,7 @@ impl StackLooks {
 }
 
 impl SessionMachine {
-    /// Others wait for those of these ranks that are here.
+    /// Looks at the ranks here among `ranks`, for which other ranks wait.
     pub(super) fn look_at_late_ranks(&mut self, ranks: &RankRanges, now: Instant) {
         let slots = self.ranks.alive().filter(|(_, slot)| ranks.contains(slot.rank));
         self.look_at_late_slots(slots.map(|(slot, _)| slot).collect(), now);
@@ -53,7 +53,7 @@ impl SessionMachine {
         }
     }
 
-    /// The launch has failed for its time limit, here or elsewhere a moment ago: its ranks are looked at, and then ended.
+    /// The launch has failed at its time limit, here or just before on another node. Looks at its ranks, and then ends them.
     pub(super) fn end_after_look(&mut self, now: Instant) {
         let alive: Vec<SlotId> = self.ranks.alive().map(|(slot, _)| slot).collect();
         let grace = self.spec.settings.timeouts.grace_after_interrupt;
@@ -66,8 +66,8 @@ impl SessionMachine {
         self.effects.push_back(Effect::LookAtStacks { look: StackLook::AtLimit, slots: alive, until });
     }
 
-    /// Somebody asks for the call stacks of all ranks. One look answers all who ask while it is under way: whoever asked before is told the
-    /// rest at once, and the stacks with the answer to the last question.
+    /// Answers a request for the call stacks of all ranks. One look serves all requests that arrive while it is in progress. An earlier
+    /// request gets the other data at once. The answer to the last request has the stacks.
     pub(super) fn look_at_all_ranks(&mut self, question: u64, now: Instant) {
         let is_under_way = self.stack_looks.is_asked();
         match self.stack_looks.asked.replace(question) {
@@ -77,7 +77,7 @@ impl SessionMachine {
         }
     }
 
-    /// A session wants the call stacks of all ranks.
+    /// Answers a session's request for the call stacks of all ranks.
     pub(super) fn look_at_ranks_for(&mut self, ticket: u64, now: Instant) {
         let is_under_way = self.stack_looks.is_asked();
         self.stack_looks.tickets.push(ticket);
@@ -91,12 +91,12 @@ impl SessionMachine {
         self.look_at_stacks(StackLook::Asked, alive, now);
     }
 
-    /// Returns true while ranks are looked at before they are ended.
+    /// Returns true while ranks are inspected before their end.
     pub(super) fn ends_after_look(&self) -> bool {
         self.stack_looks.is_at_limit
     }
 
-    /// The time limit is reached.
+    /// Handles the time limit.
     pub(super) fn on_time_limit(&mut self, kind: CauseKind, now: Instant) {
         if self.verdict == Verdict::Open {
             self.blame(self.spec.node, kind);
@@ -108,7 +108,7 @@ impl SessionMachine {
         self.effects.push_back(Effect::LookAtStacks { look, slots, until: now + timeouts::CALL_STACKS });
     }
 
-    /// Answer to [`Effect::LookAtStacks`]: a text for each rank that was seen.
+    /// Handles the answer to [`Effect::LookAtStacks`]: a text for each inspected rank.
     pub(crate) fn on_stacks_seen(&mut self, look: StackLook, seen: Vec<(SlotId, String)>, now: Instant) {
         if self.is_over() {
             return;

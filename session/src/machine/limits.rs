@@ -1,5 +1,5 @@
-//! The time limits of a launch as one session holds them: how long it may run, the signal ahead of that, and how long the others may
-//! run once a rank has ended. On a cluster each session knows of its own ranks only; of the others' the API server does.
+//! Time limits of a launch in one session: its run time, the signal before that limit, and the time of other ranks after the first
+//! rank has ended. On a cluster, each session has only its own ranks; the API server has the ranks of the other nodes.
 
 use std::time::{Duration, Instant};
 
@@ -10,18 +10,18 @@ use crate::first_exit::FirstExit;
 use crate::settings::Timeouts;
 use crate::timeouts;
 
-/// A time that was reached.
+/// A limit that was reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reached {
-    /// Ranks are to be sent this signal: the time limit is near.
+    /// The time limit is near: the ranks must receive this signal.
     Signal(i32),
     /// The launch has run for its whole time limit.
     TimeLimit { limit: Duration },
-    /// Others run though the first rank has ended so long ago, as the cause says.
+    /// Other ranks still run at the end of the time after the first exit, which the cause contains.
     FirstExit(CauseKind),
 }
 
-/// Times that are still ahead, each of which is reached once.
+/// Limits that are not reached yet. Each one is reached once.
 #[derive(Debug)]
 pub(crate) struct Limits {
     signal: Option<(Instant, i32)>,
@@ -34,36 +34,36 @@ impl Limits {
         let limit = timeouts.time_limit;
         let signal = limit.zip(timeouts.limit_signal);
         Self {
-            // A limit that is nearer than that has the signal sent at once.
+            // If the limit is nearer than the lead time of the signal, the signal is sent at once.
             signal: signal.map(|(limit, asked)| (started + limit.saturating_sub(asked.ahead), asked.signal)),
             time_limit: limit.map(|limit| (started + limit, limit)),
             first_exit: FirstExit::new(timeouts.after_first_exit),
         }
     }
 
-    /// A rank of the launched job has ended.
+    /// Records the end of a rank of the launched job.
     pub(crate) fn on_exit(&mut self, rank: Rank, now: Instant) {
         self.first_exit.on_exit(rank, now);
     }
 
-    /// The next time that is reached; `None` if none is ahead.
+    /// Returns the next limit; `None` if none is left.
     pub(crate) fn next(&self) -> Option<Instant> {
         let signal = self.signal.map(|(at, _)| at);
         let limit = self.time_limit.map(|(at, _)| at);
         [signal, limit, self.first_exit.next()].into_iter().flatten().min()
     }
 
-    /// Returns the time until the time limit, which is nothing once it is reached; `None` if there is none.
+    /// Returns the time until the time limit, zero once it is reached; `None` without a limit.
     pub(crate) fn left(&self, now: Instant) -> Option<Duration> {
         Some(self.time_limit?.0.saturating_duration_since(now))
     }
 
-    /// Returns true if the time limit is reached, or would be in a moment: sessions of a launch do not begin at the same time.
+    /// Returns true if the time limit is reached or about to be reached: sessions of a launch do not start at the same time.
     pub(crate) fn is_at_limit(&self, now: Instant) -> bool {
         self.time_limit.is_some_and(|(at, _)| at <= now + timeouts::LIMIT_SKEW)
     }
 
-    /// Returns a time that was reached, and forgets it. To be called until it returns `None`.
+    /// Returns a limit that was reached, and removes it. Must be called until it returns `None`.
     pub(crate) fn due(&mut self, now: Instant) -> Option<Reached> {
         if let Some((_, signal)) = self.signal.take_if(|(at, _)| *at <= now) {
             return Some(Reached::Signal(signal));
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
     use crate::settings::LimitSignal;
 
-    /// What is reached within a minute, by the second, when ranks end at these seconds.
+    /// Returns the limits that are reached within a minute, each with its second, if ranks end at these seconds.
     fn reached(timeouts: Timeouts, ends: &[(u64, u32)]) -> Vec<(u64, Reached)> {
         let start = Instant::now();
         let mut limits = Limits::new(&timeouts, start);

@@ -1,5 +1,5 @@
-//! News of ranks that have died while the others of their job go on: from the servers of this node to other nodes, and from other nodes
-//! to the ranks here.
+//! Notifications of ranks that have died while the other ranks of their job continue. They go from servers of this node to other nodes,
+//! and from other nodes to the ranks here.
 
 use pmi_core::deaths::Death;
 use pmi_core::ids::Rank;
@@ -10,7 +10,7 @@ use super::jobs::JobNumber;
 use crate::event::Event;
 
 impl SessionMachine {
-    /// A server says that a rank of this node has died, and that the others go on without it.
+    /// Handles a server's report: a rank of this node has died, and the other ranks continue.
     pub(crate) fn on_died(&mut self, job: JobNumber, death: Death) {
         if self.spec.hosts.len() > 1 {
             let rank = self.jobs.get(job).shown(death.rank);
@@ -19,7 +19,7 @@ impl SessionMachine {
         self.effects.push_back(Effect::AnnounceDeaths { job, deaths: vec![death] });
     }
 
-    /// Ranks have died. Of those of this node its servers have told.
+    /// Announces dead ranks of other nodes. Servers of this node have already reported its own ranks.
     pub(super) fn on_deaths(&mut self, deaths: &[Death]) {
         for (job, state) in self.jobs.iter() {
             let elsewhere = |death: &Death| {

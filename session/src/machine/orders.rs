@@ -1,4 +1,4 @@
-//! Orders of the launch to its session, and their end.
+//! Control messages of the launch to its session, and the loss of their channel.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::cause::CauseKind;
 use crate::session_io::Control;
 
 impl SessionMachine {
-    /// The launch asks something of the session. A question of another node is the runner's to answer.
+    /// Handles a control message of the launch. The runner answers questions of other nodes.
     pub(crate) fn on_control(&mut self, control: Control, now: Instant) {
         if self.is_over() {
             return self.answer_after_the_end(control);
@@ -28,7 +28,7 @@ impl SessionMachine {
                 self.end(Signal::SIGKILL, Duration::ZERO, now);
             }
             Control::GiveUp => {
-                // An end that is under way goes on: an API server that was started anew says it to all nodes.
+                // An end in progress continues: a restarted API server sends this message to all nodes.
                 if self.verdict == Verdict::Open {
                     self.verdict = Verdict::Elsewhere;
                     if self.limits.is_at_limit(now) {
@@ -40,7 +40,7 @@ impl SessionMachine {
             }
             Control::Spawn(order) => self.on_spawn_order(order),
             Control::Disown(id) => {
-                // The job that was launched is the launch itself.
+                // The launched job is the launch itself.
                 if let Some(job) = self.jobs.by_id(&id).filter(|&job| job != JobNumber::LAUNCHED) {
                     self.disown(job, "the job was ended, as it was not started on all nodes");
                 }
@@ -58,13 +58,14 @@ impl SessionMachine {
             Control::Deaths(deaths) => self.on_deaths(&deaths),
             Control::LookAtStacks(ranks) => self.look_at_late_ranks(&ranks, now),
             Control::Release => self.jobs.release(),
-            // The runner's, and the host's, which has the links.
+            // The runner handles these, or the host, which has the links.
             Control::Tell { .. } | Control::Question { .. } | Control::CutOff(_) => {}
         }
         self.advance(now);
     }
 
-    /// Nobody can ask for anything any more: the launch is gone without a word.
+    /// Handles the loss of the control channel: the launch is gone without notice, and no request can arrive
+    /// any more.
     pub(crate) fn on_control_lost(&mut self, now: Instant) {
         if !self.is_over() && !matches!(self.phase, Phase::Ending(_)) {
             self.fail(CauseKind::Interrupted { signal: Signal::SIGHUP as i32 }, now);

@@ -1,4 +1,4 @@
-//! The ranks of a session, one slot each, from the start of their processes to the news of their exits.
+//! The ranks of a session, one slot each, from the start of their processes to the reports of their exits.
 //!
 //! ```text
 //! Starting ──> Running { outputs } ──> Ended { exit, outputs }     an exit is reported once no output of the rank is open
@@ -15,14 +15,14 @@ use rank_spawner::RankExit;
 use super::jobs::JobNumber;
 use crate::ended_ranks::{EndMeaning, EndedRanks};
 
-/// Position of a rank in its session: the ranks of the launched job by local rank, then those of spawned jobs.
+/// Position of a rank in its session: first the ranks of the launched job by local rank, then the ranks of spawned jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SlotId(pub(crate) usize);
 
 /// One rank of this node.
 #[derive(Clone, Debug)]
 pub(crate) struct Slot {
-    /// Number under which the rank is shown; unique in the launch.
+    /// Displayed number of the rank; unique in the launch.
     pub(crate) rank: Rank,
     pub(crate) job: JobNumber,
     /// Position among the ranks of its job on this node.
@@ -35,12 +35,12 @@ pub(crate) struct Slot {
 pub(crate) enum RankState {
     /// Its start has neither succeeded nor failed.
     Starting,
-    /// Its start failed, or was given up.
+    /// Its start failed or was abandoned.
     NeverStarted,
     /// Its process runs.
     Running {
         pid: u32,
-        /// Number of output streams that may still bring something.
+        /// Number of output streams that are not at their end.
         outputs: usize,
         since: Instant,
     },
@@ -48,7 +48,7 @@ pub(crate) enum RankState {
     Ended {
         pid: u32,
         exit: RankExit,
-        /// Progress of its dialogue with its PMI server when it ended; `None` without one.
+        /// Progress of its dialogue with its PMI server at its end; `None` without a dialogue.
         reached: Option<DialoguePoint>,
         outputs: usize,
         /// Time from its start to its end.
@@ -56,7 +56,7 @@ pub(crate) enum RankState {
     },
 }
 
-/// An exit that is to be reported.
+/// An exit that must be reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ExitNews {
     pub(crate) rank: Rank,
@@ -69,19 +69,19 @@ pub(crate) struct ExitNews {
 #[derive(Debug, Default)]
 pub(crate) struct Ranks {
     slots: BTreeMap<SlotId, Slot>,
-    /// Number of ranks that there were.
+    /// Number of ranks that were added.
     count: usize,
-    /// Ends of ranks of jobs that are forgotten.
+    /// Exits of ranks of removed jobs.
     forgotten: EndedRanks,
     by_rank: HashMap<Rank, SlotId>,
     starting: usize,
     running: usize,
-    /// Number of ranks of each job whose start is not over or whose process runs; jobs without any are missing.
+    /// Number of starting or running ranks of each job; jobs without such ranks have no entry.
     alive: HashMap<JobNumber, usize>,
 }
 
 impl Ranks {
-    /// Adds a rank whose start begins.
+    /// Adds a rank at the beginning of its start.
     pub(crate) fn add(&mut self, rank: Rank, job: JobNumber, local: LocalRank) -> SlotId {
         let id = SlotId(self.count);
         self.count += 1;
@@ -92,27 +92,27 @@ impl Ranks {
         id
     }
 
-    /// Number of ranks that there were, those of forgotten jobs included.
+    /// Returns the number of ranks that were added, including ranks of removed jobs.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 
-    /// Number of ranks whose start has neither succeeded nor failed.
+    /// Returns the number of ranks with a start that has neither succeeded nor failed.
     pub(crate) fn starting(&self) -> usize {
         self.starting
     }
 
-    /// Number of ranks whose process runs.
+    /// Returns the number of ranks with a running process.
     pub(crate) fn running(&self) -> usize {
         self.running
     }
 
-    /// True if a rank of this job starts or runs.
+    /// Returns true if a rank of this job starts or runs.
     pub(crate) fn has_alive(&self, job: JobNumber) -> bool {
         self.alive.contains_key(&job)
     }
 
-    /// Number of jobs of which a rank starts or runs.
+    /// Returns the number of jobs with a rank that starts or runs.
     pub(crate) fn jobs_alive(&self) -> usize {
         self.alive.len()
     }
@@ -127,23 +127,23 @@ impl Ranks {
     }
 
     /// # Panics
-    /// If the job of the slot is forgotten.
+    /// If the job of the slot was removed.
     pub(crate) fn get(&self, slot: SlotId) -> &Slot {
         &self.slots[&slot]
     }
 
-    /// The slot; `None` if its job is forgotten.
+    /// Returns the slot; `None` if its job was removed.
     pub(crate) fn find(&self, slot: SlotId) -> Option<&Slot> {
         self.slots.get(&slot)
     }
 
-    /// True if no rank of this job starts or runs, and nothing more comes from any.
+    /// Returns true if no rank of this job starts or runs, and all of their outputs are at their end.
     pub(crate) fn are_done(&self, job: JobNumber) -> bool {
         let is_open = |slot: &Slot| matches!(slot.state, RankState::Ended { outputs: 1.., .. });
         !self.has_alive(job) && !self.slots.values().any(|slot| slot.job == job && is_open(slot))
     }
 
-    /// True if a rank of this job has ended, and is not known to have spoken to a server.
+    /// Returns true if a rank of this job has ended without known contact to a server.
     pub(crate) fn has_silent(&self, job: JobNumber) -> bool {
         let is_silent = |state: RankState| match state {
             RankState::Ended { reached, .. } => reached.is_none_or(|reached| reached.phase == Phase::Silent),
@@ -152,7 +152,7 @@ impl Ranks {
         self.slots.values().any(|slot| slot.job == job && is_silent(slot.state))
     }
 
-    /// Drops the ranks of a job that is over, and keeps their ends. Returns their slots.
+    /// Removes the ranks of a finished job, and stores their exits. Returns their slots.
     pub(crate) fn forget(&mut self, job: JobNumber, meaning: EndMeaning) -> Vec<SlotId> {
         let slots: Vec<SlotId> = self.iter().filter(|(_, slot)| slot.job == job).map(|(id, _)| id).collect();
         for slot in slots.iter().filter_map(|id| self.slots.remove(id)) {
@@ -164,12 +164,12 @@ impl Ranks {
         slots
     }
 
-    /// Ends of ranks of jobs that are forgotten.
+    /// Returns the exits of ranks of removed jobs.
     pub(crate) fn forgotten(&self) -> &EndedRanks {
         &self.forgotten
     }
 
-    /// Slot of a rank by the number under which it is shown.
+    /// Returns the slot of a rank, by its displayed number.
     pub(crate) fn slot_of(&self, rank: Rank) -> Option<SlotId> {
         self.by_rank.get(&rank).copied()
     }
@@ -178,12 +178,12 @@ impl Ranks {
         self.slots.iter().map(|(&id, slot)| (id, slot))
     }
 
-    /// Slots whose processes run and were not reaped.
+    /// Returns the slots with processes that run and were not reaped.
     pub(crate) fn alive(&self) -> impl Iterator<Item = (SlotId, &Slot)> {
         self.iter().filter(|(_, slot)| matches!(slot.state, RankState::Running { .. }))
     }
 
-    /// Takes in that a process runs, with `outputs` streams to read; false if its start was over already.
+    /// Records that a process runs, with `outputs` streams to read. Returns false if its start had already ended.
     pub(crate) fn started(&mut self, slot: SlotId, pid: u32, outputs: usize, now: Instant) -> bool {
         self.end_start(slot, RankState::Running { pid, outputs, since: now }) && {
             self.running += 1;
@@ -191,7 +191,7 @@ impl Ranks {
         }
     }
 
-    /// Takes in that a rank does not start; false if its start was over already.
+    /// Records that a rank failed to start. Returns false if its start had already ended.
     pub(crate) fn not_started(&mut self, slot: SlotId) -> bool {
         self.end_start(slot, RankState::NeverStarted) && {
             self.count_end(self.get(slot).job);
@@ -208,7 +208,7 @@ impl Ranks {
         true
     }
 
-    /// Takes in that a process was reaped; false if it does not run.
+    /// Records that a process was reaped. Returns false if it does not run.
     pub(crate) fn ended(&mut self, slot: SlotId, exit: RankExit, reached: Option<DialoguePoint>, now: Instant) -> bool {
         let Some(&mut Slot { ref mut state, job, .. }) = self.slots.get_mut(&slot) else { return false };
         let RankState::Running { pid, outputs, since } = *state else { return false };
@@ -218,7 +218,7 @@ impl Ranks {
         true
     }
 
-    /// Takes in that an output stream has ended.
+    /// Records the end of an output stream.
     pub(crate) fn output_ended(&mut self, slot: SlotId) {
         if let Some(Slot { state, .. }) = self.slots.get_mut(&slot)
             && let RankState::Running { outputs, .. } | RankState::Ended { outputs, .. } = state
@@ -227,7 +227,7 @@ impl Ranks {
         }
     }
 
-    /// Takes in that nothing more comes from any stream, and returns the slots whose exits were held back by one.
+    /// Records the end of all output streams. Returns the slots with exits that a stream held back.
     pub(crate) fn close_outputs(&mut self) -> Vec<SlotId> {
         let mut held = Vec::new();
         for (&id, slot) in &mut self.slots {
@@ -240,7 +240,7 @@ impl Ranks {
         held
     }
 
-    /// News of an exit, once nothing more can come from the rank.
+    /// Returns an exit for a report, once all outputs of the rank are at their end.
     pub(crate) fn exit_news(&self, slot: SlotId) -> Option<ExitNews> {
         let slot = self.find(slot)?;
         match slot.state {
@@ -253,7 +253,7 @@ impl Ranks {
 }
 
 impl RankState {
-    /// Process id of a rank that was started.
+    /// Returns the process id of a rank that was started.
     pub(crate) fn pid(self) -> Option<u32> {
         match self {
             Self::Running { pid, .. } | Self::Ended { pid, .. } => Some(pid),

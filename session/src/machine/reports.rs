@@ -18,16 +18,16 @@ use crate::event::{Event, Notice, RankAffinity, RankProgress, RankUsage, SpokenP
 use crate::gathered::GatherDetail;
 use crate::session_io::Told;
 
-/// What is seen of a rank.
+/// Observed state of a rank.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RankSeen {
     /// Its dialogue with its server, if it has one.
     pub(crate) dialogue: Option<Progress>,
-    /// Protocol that it has spoken, if it is one alone.
+    /// Protocol that it has spoken, if only one.
     pub(crate) protocol: Option<SpokenProtocol>,
-    /// Resources that its processes use, if they were asked for.
+    /// Resources that its processes use, if requested.
     pub(crate) usage: Option<RankUsage>,
-    /// Its CPUs, if resources were asked for.
+    /// Its CPUs, if resources were requested.
     pub(crate) affinity: Option<RankAffinity>,
 }
 
@@ -43,7 +43,7 @@ impl SessionMachine {
         self.effects.push_back(Effect::Report(event));
     }
 
-    /// Reports a rank's exit if nothing more can come from it.
+    /// Reports a rank's exit if all of its outputs are at their end.
     pub(super) fn report_exit(&mut self, slot: SlotId) {
         if let Some(news) = self.ranks.exit_news(slot) {
             let ExitNews { rank, exit, reached, ran } = news;
@@ -51,7 +51,8 @@ impl SessionMachine {
         }
     }
 
-    /// A session wants to know, under this ticket, what the ranks here do. It has no answer once they are over.
+    /// Handles a session's question about the progress of the ranks here, under this ticket. After the end of all
+    /// ranks there is no answer.
     pub(crate) fn on_tell(&mut self, ticket: u64, detail: GatherDetail, now: Instant) {
         if self.is_over() {
             return;
@@ -67,7 +68,8 @@ impl SessionMachine {
         self.effects.push_back(Effect::Look(Look::Progress { asker, detail }));
     }
 
-    /// Answer to [`super::effect::Look::Progress`]: what was seen of every slot, and the fences that ranks wait in.
+    /// Handles the answer to [`super::effect::Look::Progress`]: the state of every slot, and the fences in which
+    /// ranks wait.
     pub(crate) fn on_progress_seen(
         &mut self,
         asker: Asker,
@@ -107,7 +109,7 @@ impl SessionMachine {
         }
     }
 
-    /// Answer to [`super::effect::Look::Silent`].
+    /// Handles the answer to [`super::effect::Look::Silent`].
     pub(crate) fn on_silent_seen(&mut self, look: WatchLook, seen: &SilentSeen, now: Instant) {
         self.watch.remember_library(seen);
         if look == WatchLook::Silence && !self.watch.is_patient_with(seen) {
@@ -115,12 +117,12 @@ impl SessionMachine {
         }
     }
 
-    /// True if [`SessionMachine::on_drained`] is to be given the ranks that ended in silence.
+    /// Returns true if [`SessionMachine::on_drained`] needs the ranks that ended in silence.
     pub(crate) fn minds_silent_ends(&self) -> bool {
         self.watch.minds_silent_ends() && self.verdict == Verdict::Open
     }
 
-    /// All outputs were read to their ends, and nothing of the session is left.
+    /// Completes the session: all outputs were read to their ends, and nothing is left.
     pub(crate) fn on_drained(&mut self, silent: &SilentSeen, now: Instant) {
         let Phase::Draining { duration } = self.phase else { return };
         for slot in self.ranks.close_outputs() {
@@ -132,7 +134,7 @@ impl SessionMachine {
         self.phase = Phase::Done { duration };
     }
 
-    /// Reports each job that has silent ranks and should have none.
+    /// Reports each job of several ranks that has silent ranks.
     fn report_silence(&mut self, state: Silent, seen: &SilentSeen, now: Instant) {
         let mapped = self.watch.remember_library(seen);
         let ended = state == Silent::Ended;
@@ -149,7 +151,8 @@ impl SessionMachine {
             }
             let needed =
                 || seen.needed.iter().find(|(slot, _)| slots.contains(slot)).map(|(_, library)| library.clone());
-            // One that has spoken since was only slow, and says nothing about others.
+            // A rank that has since contacted its server was only slow. Its library gives no information about
+            // other ranks.
             let in_one = mapped.as_ref().filter(|(slot, _)| slots.contains(slot)).map(|(_, library)| library.clone());
             let ranks = slots.iter().map(|&slot| self.ranks.get(slot).rank).collect();
             let (size, after) = (known.spec.job.size(), self.watch.age(now));
@@ -160,7 +163,7 @@ impl SessionMachine {
         }
     }
 
-    /// Answer to [`super::effect::Look::Fences`].
+    /// Handles the answer to [`super::effect::Look::Fences`].
     pub(crate) fn on_fences_seen(&mut self, look: FenceLook, fences: &[FenceSeen], now: Instant) {
         match look {
             FenceLook::Stuck { after } => self.report_stuck(after, fences, now),
@@ -168,8 +171,8 @@ impl SessionMachine {
         }
     }
 
-    /// Reports ranks that wait for others in their start-up; [`super::finalizing`] judges waits after it. In a
-    /// launch on several nodes those may be elsewhere, and the launch finds out who they are.
+    /// Reports ranks that wait for missing ranks in their start-up; [`super::finalizing`] evaluates waits after it.
+    /// In a launch on several nodes, missing ranks may be on other nodes, and the launch identifies them.
     fn report_stuck(&mut self, after: Duration, fences: &[FenceSeen], now: Instant) {
         let several_nodes = self.spec.hosts.len() > 1;
         let is_missed = |fence: &FenceSeen| !fence.missing.is_empty() || (several_nodes && fence.whole_job);
@@ -183,7 +186,7 @@ impl SessionMachine {
             return self.advance(now);
         }
         let is_late = |fence: &&&FenceSeen| fence.whole_job && !fence.missing.is_empty();
-        // The look before was at half of this age.
+        // The previous look was at half of this age.
         let since = after / 2;
         if several_nodes {
             if waited_in.iter().any(|fence| fence.whole_job && !fence.at_start) {

@@ -1,4 +1,4 @@
-//! Releases of resources that take longer than their ranks have said.
+//! Releases of resources that exceed the time limits of their ranks.
 
 use std::time::Duration;
 
@@ -7,13 +7,14 @@ use pmi_core::ids::Rank;
 use super::{Phase, SessionMachine};
 use crate::event::{Event, Notice};
 
-/// Releases of which the user is told; a program may have the same trouble with each of its resources.
+/// Maximum number of releases that are reported to the user. A program may have the same problem with each of its resources.
 const TOLD_MAX: u32 = 16;
 
 impl SessionMachine {
-    /// A rank, by the number under which it is shown, has not released a resource in time. A launch that ends has another story to tell.
+    /// Reports a rank, by its displayed number, that has not released a resource in time. A launch in its end reports another cause
+    /// instead.
     pub(crate) fn on_overdue(&mut self, rank: Rank, resource: String, within: Duration, killed: bool) {
-        // One that is killed for it is always told: it is the reason for a failure.
+        // A rank that is killed for it is always reported: it is the reason for a failure.
         let may_tell = killed || self.overdue_told < TOLD_MAX;
         if self.is_over() || matches!(self.phase, Phase::Ending(_)) || !may_tell {
             return;

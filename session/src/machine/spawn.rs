@@ -1,4 +1,4 @@
-//! New jobs in a session: what `MPI_Comm_spawn` asks for. Parent and children are judged together.
+//! New jobs in a session, requested by `MPI_Comm_spawn`. Parent and children have one verdict.
 //!
 //! ```text
 //! rank ──> its server ──> the API server ──> Control::Spawn ──┐
@@ -23,10 +23,10 @@ use crate::map_hash::MapHash;
 use crate::session_io::Control;
 use crate::spawn::{LOCALHOST, SpawnOrder, SpawnParent, SpawnRefusal, spawned_job};
 
-/// Most spawns without success of which a session tells: a program may ask time and again.
+/// Maximum number of failed spawns that a session reports: a program may repeat its request.
 const REFUSALS_TOLD_MAX: u32 = 16;
 
-/// Longest reason that is told of one, in bytes.
+/// Maximum length of the reason in such a report, in bytes.
 const REASON_MAX: usize = 2048;
 
 /// Failure to prepare a job.
@@ -37,7 +37,8 @@ pub(crate) struct PrepareFailure {
 }
 
 impl SessionMachine {
-    /// A rank wants a new job, in a launch whose jobs the session starts itself. It is answered when the last of the new ranks runs.
+    /// Handles a rank's request for a new job, if the session itself starts the jobs of the launch. The rank gets the answer when the
+    /// last of the new ranks runs.
     pub(crate) fn on_spawn_request(&mut self, ticket: SpawnTicket, job: JobNumber, rank: Rank, request: &SpawnRequest) {
         let admitted = self.place_here(job, rank, request).and_then(|order| self.admit(order, Awaited::Rank(ticket)));
         if let Err(refusal) = admitted {
@@ -45,22 +46,22 @@ impl SessionMachine {
         }
     }
 
-    /// A rank got no new job.
+    /// Reports a rank's failed request for a new job.
     pub(crate) fn on_not_spawned(&mut self, job: JobNumber, rank: Rank, reason: String) {
         self.tell_refusal(job, rank, reason, |rank, reason| Notice::NotSpawned { rank, reason });
     }
 
-    /// A name of a rank was not published, found or withdrawn.
+    /// Reports a rank's failed request to publish, look up or withdraw a name.
     pub(crate) fn on_name_refused(&mut self, job: JobNumber, rank: Rank, reason: String) {
         self.tell_refusal(job, rank, reason, |rank, reason| Notice::NameRefused { rank, reason });
     }
 
-    /// A process that is not the rank's has called its PMI server, or tried to.
+    /// Reports a process other than the rank's that has called the rank's PMI server, or tried to.
     pub(crate) fn on_pmi_misuse(&mut self, job: JobNumber, rank: Rank, observed: String) {
         self.tell_refusal(job, rank, observed, |rank, observed| Notice::PmiMisuse { rank, observed });
     }
 
-    /// Reports a refusal, unless the launch ends or so many were reported already.
+    /// Reports a refusal, unless the launch ends or the maximum number was reported.
     fn tell_refusal(&mut self, job: JobNumber, rank: Rank, mut reason: String, notice: fn(Rank, String) -> Notice) {
         if self.is_over() || matches!(self.phase, Phase::Ending(_)) || self.refusals_told == REFUSALS_TOLD_MAX {
             return;
@@ -68,7 +69,7 @@ impl SessionMachine {
         self.refusals_told += 1;
         reason.truncate(reason.floor_char_boundary(REASON_MAX));
         if self.refusals_told == REFUSALS_TOLD_MAX {
-            reason.push_str("; further failures of this kind are not told");
+            reason.push_str("; further failures of this kind are not reported");
         }
         let rank = self.jobs.get(job).shown(rank);
         self.report_event(Event::Notice(notice(rank, reason)));
@@ -82,7 +83,7 @@ impl SessionMachine {
         }
         let parent = &self.jobs.get(parent).spec;
         let directory = parent.apps.first().map_or(Path::new("/"), |app| &app.directory);
-        // Ranks of forgotten jobs count, so that no number is shown twice.
+        // Ranks of removed jobs count, so that no displayed number is used twice.
         let ranks = self.ranks.count() as u32;
         let universe_size = launched.universe_size;
         let parent = SpawnParent { launched: &launched.id, ranks, universe_size, job: &parent.job.id, rank, directory };
@@ -91,7 +92,7 @@ impl SessionMachine {
         job.on(&[(NodeIndex(0), host), (NodeIndex(0), LOCALHOST)], Placement::one_node)
     }
 
-    /// The launch orders this node's part of a job, which may be without ranks.
+    /// Handles an order of the launch for this node's part of a job, which may have no ranks.
     pub(super) fn on_spawn_order(&mut self, order: SpawnOrder) {
         let id = order.job.id.clone();
         if let Err(refusal) = self.admit(order, Awaited::Launch) {
@@ -111,7 +112,7 @@ impl SessionMachine {
         Ok(())
     }
 
-    /// A job's servers and commands were made, or could not be.
+    /// Handles the result of the preparation of a job's servers and commands.
     pub(crate) fn on_job_prepared(&mut self, job: JobNumber, prepared: Result<(), PrepareFailure>, now: Instant) {
         match prepared {
             Ok(()) => {
@@ -127,7 +128,7 @@ impl SessionMachine {
         self.advance(now);
     }
 
-    /// Tells the API server how this node has understood the map of the launched job.
+    /// Reports this node's map of the launched job to the API server.
     fn tell_map(&mut self, job: JobNumber) {
         let spec = &self.jobs.get(job).spec;
         if job == JobNumber::LAUNCHED && spec.hosts.len() > 1 {
@@ -150,7 +151,7 @@ impl SessionMachine {
         self.settle_start(job);
     }
 
-    /// Passes on that a job runs, once all its ranks here do; kills the ranks of a disowned one once none is on its way.
+    /// Reports that a job runs, once all of its ranks here run. Kills the ranks of a disowned job once none of them is starting.
     pub(super) fn settle_start(&mut self, job: JobNumber) {
         let awaited = self.jobs.get_mut(job).settle();
         let id = self.jobs.get(job).spec.job.id.clone();
@@ -167,7 +168,7 @@ impl SessionMachine {
         self.forget_if_over(job);
     }
 
-    /// A spawned job is not there as a whole: ends its ranks here, and tells who waits for its start.
+    /// Ends the ranks here of a spawned job that was not started as a whole. Notifies the receiver that waits for its start.
     pub(super) fn disown(&mut self, job: JobNumber, reason: &str) {
         let awaited = self.jobs.get_mut(job).disown();
         let id = self.jobs.get(job).spec.job.id.clone();
@@ -183,16 +184,16 @@ impl SessionMachine {
         self.settle_start(job);
     }
 
-    /// Answers what still wants an answer after the last rank has ended; the rest concerns no rank any more.
+    /// Answers control messages that need an answer after the end of the last rank. The other messages concern no rank any more.
     pub(super) fn answer_after_the_end(&mut self, control: Control) {
         match control {
             Control::Spawn(order) => {
-                // A job without ranks here goes on elsewhere, as the launch does.
+                // A job without ranks here continues on other nodes, like the launch.
                 let has_ranks = !order.job.placement.ranks_on(self.spec.node).is_empty();
                 let failure = has_ranks.then(|| "this node's part of the launch is over".to_owned());
                 self.report_event(Event::Spawned { job: order.job.id, failure });
             }
-            // Nothing runs any more.
+            // No rank runs any more.
             Control::AskProgress(question) | Control::AskUsage(question) | Control::AskStacks(question) => {
                 self.look_at_progress(Asker::Launch(question), ProgressDetail::Dialogue);
             }

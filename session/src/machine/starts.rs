@@ -1,4 +1,4 @@
-//! Starts of ranks: those that run, that do not, and that run and cannot be served.
+//! Starts of ranks: ranks that run, that fail to start, and that run but cannot be served.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::cause::{CauseKind, StartClass};
 use crate::event::Event;
 
 impl SessionMachine {
-    /// The process of a rank runs, with `outputs` streams to read.
+    /// Records that the process of a rank runs, with `outputs` streams to read.
     pub(crate) fn on_started(&mut self, slot: SlotId, pid: u32, outputs: usize, now: Instant) {
         if !self.ranks.started(slot, pid, outputs, now) {
             return;
@@ -20,7 +20,7 @@ impl SessionMachine {
         self.advance(now);
     }
 
-    /// A rank was not started.
+    /// Records that a rank failed to start.
     pub(crate) fn on_not_started(&mut self, slot: SlotId, failure: StartFailure, now: Instant) {
         if !self.ranks.not_started(slot) {
             return;
@@ -32,7 +32,7 @@ impl SessionMachine {
         self.advance(now);
     }
 
-    /// A rank that runs cannot be served. It counts as one that does not start, and is ended with its job.
+    /// Handles a rank that runs and cannot be served. It counts as a failed start, and is ended with its job.
     pub(crate) fn on_not_served(&mut self, slot: SlotId, reason: String, now: Instant) {
         self.fail_start(slot, StartClass::System, reason, now);
         self.advance(now);
@@ -53,7 +53,7 @@ impl SessionMachine {
         if self.ranks.starting() == 0
             && let Phase::Ending(ending) = &self.phase
         {
-            // Ranks that started after the end had begun were not signalled.
+            // Ranks that started after the end had begun have received no signal.
             let signal = ending.for_late_ranks();
             self.signal_all(signal);
         }

@@ -1,4 +1,5 @@
-//! The whole machine under virtual time: tables of orders of events, and properties over hundreds of random ones.
+//! The whole machine under virtual time: tables of event sequences, and properties over hundreds of random
+//! sequences.
 
 mod orders;
 mod tables;

@@ -1,4 +1,4 @@
-//! The verdict on a launch as this node sees it, and the rules by which the end, a message or the silence of a rank becomes a cause.
+//! The verdict of this node on a launch, and the rules that turn an exit, a message or the silence of a rank into a cause.
 
 use pmi_core::deaths::DeathKind;
 use pmi_core::fence::FenceError;
@@ -13,7 +13,7 @@ use crate::cause::{Cause, CauseKind};
 /// State of the search for the first cause. It is decided once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Nothing has gone wrong.
+    /// No failure has occurred.
     Open,
     /// The cause is on another node, which reports it: failures here follow from it.
     Elsewhere,
@@ -21,16 +21,16 @@ pub(crate) enum Verdict {
     Here(Cause),
 }
 
-/// Meaning of the end of a rank's process for the launch, before its server has judged it.
+/// Effect of a rank's exit on the launch, before its server has evaluated it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExitMeaning {
     /// It returned status 0.
     LeftInOrder,
     /// It failed, and the launch ends.
     Failed,
-    /// It failed, and the others go on unless they wait for it.
+    /// It failed, and the other ranks continue unless they wait for it.
     Borne,
-    /// The launch is ending anyhow, or the rank's job was disowned.
+    /// The launch is already ending, or the rank's job was disowned.
     Nothing,
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn death_kind(exit: RankExit) -> DeathKind {
     }
 }
 
-/// A process that was reaped, and whose end was not reported to the machine yet.
+/// A reaped process with an exit that the machine has not received yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnreportedEnd {
     pub(crate) slot: SlotId,
@@ -51,7 +51,7 @@ pub(crate) struct UnreportedEnd {
     pub(crate) reached: Option<DialoguePoint>,
 }
 
-/// Cause that a PMI server's reason to end stands for, and the node on which it lies if that is another one.
+/// Returns the cause for a PMI server's reason to end, and its node if that is another node.
 pub(crate) fn cause_of(
     reason: EndReason,
     ranks: &Ranks,
@@ -98,8 +98,8 @@ fn exit_of(rank: Rank, ranks: &Ranks) -> Option<RankExit> {
     ranks.slot_of(rank).and_then(|slot| ranks.get(slot).state.exit())
 }
 
-/// Cause that lies in an end which came before another rank's abort was read: ranks abort over peers that are gone. A rank that
-/// returned a status of its own may have aborted as well, so its end tells nothing.
+/// Returns the cause of an exit that came before another rank's abort was read: ranks abort when peers are gone. A rank that
+/// returned its own status may have aborted as well, so its exit proves nothing.
 fn failure_before_abort(end: &UnreportedEnd, ranks: &Ranks) -> Option<CauseKind> {
     let rank = ranks.get(end.slot).rank;
     match end.exit {
@@ -111,8 +111,8 @@ fn failure_before_abort(end: &UnreportedEnd, ranks: &Ranks) -> Option<CauseKind>
     }
 }
 
-/// Code of an abort. PMI-2 clients send none, or -1, and MPI's text with the code in it:
-/// `application called MPI_Abort(MPI_COMM_WORLD, 42) - process 0`.
+/// Returns the code of an abort. PMI-2 clients send no code or -1, and MPI's text with the code in it: `application called
+/// MPI_Abort(MPI_COMM_WORLD, 42) - process 0`.
 fn abort_code(code: Option<i32>, message: &str) -> i32 {
     let written = || {
         let (_, arguments) = message.split_once("MPI_Abort(")?;

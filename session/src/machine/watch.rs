@@ -1,4 +1,4 @@
-//! The wire-up watch: ranks that never speak to their PMI server, and start-ups that do not come to an end.
+//! Watch of the wire-up: ranks that never call their PMI server, and start-ups that do not complete.
 
 use std::mem;
 use std::time::{Duration, Instant};
@@ -10,34 +10,34 @@ use crate::spec::SessionSpec;
 use super::desertion::{FenceKey, FenceSeen};
 use super::ranks::SlotId;
 
-/// Times at which the memory maps of silent ranks are looked at, in milliseconds after the start: a program that ends soon is
-/// seen early, one that loads its MPI library late is seen as well.
+/// Times at which the memory maps of silent ranks are read, in milliseconds after the start. Early looks catch a program that ends soon,
+/// late looks a program that loads its MPI library late.
 const LOOKS: &[u64] = &[30, 100, 300, 1000, 3000];
-/// Factor by which silence may last longer while ranks can still call their server: a program may read its input for a while before it
-/// calls `MPI_Init`, and a node with too much to do starts slowly.
+/// Factor by which silence may last longer while ranks can still call their server. A program may read its input for a while before it
+/// calls `MPI_Init`, and an overloaded node starts slowly.
 const PATIENCE: u32 = 6;
 
 /// Observations of the runner about ranks that have sent their server nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SilentSeen {
-    /// Ranks whose process was started, and from which no server heard a word.
+    /// Ranks that were started, and from which no server has received a message.
     pub(crate) slots: Vec<SlotId>,
-    /// MPI library in the memory of the first one that runs.
+    /// MPI library in the memory of the first running one.
     pub(crate) mapped: Option<MpiLibrary>,
-    /// True if that first one still has what its library needs to call its server.
+    /// True if the library of this first rank can still call its server.
     pub(crate) may_still_call: bool,
-    /// MPI libraries that programs name as needed, each with a rank that runs the program.
+    /// MPI libraries that programs list as needed, each with a rank that runs the program.
     pub(crate) needed: Vec<(SlotId, MpiLibrary)>,
 }
 
 /// A question of the watch to its runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WatchLook {
-    /// Look for an MPI library in silent ranks.
+    /// Find an MPI library in silent ranks.
     Library,
     /// Report silent ranks that run.
     Silence,
-    /// Look for fences in which ranks wait, and report that of their start-up if they waited in it at half of the launch's age.
+    /// Find fences in which ranks wait. Report a fence of the start-up if ranks already waited in it at half of the launch's age.
     Stuck,
 }
 
@@ -46,16 +46,16 @@ pub(crate) enum WatchLook {
 pub(crate) struct Watch {
     started: Instant,
     timeouts: Timeouts,
-    /// False if silence means nothing: in a job of one rank, and without PMI.
+    /// False if silence is normal: in a job of one rank, and without PMI.
     minds_silence: bool,
     looks: usize,
-    /// Time at which silent ranks are reported; `None` once they were.
+    /// Time at which silent ranks are reported; `None` after the report.
     silence_at: Option<Instant>,
     was_patient: bool,
     stuck_at: Instant,
-    /// Fences in which ranks waited at the look before.
+    /// Fences in which ranks waited at the previous look.
     waited_in: Vec<FenceKey>,
-    /// The first MPI library that was seen in a silent rank.
+    /// First MPI library that was found in a silent rank.
     library: Option<(SlotId, MpiLibrary)>,
 }
 
@@ -74,13 +74,13 @@ impl Watch {
         }
     }
 
-    /// Time of the next look; `None` if silence means nothing.
+    /// Returns the time of the next look; `None` if silence is normal.
     pub(crate) fn next(&self) -> Option<Instant> {
         let look = LOOKS.get(self.looks).map(|&millis| self.started + Duration::from_millis(millis));
         self.minds_silence.then(|| look.into_iter().chain(self.silence_at).chain([self.stuck_at]).min()).flatten()
     }
 
-    /// Returns a look that is due and counts it as taken. To be called until it returns `None`.
+    /// Returns a look that is due and counts it as taken. Must be called until it returns `None`.
     pub(crate) fn due(&mut self, now: Instant) -> Option<WatchLook> {
         if !self.minds_silence {
             return None;
@@ -94,30 +94,30 @@ impl Watch {
             return Some(WatchLook::Silence);
         }
         if now >= self.stuck_at {
-            // Seldomer from time to time; and later than now, even if no time has gone by.
+            // The interval grows with the age, and is positive even if no time has passed.
             self.stuck_at = now + age.max(Duration::from_secs(1));
             return Some(WatchLook::Stuck);
         }
         None
     }
 
-    /// Time that the launch has run.
+    /// Returns the time that the launch has run.
     pub(crate) fn age(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.started)
     }
 
-    /// Takes the fences in which ranks wait now; returns those in which they have waited since the look before.
+    /// Stores the fences in which ranks wait now. Returns the fences in which ranks already waited at the previous look.
     pub(crate) fn still_waited_in<'seen>(&mut self, fences: &'seen [FenceSeen]) -> Vec<&'seen FenceSeen> {
         let before = mem::replace(&mut self.waited_in, fences.iter().map(FenceSeen::key).collect());
         fences.iter().filter(|fence| before.contains(&fence.key())).collect()
     }
 
-    /// True if ranks that ended in silence are still to be reported.
+    /// Returns true if ranks that ended in silence must still be reported.
     pub(crate) fn minds_silent_ends(&self) -> bool {
         self.minds_silence && self.silence_at.is_some()
     }
 
-    /// Returns true if ranks that are silent now are to be reported later: they can still call their server, and were not waited for yet.
+    /// Returns true once if ranks can still call their server: silent ranks are then reported later.
     pub(crate) fn is_patient_with(&mut self, seen: &SilentSeen) -> bool {
         let patient = seen.may_still_call && !mem::replace(&mut self.was_patient, true);
         if patient {
@@ -126,7 +126,7 @@ impl Watch {
         patient
     }
 
-    /// Remembers the first MPI library that is seen in a silent rank, and returns it with the rank.
+    /// Stores the first MPI library that is found in a silent rank. Returns it with the rank.
     pub(crate) fn remember_library(&mut self, seen: &SilentSeen) -> Option<(SlotId, MpiLibrary)> {
         if self.library.is_none() {
             self.library = seen.slots.first().copied().zip(seen.mapped.clone());

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Writes everything that can be written.
+/// Writes all messages that can be written.
 fn write<T: Copy>(sender: &mut Unconfirmed<T>) -> Vec<(u64, T)> {
     std::iter::from_fn(|| sender.next_to_write().map(|(number, message)| (number, *message))).collect()
 }
@@ -67,17 +67,17 @@ fn a_number_is_taken_once_and_none_is_left_out() {
 #[derive(Clone, Debug)]
 enum Step {
     Push,
-    /// The sender writes so many messages.
+    /// The sender writes this many messages.
     Write(usize),
-    /// So many messages reach the receiver.
+    /// This many messages reach the receiver.
     Deliver(usize),
-    /// The receiver's word arrives.
+    /// The receiver's confirmation arrives.
     Confirm,
-    /// All that is under way is lost, and there is a new connection at once, or after more was pushed.
+    /// All messages in transit are lost. The new connection comes at once, or after more messages were pushed.
     Break {
         pushed: usize,
     },
-    /// The same, and the receiver has forgotten what it had.
+    /// The same, and the receiver has lost its state.
     Restart,
 }
 
@@ -92,7 +92,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Both halves, and what is under way between them.
+/// Both halves, and the messages in transit between them.
 #[derive(Default)]
 struct Line {
     sender: Unconfirmed<u64>,
@@ -164,8 +164,8 @@ proptest! {
         prop_assert_eq!(sender.count(), 0, "nothing is kept for ever");
     }
 
-    /// What was under way may be lost when the receiver forgets what it had; nothing arrives twice, or out of order, and what was not
-    /// written arrives.
+    /// Messages in transit may be lost when the receiver loses its state. No message arrives twice or out of order, and messages that
+    /// were not written arrive.
     #[test]
     fn nothing_arrives_twice_at_a_receiver_that_forgets(steps in proptest::collection::vec(step(), 0..200)) {
         let mut line = Line::default();

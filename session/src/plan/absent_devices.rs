@@ -1,31 +1,33 @@
-//! Variables by which ranks do not spend their start on devices that their node does not have.
+//! Variables that save ranks the time to look for devices that their node does not have.
 //!
-//! | library | without them, on a node without a device of a fabric, a GPU, XPMEM or KNEM | source |
-//! |---|---|---|
-//! | Open MPI 4.1, 5 with libfabric | `btl/ofi` finds nothing, is closed, and sleeps for a second | `opal/mca/btl/ofi/btl_ofi_component.c`; measured with 4.1.8, 5.0.11 |
-//! | the same | `mtl/ofi` has libfabric's `verbs` read all symbols of the kernel: 40 ms | measured with 4.1.8, 5.0.11 |
-//! | Open MPI with PSM or PSM2 | the libraries measure the clock for 0.1 s each when they are loaded | measured with 4.1.4 of Debian |
-//! | UCX, of MPICH and Open MPI | twenty functions of the C library are patched, with a wait of 1 to 2 ms at each, to hear of registered memory that is unmapped: 40 ms | `src/ucm/bistro`; measured with MPICH 5.0.2 |
+//! Without these variables, on a node without a fabric device, a GPU, XPMEM or KNEM:
+//! - Open MPI 4.1 and 5 with libfabric: `btl/ofi` finds nothing, is closed, and sleeps for a second (`opal/mca/btl/ofi/btl_ofi_component.c`;
+//!   measured with 4.1.8, 5.0.11).
+//! - Open MPI 4.1 and 5 with libfabric: `mtl/ofi` makes libfabric's `verbs` read all symbols of the kernel: 40 ms (measured with 4.1.8,
+//!   5.0.11).
+//! - Open MPI with PSM or PSM2: the libraries measure the clock for 0.1 s each when they are loaded (measured with 4.1.4 of Debian).
+//! - UCX, of MPICH and Open MPI: it patches twenty functions of the C library, to detect that registered memory is unmapped. It waits 1 to 2 ms
+//!   at each: 40 ms (`src/ucm/bistro`; measured with MPICH 5.0.2).
 //!
-//! On nodes that have such a device they find it as before, and a user who says something else is obeyed.
+//! On a node with such a device, libraries find it as before. Settings of the user override these variables.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
 use crate::spec::AppSpec;
 
-/// A variable that a rank gets where nothing of the kind is chosen.
+/// A variable that a rank gets unless the user or a file makes the same choice.
 struct Told {
     name: &'static str,
     value: &'static str,
-    /// Beginnings of variables by which a user chooses what this would decide.
+    /// Prefixes of variables by which a user makes this choice.
     choices: &'static [&'static str],
-    /// True if files of Open MPI may choose it as well.
+    /// True if files of Open MPI may make this choice as well.
     is_in_files: bool,
 }
 
 const TOLD: [Told; 3] = [
-    // These three, as Debian's own file of parameters has them, in the place of which this comes.
+    // The three values of Debian's own parameter file, which this variable overrides.
     Told { name: "OMPI_MCA_btl", value: "^uct,openib,ofi", choices: &["OMPI_MCA_btl"], is_in_files: true },
     Told {
         name: "OMPI_MCA_mtl",
@@ -33,11 +35,11 @@ const TOLD: [Told; 3] = [
         choices: &["OMPI_MCA_mtl", "OMPI_MCA_pml", "PSM"],
         is_in_files: true,
     },
-    // All versions of UCX know it.
+    // All versions of UCX support it.
     Told { name: "UCX_MEM_EVENTS", value: "n", choices: &["UCX_MEM_"], is_in_files: false },
 ];
 
-/// Beginnings of variables that concern all parts of Open MPI for fabrics: what libfabric and UCX shall use, files of parameters.
+/// Prefixes of variables for all fabric parts of Open MPI: selections for libfabric and UCX, and parameter files.
 const CHOICES_OF_OPEN_MPI: [&str; 6] = [
     "OMPI_MCA_opal_common_ofi",
     "OMPI_MCA_opal_common_ucx",
@@ -47,12 +49,12 @@ const CHOICES_OF_OPEN_MPI: [&str; 6] = [
     "FI_PROVIDER",
 ];
 
-/// Layers that every node has: their settings, such as `OMPI_MCA_btl_tcp_if_include`, say nothing about others.
+/// Layers that every node has. Their settings, such as `OMPI_MCA_btl_tcp_if_include`, are no choice about other layers.
 const LAYERS_OF_ALL: [&str; 5] =
     ["OMPI_MCA_btl_base_", "OMPI_MCA_btl_self_", "OMPI_MCA_btl_sm_", "OMPI_MCA_btl_tcp_", "OMPI_MCA_btl_vader_"];
 
-/// The variables of a program's ranks, but for those about what its user has chosen: by variables that it inherits or has of its own, or,
-/// with `keeps_transports`, in a file that Open MPI reads.
+/// Returns the variables of a program's ranks, except for choices of its user. The user makes a choice by an inherited variable, by a variable
+/// of the program, or, with `keeps_transports`, in a file that Open MPI reads.
 pub(super) fn variables<'a>(
     inherited: &'a BTreeMap<OsString, OsString>,
     app: &'a AppSpec,
@@ -74,7 +76,7 @@ fn begins(name: &OsStr, beginnings: &[&str]) -> bool {
     beginnings.iter().any(|beginning| name.starts_with(beginning.as_bytes()))
 }
 
-/// True for a variable that was set here for the ranks of an outer launch: its node is not always that of an inner one.
+/// Returns true for a variable that was set here for the ranks of an outer launch. An inner launch may have another node.
 pub(super) fn is_told(name: &OsStr, value: &OsStr) -> bool {
     TOLD.iter().any(|told| name == told.name && value == told.value)
 }

@@ -12,19 +12,19 @@ use crate::gpus::GpuError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// A program that cannot be executed.
+    /// A program cannot be executed.
     #[error(transparent)]
     Program(#[from] ProgramError),
-    /// An argument that no program can be given.
+    /// An argument cannot be passed to a program.
     #[error(transparent)]
     Argument(#[from] ArgumentError),
-    /// A variable that no program can be given.
+    /// A variable cannot be passed to a program.
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
-    /// The ranks cannot be bound as asked.
+    /// The ranks cannot be bound as requested.
     #[error(transparent)]
     Bind(#[from] BindHereError),
-    /// The node does not have the NUMA nodes that memory of ranks is bound to.
+    /// The node does not have the NUMA nodes for the memory of ranks.
     #[error(transparent)]
     Memory(#[from] MemBindError),
     /// The node does not have the GPUs that ranks are bound to.
@@ -40,15 +40,15 @@ pub enum PlanError {
         /// Error of the system.
         source: std::io::Error,
     },
-    /// No thread opens the files that ranks read.
+    /// No thread can be started to open the files that ranks read.
     #[error(
         "no thread can be had that opens the files of standard input: the user may have no further process (ulimit -u)"
     )]
     NoThread,
-    /// The launch's own standard input cannot be handed to a rank.
+    /// The launch's own standard input cannot be passed to a rank.
     #[error("cannot hand the standard input of the launch to a rank: {0}")]
     Descriptor(std::io::Error),
-    /// The job's programs and its ranks do not fit together.
+    /// The job's programs do not match its ranks.
     #[error("rank {rank} has no program: the job lists {apps}")]
     NoProgram {
         /// The rank.
@@ -59,7 +59,7 @@ pub enum PlanError {
 }
 
 impl PlanError {
-    /// Class of the failure, as a shell has them.
+    /// Returns the class of the failure, by the rules of a shell.
     pub fn class(&self) -> StartClass {
         match self {
             Self::Program(error) => match error.failure() {

@@ -1,5 +1,5 @@
-//! A file that one rank reads as its standard input. Plans name it and do not open it: a pipe opens when somebody writes to it, which
-//! may be never.
+//! A file that one rank reads as its standard input. A plan contains its path and does not open it: the open of a pipe waits for a
+//! writer, possibly indefinitely.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -18,7 +18,7 @@ pub(crate) struct InputFile {
 }
 
 impl InputFile {
-    /// Opens it. It may block for ever.
+    /// Opens the file. This may block indefinitely.
     pub(crate) fn open(self) -> Result<Arc<OwnedFd>, PlanError> {
         let Self { rank, path } = self;
         let file = File::open(&path).map_err(|source| PlanError::Stdin { rank, path, source })?;

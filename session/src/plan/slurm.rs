@@ -1,4 +1,4 @@
-//! Variables of Slurm that all ranks of a node have alike, as srun of Slurm 22.05 sets them.
+//! Slurm variables with the same value for all ranks of a node, as srun of Slurm 22.05 sets them.
 
 use pmi_core::ids::Rank;
 use pmi_core::job::Placement;
@@ -9,8 +9,9 @@ use crate::spec::SessionSpec;
 /// Names and values.
 pub(super) type SlurmVariables = [(&'static str, String); 16];
 
-/// What programs read that were written for Slurm, as far as all ranks of a node have it alike. `SLURM_JOB_NODELIST` and `SLURM_TASKS_PER_NODE` are left out: with both of them the
-/// `mpiexec` of MPICH starts its proxies by `srun`. So are `SLURM_JOBID` and `SLURM_STEPID`, by which `mpirun` of Open MPI and PRRTE do the same.
+/// Returns the variables that programs for Slurm read, and that have the same value for all ranks of a node. `SLURM_JOB_NODELIST` and
+/// `SLURM_TASKS_PER_NODE` are left out: with both of them, `mpiexec` of MPICH starts its proxies by `srun`. `SLURM_JOBID` and `SLURM_STEPID`
+/// are left out because `mpirun` of Open MPI and PRRTE then do the same.
 pub(super) fn slurm_variables(spec: &SessionSpec, here: &[Rank], nodes: &str) -> SlurmVariables {
     let (size, hosts) = (spec.job.size().to_string(), spec.hosts.len().to_string());
     let here = here.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
@@ -35,7 +36,7 @@ pub(super) fn slurm_variables(spec: &SessionSpec, here: &[Rank], nodes: &str) ->
     ]
 }
 
-/// Number of ranks of each node, in which neighbours that are alike are counted: `2(x3),1`.
+/// Returns the number of ranks of each node. Equal neighbours are combined: `2(x3),1`.
 fn tasks_per_node(placement: &Placement) -> String {
     // The change from each node to the next one.
     let mut changes = vec![0_i64; placement.nodes() as usize + 1];

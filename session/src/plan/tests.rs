@@ -11,7 +11,7 @@ use crate::sample::{app, spec_on};
 use crate::settings::{PmiFamily, TerminalSize};
 use crate::template::Template;
 
-/// Node 0 of a launch, ready to be planned.
+/// Node 0 of a launch, as input of a plan.
 struct Node {
     spec: SessionSpec,
     ranks: Vec<Rank>,
@@ -22,7 +22,7 @@ struct Node {
     registers_memory: bool,
 }
 
-/// Node of a launch of `/bin/sh` with so many ranks on each node.
+/// Node of a launch of `/bin/sh` with these numbers of ranks on its nodes.
 fn node(counts: &[u32]) -> Node {
     let spec = SessionSpec { apps: vec![AppSpec { directory: "/".into(), ..app("sh") }], ..(*spec_on(counts)).clone() };
     let ranks = spec.job.placement.ranks_on(NodeIndex(0));
@@ -112,7 +112,7 @@ fn a_rank_that_cannot_ask_finds_the_topology_by_variables_unless_its_user_says_o
     let shared = || Node { topology: Some("/run/t.xml"), ..node(&[1]) };
     assert_eq!(told(&node(&[1])), [None, None]);
     assert_eq!(told(&shared()), of("/run/t.xml"));
-    // A file of the user's may be of another machine.
+    // The user's file may describe another machine.
     let mut own = shared();
     own.inherit(&[("HWLOC_XMLFILE", "/home/t.xml")]);
     assert_eq!(told(&own), [Some("/home/t.xml".to_owned()), None]);
@@ -137,7 +137,7 @@ fn ranks_do_not_look_for_devices_that_their_node_does_not_have() {
     let without = || Node { registers_memory: false, ..node(&[1]) };
     assert!(told(&node(&[1])).is_empty(), "it may have one");
     assert_eq!(told(&without()), [BTL, MTL, UCX]);
-    // The user's words count, in variables of the launch.
+    // The user's choices count, in variables of the launch.
     let cases: [(&str, &[&str]); 8] = [
         ("OMPI_MCA_btl", &[MTL, UCX]),
         ("OMPI_MCA_btl_ofi_mode", &[MTL, UCX]),
@@ -160,7 +160,7 @@ fn ranks_do_not_look_for_devices_that_their_node_does_not_have() {
     in_a_file.spec.settings.keeps_transports = true;
     in_a_file.spec.apps[0].remove.push("UCX_*".into());
     assert!(told(&in_a_file).is_empty());
-    // Daemons of another launcher pass on what they have.
+    // Daemons of another launcher pass on their environment.
     let mut daemon = without();
     daemon.spec.settings.rank_variables = false;
     assert!(told(&daemon).is_empty());

@@ -1,4 +1,4 @@
-//! Meetings that take place, and meetings that do not.
+//! Meetings that succeed, and meetings that fail.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn introduced(namespace: String) -> Introduced {
     Introduced { namespace, encoded: Bytes::new() }
 }
 
-/// A call of a launch with so many nodes to meet the job `other`.
+/// A call of a launch with `nodes` nodes to meet the job `other`.
 fn call(other: String, nodes: u32) -> Call {
     Call {
         name: "connect".to_owned(),
@@ -25,7 +25,7 @@ fn call(other: String, nodes: u32) -> Call {
     }
 }
 
-/// Node `node` of 2 of `launch` comes to meet `other`, with so many bytes.
+/// Node `node` of 2 of `launch` arrives to meet `other`, with `bytes` bytes.
 fn come(rendezvous: &Rendezvous, launch: &str, node: u32, other: &str, bytes: usize) -> oneshot::Receiver<Answer> {
     let call = Call {
         jobs: if node == 0 { vec![introduced(job(launch))] } else { Vec::new() },
@@ -133,7 +133,7 @@ fn a_job_that_nobody_has_is_not_met() {
     assert_eq!([launch_of("kvs_abc"), launch_of("abc_0")], [None, None]);
 }
 
-/// Node `node` of `launch` comes with this call to meet `other`.
+/// Node `node` of `launch` arrives with this call to meet `other`.
 fn come_with(rendezvous: &Rendezvous, launch: &str, node: u32, other: &str, call: Call) -> Result<Waiting, MeetError> {
     rendezvous.arrive(Participant { uid: UID, launch, node }, &[other.to_owned()].into(), call)
 }

@@ -1,4 +1,5 @@
-//! Removes what ranks wanted removed. A rank could do no more and no less itself: the session runs as its user.
+//! Carries out removals that ranks have requested. The session runs as the ranks' user, so it has the same
+//! rights.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +7,8 @@ use std::path::Path;
 use pmix_core::CleanUp;
 use rank_spawner::empty_directory;
 
-/// Removes files and directories. What cannot be removed stays: it is gone already, or not the rank's.
+/// Removes files and directories. Failures are ignored: the file is already gone, or does not belong to the
+/// rank.
 pub(super) fn remove(clean_up: &CleanUp) {
     for file in clean_up.files.iter().filter(|file| !is_spared(file, clean_up)) {
         let _ = fs::remove_file(file);

@@ -1,7 +1,7 @@
-//! Files by which PMIx tools find the launch's server on this node ("rendezvous files" of libpmix): in the session's directory below that for
-//! temporary files, which libpmix searches. They name the server's port.
+//! Files by which PMIx tools find the launch's server on this node ("rendezvous files" of libpmix). They are in the session's directory below
+//! the directory for temporary files, which libpmix searches. They contain the server's port.
 //!
-//! Most launches are short and are asked by no tool, so the files are written when a launch has run for a second.
+//! Most launches are short, and no tool contacts them. So the files are written when a launch has run for a second.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Write};
@@ -24,15 +24,15 @@ use crate::unix_time;
 /// Time after which the files of a launch are written.
 const AFTER: Duration = Duration::from_secs(1);
 
-/// Name of the directory of the files in that of the session.
+/// Name of the directory of these files in the session's directory.
 const DIRECTORY: &str = "contact";
 
-/// Version of libpmix whose tools are served, and which they take the server for.
+/// Version of libpmix that the server reports to tools. Tools of this version are served.
 const VERSION: &str = "v4.2.2";
 
 /// Contact files of one session.
 pub(super) struct Contact {
-    /// Time at which they are written; `None` once they are.
+    /// Time at which the files are written; `None` after that.
     due: Option<Instant>,
     pub(super) writing: JoinSet<()>,
 }
@@ -42,12 +42,12 @@ impl Contact {
         Self { due: Some(Instant::now() + AFTER), writing: JoinSet::new() }
     }
 
-    /// Returns the time at which the files are due, or `otherwise` where that is earlier.
+    /// Returns the time at which the files are due, or `otherwise` if it is earlier.
     pub(super) fn wake(&self, otherwise: Instant) -> Instant {
         self.due.map_or(otherwise, |due| due.min(otherwise))
     }
 
-    /// Returns true once, when the files are to be written.
+    /// Returns true once, when the files are due.
     fn is_due(&mut self) -> bool {
         self.due.take_if(|due| *due <= Instant::now()).is_some()
     }
@@ -61,19 +61,19 @@ impl Contact {
         });
     }
 
-    /// True if nothing is being written.
+    /// Returns true if no write is in progress.
     pub(super) fn is_closed(&self) -> bool {
         self.writing.is_empty()
     }
 
-    /// Waits until nothing is written any more.
+    /// Waits until no write is in progress.
     pub(super) async fn close(&mut self) {
         while self.writing.join_next().await.is_some() {}
     }
 }
 
 impl Runner {
-    /// Lets tools find the launch's PMIx server, if there is one and it is time.
+    /// Writes the files by which tools find the launch's PMIx server, if there is a server and the files are due.
     pub(super) fn let_tools_find(&mut self) {
         if !self.contact.is_due() {
             return;
@@ -86,10 +86,10 @@ impl Runner {
     }
 }
 
-/// Writes one file for those who know the number of this process, and one for those who know the launch's id, in a new directory.
+/// Writes two files in a new directory: one is named by the id of this process, and one by the launch's id.
 fn write(directory: &Path, launch: &str, server: SocketAddr) -> io::Result<()> {
     let host = gethostname()?.to_string_lossy().into_owned();
-    // A tool takes its node's name without the domain.
+    // A tool uses its node's name without the domain.
     let host = host.split('.').next().unwrap_or_default();
     let (pid, user, group, now) = (process::id(), geteuid(), getegid(), unix_time::seconds());
     DirBuilder::new().mode(0o700).create(directory)?;

@@ -1,4 +1,5 @@
-//! Ranks that have died while the others go on: heard of servers, told to servers and ranks.
+//! Ranks that have died while the other ranks continue. Servers report them, and the session announces them to servers and
+//! ranks.
 
 use nix::sys::signal::Signal;
 use pmi_core::deaths::Death;
@@ -9,7 +10,7 @@ use crate::machine::jobs::JobNumber;
 use crate::machine::ranks::SlotId;
 
 impl Runner {
-    /// Takes what servers have said of deaths, which comes before the exits that they follow from.
+    /// Handles the deaths that servers have reported, before the exits that follow from them.
     pub(super) fn take_deaths(&mut self) {
         while let Ok(died) = self.inputs.deaths.try_recv() {
             self.on_died(died);
@@ -22,10 +23,11 @@ impl Runner {
         }
     }
 
-    /// Tells servers and ranks of a job of deaths. Of the libraries of PMI-1 and PMI-2 MPICH wants a signal, upon which it reads
-    /// `PMI_dead_processes`; ranks that do not expect it are not sent any.
+    /// Announces deaths to servers and ranks of a job. Among the libraries of PMI-1 and PMI-2, MPICH expects a signal, and then
+    /// reads `PMI_dead_processes`. Ranks that do not expect the signal do not get it.
     pub(super) fn announce_deaths(&self, job: JobNumber, deaths: &[Death]) {
-        // A server may end the job over what a dead node was to bring to a fence, before that fence is over without the node.
+        // A server may end the job because of a dead node's missing contribution to a fence, before the fence completes without
+        // that node.
         self.servers.announce_deaths(job, deaths);
         self.io.nodes.ranks_died(&self.machine.jobs().get(job).spec.job, deaths);
         let Some(processes) = &self.processes else { return };

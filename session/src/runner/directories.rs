@@ -1,4 +1,4 @@
-//! Directories that a session makes for its launch, each under a name that cannot be guessed, and removes by the identity that was recorded.
+//! Directories that a session makes for its launch. Each one has an unpredictable name, and is removed by its recorded identity.
 //!
 //! ```text
 //! TMPDIR/lattice-ID.NODE-RANDOM        of the session: pmi-JOB.sock, topology.xml, contact/ for tools, ranks/ for MPI libraries
@@ -6,7 +6,8 @@
 //! /dev/shm/lattice-ID.NODE-RANDOM      shared memory of Open MPI 4.1
 //! ```
 //!
-//! If this process is killed, its keeper removes them. Without a keeper the next session of the user removes them, by records of this one.
+//! If this process is killed, its keeper removes them. Without a keeper, the next session of the user removes them by the records of this
+//! one.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,29 +15,29 @@ use std::path::{Path, PathBuf};
 use lattice_overlay::directory::is_shared;
 use rank_spawner::{Keeper, OwnDirectory, Records};
 
-/// Permissions of each.
+/// Permissions of each directory.
 const MODE: u32 = 0o700;
 
 /// Directories of one session.
 #[derive(Debug, Default)]
 pub(super) struct Directories {
-    /// Of the session itself; `None` if it has not been made, or cannot be.
+    /// The session's own directory; `None` if it was not made, or cannot be.
     pub(super) own: Option<OwnDirectory>,
-    /// For temporary files of ranks, if they are to have one.
+    /// For temporary files of ranks, if they get such a directory.
     pub(super) temporary: Option<OwnDirectory>,
-    /// For shared memory of Open MPI 4.1, if this node needs one of its own.
+    /// For shared memory of Open MPI 4.1, if this node needs a separate directory.
     pub(super) segments: Option<OwnDirectory>,
     records: Option<Records>,
 }
 
 impl Directories {
-    /// Makes a directory, which `keeper` guards; without one it is recorded under the name `session`.
+    /// Makes a directory under the guard of `keeper`. Without a keeper, it is recorded under the name `session`.
     ///
     /// # Errors
-    /// Fails if it is there, or cannot be made.
+    /// Fails if the path exists, or if the directory cannot be made.
     pub(super) fn make(&mut self, path: PathBuf, keeper: Option<&Keeper>, session: &str) -> io::Result<OwnDirectory> {
         if let Some(keeper) = keeper {
-            // A keeper that is gone removes nothing; the session does it as a rule.
+            // A keeper that is gone removes nothing. Usually the session removes the directory itself.
             let _ = keeper.announce_directory(&path);
             let made = OwnDirectory::make(path, MODE)?;
             let _ = keeper.guard_directory(&made);
@@ -47,7 +48,7 @@ impl Directories {
                 .inspect_err(|error| tracing::warn!("files stay if this session is killed: {error}"))
                 .ok()
         });
-        // Without room for a record the directory stays if this process is killed.
+        // Without room for a record, the directory stays if this process is killed.
         records.as_mut().map(|records| records.announce(&path));
         let made = OwnDirectory::make(path, MODE);
         made.iter().for_each(|made| drop(records.as_mut().map(|records| records.add(made))));
@@ -55,12 +56,12 @@ impl Directories {
         made
     }
 
-    /// True if killed sessions of this user may have left records.
+    /// Returns true if killed sessions of this user may have left records.
     pub(super) fn has_records(&self) -> bool {
         self.records.is_some()
     }
 
-    /// Removes those that are empty, where the file system answers at once. Most launches leave them so.
+    /// Removes empty directories on local file systems, which answer at once. Most launches leave their directories empty.
     pub(super) fn remove_empty(&mut self) {
         for directory in [&mut self.own, &mut self.temporary, &mut self.segments] {
             let local = directory.take_if(|directory| !directory.path().parent().is_none_or(is_shared));
@@ -70,23 +71,23 @@ impl Directories {
         }
     }
 
-    /// True if there is nothing to remove.
+    /// Returns true if there is nothing to remove.
     pub(super) fn is_empty(&self) -> bool {
         self.own.is_none() && self.temporary.is_none() && self.segments.is_none()
     }
 
-    /// Removes all, with what is in them. It may block.
+    /// Removes all directories with their contents. This may block.
     pub(super) fn remove(self) {
         let Self { own, temporary, segments, records } = self;
-        // Memory first: a file system that does not answer keeps it from going on.
+        // Shared memory is first, because a file system that does not answer would prevent its removal.
         for directory in [segments, own, temporary].into_iter().flatten() {
-            // What cannot be removed stays: a rank could do no more itself.
+            // Failures are ignored: a rank has the same rights.
             let _ = directory.remove();
         }
         drop(records);
     }
 
-    /// Path of the directory for shared memory of Open MPI 4.1.
+    /// Returns the path of the directory for shared memory of Open MPI 4.1.
     pub(super) fn segments(&self) -> Option<&Path> {
         self.segments.as_ref().map(OwnDirectory::path)
     }

@@ -1,4 +1,5 @@
-//! The end of a session after its last rank: nothing of the launch is left on this node, and what is to be reported is handed over.
+//! The end of a session after its last rank. The session removes all remains of the launch from this node, and sends the last events and the
+//! report.
 
 use rank_spawner::{Keeper, RankExit};
 use tokio::sync::mpsc;
@@ -15,14 +16,14 @@ use crate::session_io::Control;
 use crate::timeouts;
 
 impl Runner {
-    /// Ends the session after its last rank: waits for the ends of the outputs, kills what is left, reads the pipes empty, hands over what is
-    /// to be reported.
+    /// Ends the session after its last rank. It waits for the ends of the outputs, kills leftover processes, reads the pipes to their end,
+    /// sends the remaining events, and returns the report.
     pub(super) async fn finish(mut self) -> Report {
         self.take_deaths();
         let held = self.await_output_ends().await;
         let last_questions = self.hear_last_orders();
         self.carry_out();
-        // A cause is on its way to the other nodes before anything is cleaned up here.
+        // The cause is sent to the other nodes before any clean-up here.
         tokio::task::yield_now().await;
         let mut processes = self.processes.take();
         let all_ended_well = processes.as_ref().is_none_or(|processes| self.all_ended_well(processes));
@@ -33,7 +34,7 @@ impl Runner {
         self.hand_over(last_questions).await
     }
 
-    /// Takes the orders that came before the last rank had ended. Questions of other nodes' servers are answered beside the rest.
+    /// Handles control messages that arrived before the end of the last rank. Questions of other nodes' servers are answered in parallel.
     fn hear_last_orders(&mut self) -> LastQuestions {
         let control = std::mem::replace(&mut self.io.control, mpsc::channel(1).1);
         let (last_questions, orders) = self.servers.last_questions(control);
@@ -48,8 +49,8 @@ impl Runner {
         exits.all(|exit| exit == Some(RankExit::Code(0))) && self.machine.ranks().forgotten().are_all_successes()
     }
 
-    /// Waits until no process holds an output stream of a rank, for the time that the launch leaves those that do; an order to kill ends it.
-    /// Returns the streams that are held at its end. The end of a pipe shows that no process holds it: as a rule this takes no time.
+    /// Waits until no process holds an output stream of a rank. The limit is the launch's time for such processes, and an order to kill ends
+    /// the wait. Returns the streams that are still held. The end of a pipe shows that no process holds it, so usually there is no wait.
     async fn await_output_ends(&mut self) -> Vec<HeldStream> {
         let (since, limit) = (Instant::now(), self.outputs.limit);
         self.outputs.extent.send_replace(Extent::Within { since, limit });
@@ -75,8 +76,8 @@ impl Runner {
         held
     }
 
-    /// Kills the processes that ranks left behind, and reports those that held an output. Returns the keeper, for as long as there are files
-    /// to be removed.
+    /// Kills the processes that ranks left running, and reports processes that held an output. Returns the keeper, which stays until all
+    /// files are removed.
     async fn kill_leftovers(&mut self, mut processes: Option<&mut Processes>, held: Vec<HeldStream>) -> Option<Keeper> {
         let ranks = processes.as_deref().map(Processes::pids).unwrap_or_default();
         let keeper = match &mut processes {
@@ -95,7 +96,8 @@ impl Runner {
         killed.keeper
     }
 
-    /// Reads outputs to the end of what is in them: no process of the launch holds a pipe any more, and others that do are not waited for.
+    /// Reads outputs to the end of their present contents. No process of the launch holds a pipe any more. The session does not wait for
+    /// other processes.
     async fn drain_outputs(&mut self) {
         self.outputs.extent.send_replace(Extent::Present);
         while let Some(ended) = self.outputs.pumps.join_next().await {
@@ -105,8 +107,8 @@ impl Runner {
         }
     }
 
-    /// Removes files and memory of the ranks, and of the session itself; dismisses the keeper when that is done. A file system that does
-    /// not answer keeps no session for longer than [`timeouts::REMOVAL`].
+    /// Removes files and memory of the ranks and of the session, and then dismisses the keeper. A file system that does not answer delays a
+    /// session by at most [`timeouts::REMOVAL`].
     async fn remove_files(&mut self, all_ended_well: bool, keeper: Option<Keeper>) {
         let removals = self.removals(all_ended_well);
         if tokio::time::timeout(timeouts::REMOVAL, self.carry_out_removals(removals)).await.is_ok() {
@@ -114,12 +116,13 @@ impl Runner {
         } else {
             let launch = &self.spec.launch_id;
             tracing::warn!(launch, "files of ranks take long to remove, or their file system does not answer");
-            // It goes on with what it was told of.
+            // The keeper continues with the files that were announced to it.
             drop(keeper);
         }
     }
 
-    /// Files and memory that are left of ranks. Removes what needs no thread, which would take as long as a rank takes to start.
+    /// Returns the files and memory that remain of ranks. It removes at once all that needs no thread: a thread would take as long as the
+    /// start of a rank.
     fn removals(&mut self, all_ended_well: bool) -> Removals {
         for (_, job) in self.machine.jobs().iter().filter(|(_, job)| !job.ranks_here().is_empty()) {
             shared_memory::remove_mpich(&job.spec);
@@ -131,7 +134,7 @@ impl Runner {
         Removals { orphaned_since: (!all_ended_well).then(|| self.resources.began()), directories }
     }
 
-    /// Removes all, also files that are only now being written, and resources that are being looked at.
+    /// Carries out all removals. They include files that are still being written, and resources that are being inspected.
     async fn carry_out_removals(&mut self, removals: Removals) {
         self.contact.close().await;
         removals.begin(&mut self.removals);
@@ -139,7 +142,7 @@ impl Runner {
         while self.removals.join_next().await.is_some() {}
     }
 
-    /// Takes in the ends that nobody announced, and texts that ranks wrote through their server.
+    /// Handles silent ends, and texts that ranks wrote through their server.
     fn hear_last_words(&mut self) {
         self.take_texts();
         let silent = if self.machine.minds_silent_ends() { self.silent_ends() } else { SilentSeen::default() };
@@ -147,7 +150,7 @@ impl Runner {
         self.carry_out();
     }
 
-    /// Hands over all events that are left, and returns the report.
+    /// Sends all remaining events, and returns the report.
     async fn hand_over(self, last_questions: LastQuestions) -> Report {
         let report = Report { usage: usage::of_ranks(self.io.process), ..self.machine.report() };
         self.servers.let_output_be_taken().await;
@@ -170,7 +173,7 @@ mod tests {
     use crate::sample;
     use crate::session_io::SessionIo;
 
-    /// Ends a session that has started nothing, and in which something waits for a file system for ever.
+    /// Ends a session that has started nothing, while `what_waits` waits indefinitely for a file system.
     async fn end_beside(what_waits: impl FnOnce(&mut Runner)) {
         let ((events, _happened), (_orders, control)) = (mpsc::channel(64), mpsc::channel(1));
         let spec = sample::spec(1);

@@ -1,5 +1,5 @@
-//! Files that ranks read as their standard input: opened on a thread of their own before the first rank starts, as a pipe without a writer
-//! keeps whoever opens it. Meanwhile the launch can be ended.
+//! Files that ranks read as their standard input. A separate thread opens them before the first rank starts, because the open of a pipe
+//! without a writer blocks. Meanwhile the launch can be ended.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::machine::jobs::JobNumber;
 use crate::machine::{Phase, PrepareFailure};
 use crate::plan::{InputFile, PlanError};
 
-/// Files of the launched job that were opened: one for each rank here, by local rank.
+/// Opened files of the launched job: one for each rank here, by local rank.
 pub(super) type OpenedFiles = Result<Vec<Arc<OwnedFd>>, PlanError>;
 
-/// Files of the launched job that are being opened. Spawned jobs read none.
+/// Files of the launched job that are being opened. Spawned jobs have none.
 #[derive(Default)]
 pub(super) struct InputFiles {
     opening: Option<oneshot::Receiver<OpenedFiles>>,
@@ -30,13 +30,14 @@ impl InputFiles {
     pub(super) fn open(&mut self, files: Vec<InputFile>) {
         let (tell, opened) = oneshot::channel();
         self.opening = Some(opened);
-        // Nobody may wait for it any more.
+        // The receiver may be gone.
         let on_thread = move || drop(tell.send(files.into_iter().map(InputFile::open).collect()));
-        // Where there can be no thread it ends with what it holds, and so do those who wait. Not opened here: that would block the session.
+        // Without a thread the closure is dropped with its sender, which ends the wait. The files are not opened here, because that would
+        // block the session.
         let _ = thread::Builder::new().name("input-files".to_owned()).spawn(on_thread);
     }
 
-    /// Waits until all are open, or one cannot be opened; for ever where none is being opened.
+    /// Waits until all files are open, or one cannot be opened. Without files it waits indefinitely.
     pub(super) async fn opened(&mut self) -> OpenedFiles {
         let Some(opening) = &mut self.opening else { return std::future::pending().await };
         let opened = opening.await.unwrap_or(Err(PlanError::NoThread));
@@ -46,7 +47,7 @@ impl InputFiles {
 }
 
 impl Runner {
-    /// The launched job is prepared now, if its files could be opened.
+    /// Completes the preparation of the launched job if its files could be opened.
     pub(super) fn on_input_files(&mut self, opened: OpenedFiles) {
         let prepared = opened.map_err(unplanned).map(|files| {
             let commands = self.commands.get_mut(&JobNumber::LAUNCHED).into_iter().flatten();
@@ -57,7 +58,7 @@ impl Runner {
         self.machine.on_job_prepared(JobNumber::LAUNCHED, prepared, Instant::now().into_std());
     }
 
-    /// Waits no longer for files that are being opened, if the launch ends. A thread that is kept by a pipe is left behind.
+    /// Stops the wait for files that are being opened, if the launch ends. A thread that a pipe blocks is left running.
     pub(super) fn give_up_input_files(&mut self) {
         if self.input_files.opening.is_none() || !matches!(self.machine.phase(), Phase::Ending(_)) {
             return;

@@ -1,7 +1,7 @@
-//! Memory in which the ranks of a job on this node read its map, its attributes, and what its fences bring.
+//! Memory from which the ranks of a job on this node read its map, its attributes and the results of its fences.
 //!
-//! It costs a launch whose ranks do not look at it one file and no page but those of the map: pairs are written once a rank wants them.
-//! Where it cannot be made, ranks ask their server, as they do with everything that is not in it.
+//! If no rank reads it, it costs one file and the pages of the map: pairs are written once a rank needs them. If it cannot be made,
+//! ranks ask their server, as they do for all data that is not in it.
 
 use std::os::fd::OwnedFd;
 
@@ -14,12 +14,12 @@ use rank_spawner::CpuSet;
 
 use crate::spec::SessionSpec;
 
-/// Number of ranks on each node of all jobs of the launch that this session has heard of.
+/// Number of ranks on each node, of all jobs of the launch that this session has received.
 #[derive(Debug, Default)]
 pub(super) struct EarlierRanks(Vec<u32>);
 
 impl EarlierRanks {
-    /// Takes in a job; the ranks of later ones come after its own.
+    /// Adds a job. Ranks of later jobs are counted after its ranks.
     pub(super) fn count(&mut self, placement: &Placement) {
         let nodes = self.0.len().max(placement.nodes() as usize);
         self.0.resize(nodes, 0);
@@ -36,8 +36,8 @@ impl EarlierRanks {
     }
 }
 
-/// Makes the memory of a job, whose ranks on this node are bound to `cpus`.
-/// Returns the end that the server's driver writes to, and the one that ranks inherit; `None` where the system has no such memory.
+/// Makes the memory of a job. Its ranks on this node are bound to `cpus`. Returns the end for the server's driver, and the end that
+/// ranks inherit; `None` if the system has no such memory.
 pub(super) fn create(
     spec: &SessionSpec,
     server: &Server,
@@ -85,7 +85,7 @@ fn ranks(job: &Job, here: NodeIndex, earlier: &EarlierRanks, cpus: &[Option<CpuS
     ranks
 }
 
-/// Writes to a job's memory what its server tells.
+/// Writes data of a job's server to the job's memory.
 struct ToMemory(JobWriter);
 
 impl ToMemory {

@@ -1,5 +1,5 @@
-//! PMI servers of one job: one for PMI-1 and PMI-2, and the PMIx server that all jobs of the launch share. Each rank speaks to one of
-//! them, or to none.
+//! PMI servers of one job: one for PMI-1 and PMI-2, and the PMIx server that all jobs of the launch share. Each rank uses one of
+//! them, or none.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -21,9 +21,9 @@ use crate::event::SpokenProtocol;
 pub(super) struct JobServers {
     /// PMI-1 and PMI-2.
     pub(super) pmi: Option<Driver>,
-    /// Source of that server's reason to end; `None` once it gave one.
+    /// Source of that server's reason to end; `None` after the reason.
     pub(super) end_reason: Option<oneshot::Receiver<EndReason>>,
-    /// PMIx; it serves other jobs of the launch as well.
+    /// PMIx; it also serves other jobs of the launch.
     pub(super) pmix: Option<Pmix>,
 }
 
@@ -41,7 +41,7 @@ impl JobServers {
         self.pmi.as_ref().map_or(Ok(()), |pmi| pmi.connect(local, socket))
     }
 
-    /// Handles the last messages of a rank, whatever it speaks.
+    /// Handles the last messages of a rank, of either protocol.
     pub(super) fn drain(&self, local: LocalRank) {
         if let Some(pmi) = &self.pmi {
             pmi.drain(local);
@@ -51,14 +51,14 @@ impl JobServers {
         }
     }
 
-    /// A rank's process ended in a way that says by itself what it means.
+    /// Reports the end of a rank's process, if its meaning needs no evaluation by the server.
     pub(super) fn rank_died(&self, local: LocalRank) {
         if let Some(pmix) = &self.pmix {
             pmix.driver.rank_died(pmix.seat(local));
         }
     }
 
-    /// A rank's process returned status 0.
+    /// Reports that a rank's process returned status 0.
     pub(super) fn rank_exited(&self, local: LocalRank) {
         let (pmi, pmix) = self.concerned(local);
         if let Some(pmi) = pmi {
@@ -69,7 +69,7 @@ impl JobServers {
         }
     }
 
-    /// A rank's process failed, and the others go on if they can.
+    /// Reports that a rank's process failed, and that the other ranks continue if they can.
     pub(super) fn rank_failed(&self, local: LocalRank, kind: DeathKind) {
         let (pmi, pmix) = self.concerned(local);
         if let Some(pmi) = pmi {
@@ -80,7 +80,7 @@ impl JobServers {
         }
     }
 
-    /// Ranks of the job have died, and the others go on.
+    /// Reports that ranks of the job have died, and that the other ranks continue.
     pub(super) fn announce_deaths(&self, deaths: &[Death]) {
         if let Some(pmi) = &self.pmi {
             pmi.ranks_died(deaths);
@@ -90,14 +90,14 @@ impl JobServers {
         }
     }
 
-    /// The servers that the end of a rank concerns: one to which it never spoke must not take that for silence, if it spoke to the
-    /// other.
+    /// Returns the servers that the end of a rank concerns. If the rank called only one server, its end must not count as silence at
+    /// the other one.
     fn concerned(&self, local: LocalRank) -> (Option<&Driver>, Option<&Pmix>) {
         let (spoke_pmi, spoke_pmix) = (self.spoke_pmi(local), self.spoke_pmix(local));
         (self.pmi.as_ref().filter(|_| !spoke_pmix), self.pmix.as_ref().filter(|_| !spoke_pmi))
     }
 
-    /// Progress of a rank's dialogue, with the server that it speaks to.
+    /// Returns the progress of a rank's dialogue with the server that it calls.
     pub(super) fn progress(&self, local: LocalRank) -> Option<Progress> {
         let pmix = || self.pmix.as_ref().and_then(|pmix| pmix.driver.progress(pmix.seat(local)));
         let pmi = self.pmi.as_ref().and_then(|pmi| pmi.progress(local));
@@ -108,29 +108,29 @@ impl JobServers {
         self.progress(local).map(|progress| progress.phase)
     }
 
-    /// Fences in which ranks wait, with whichever server.
+    /// Returns the fences in which ranks wait, at either server.
     pub(super) fn pending_fences(&self) -> impl Iterator<Item = (SpokenProtocol, FenceStatus)> {
         let pmi = self.pmi.iter().flat_map(Driver::pending_fences);
         let pmix = self.pmix.iter().flat_map(|pmix| pmix.driver.pending_fences(pmix.job));
         pmi.map(|fence| (SpokenProtocol::Pmi, fence)).chain(pmix.map(|fence| (SpokenProtocol::Pmix, fence)))
     }
 
-    /// True if this is the job that the PMIx server knows by that index.
+    /// Returns true if the PMIx server has this job under that index.
     pub(super) fn is_pmix_job(&self, job: JobIndex) -> bool {
         self.pmix.as_ref().is_some_and(|pmix| pmix.job == job)
     }
 
-    /// Files and directories that a rank wants removed now that it has ended.
+    /// Returns files and directories for removal at a rank's end, as requested by the rank.
     pub(super) fn take_clean_up(&self, local: LocalRank) -> Vec<CleanUp> {
         self.pmix.as_ref().map(|pmix| pmix.driver.take_clean_up(pmix.seat(local))).unwrap_or_default()
     }
 
-    /// True for a rank that is a tool, or has started one.
+    /// Returns true for a rank that is a tool, or has started one.
     pub(super) fn has_tool(&self, local: LocalRank) -> bool {
         self.pmix.as_ref().is_some_and(|pmix| pmix.driver.has_tool(pmix.seat(local)))
     }
 
-    /// Protocol that a rank has spoken; `None` for none, and for both.
+    /// Returns the protocol that a rank has spoken; `None` for none or both.
     pub(super) fn protocol(&self, local: LocalRank) -> Option<SpokenProtocol> {
         match (self.spoke_pmi(local), self.spoke_pmix(local)) {
             (true, false) => Some(SpokenProtocol::Pmi),

@@ -1,7 +1,7 @@
-//! Processes that call a PMI server in the place of a rank, or try to: what is seen of them, in words for the user.
+//! Processes that call a PMI server in the place of a rank, or try to: observations, as text for the user.
 //!
-//! A process that shares a rank's connection is seen by the servers (`pmi_core::server::Action::SecondProcess`). A process that did not
-//! inherit the rank's descriptor reaches no server: all that is seen of it is what its library writes.
+//! The servers detect a process that shares a rank's connection (`pmi_core::server::Action::SecondProcess`). A process that did not
+//! inherit the rank's descriptor reaches no server. Only the output of its library shows it.
 
 use std::fs;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::machine::jobs::JobNumber;
 /// 2021.18.
 const NO_DESCRIPTOR: &[u8] = b"system msg for write_line failure : Bad file descriptor";
 
-/// Way out of both.
+/// Remedy for both.
 const START: &str = "start MPI programs by MPI_Comm_spawn or 'lattice launch -n 1 PROGRAM'";
 
 /// Finds the messages of MPI libraries that cannot call their server in the standard error of a rank.
@@ -33,7 +33,8 @@ pub(super) struct LibraryErrors {
 }
 
 impl LibraryErrors {
-    /// Looks at whole lines. The first finding of a session is reported; a session that has too much to do gets it with the next one.
+    /// Searches whole lines. The first match of a session is reported. If the session is overloaded, the next match is reported
+    /// instead.
     pub(super) fn look_at(&self, lines: &[u8]) {
         if !self.is_reported.load(Ordering::Relaxed) && self.finder.find(lines).is_some() {
             let call = SessionCall::NoDescriptor { job: self.job, rank: self.rank };
@@ -43,7 +44,7 @@ impl LibraryErrors {
 }
 
 impl Servers {
-    /// What looks for errors in a stream of a rank; `None` for a stream to which libraries do not write them.
+    /// Returns the search for errors in a stream of a rank; `None` for a stream to which libraries do not write errors.
     pub(super) fn library_errors(&self, job: JobNumber, rank: Rank, stream: Stream) -> Option<LibraryErrors> {
         let is_searched = self.serves_pmi(job) && stream != Stream::Stdout;
         let (is_reported, calls) = (Arc::clone(&self.is_no_descriptor_reported), self.session_calls());
@@ -52,7 +53,7 @@ impl Servers {
     }
 }
 
-/// A second process speaks as a rank that is in MPI.
+/// Returns the text about a second process that acts as a rank in MPI.
 pub(super) fn second_process(pid: Option<u32>) -> String {
     let name = pid.and_then(|pid| fs::read_to_string(format!("/proc/{pid}/comm")).ok());
     let process = match (pid, name) {
@@ -60,12 +61,10 @@ pub(super) fn second_process(pid: Option<u32>) -> String {
         (Some(pid), None) => format!("process {pid}"),
         (None, _) => "a second process".to_owned(),
     };
-    format!(
-        "{process} begins MPI as this rank, which is in MPI already: either of them may fail or wait for ever; {START}"
-    )
+    format!("{process} begins MPI as this rank, which is in MPI already: either of them may fail or never end; {START}")
 }
 
-/// A process of a rank has no connection to the rank's server.
+/// Returns the text about a process of a rank that has no connection to the rank's server.
 pub(super) fn no_descriptor() -> String {
     format!(
         "a process that it started begins MPI as this rank and cannot: PMI_FD names a descriptor that was not passed on to it, as by Python's \

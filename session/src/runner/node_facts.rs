@@ -1,5 +1,5 @@
-//! What ranks are told of the node that they are on, so that each of them need not find it out: its topology as hwloc reads it, and the
-//! places of those that are bound.
+//! Facts about the node for its ranks, so that no rank needs to collect them: the topology of the node in the form of hwloc, and the places
+//! of bound ranks.
 //!
 //! ```text
 //! MPICH 4.1 and later      the file, by PMI-1's get of PMI_hwloc_xmlfile
@@ -23,7 +23,7 @@ use crate::gpus::{GpuBind, GpuError};
 use crate::settings::LaunchSettings;
 use crate::spec::SessionSpec;
 
-/// The node of a session, as far as ranks have to do with it.
+/// The node of a session, as far as it matters to ranks.
 #[derive(Debug, Default)]
 pub(super) struct NodeFacts {
     node: ThisNode,
@@ -31,19 +31,19 @@ pub(super) struct NodeFacts {
     localities: OnceCell<Localities>,
 }
 
-/// The node's topology, in the forms in which ranks get it.
+/// The node's topology, in the forms for ranks.
 #[derive(Debug)]
 struct Shared {
     topology: SharedTopology,
-    /// Its text, which is read for those who are told it.
+    /// Its text, which is read if a rank needs it.
     text: OnceCell<Option<Bytes>>,
-    /// File of this launch alone, where there is no other; removed with the session's directory.
+    /// File of this launch alone, if there is no shared one; removed with the session's directory.
     own: Option<PathBuf>,
 }
 
 impl Shared {
     fn of(topology: SharedTopology, spec: &SessionSpec) -> Self {
-        // Kept nowhere, or of a part of the node that the control groups of this launch leave it.
+        // The topology is stored nowhere, or covers only the part of the node that this launch's control groups allow.
         let own = match topology.file() {
             Some(_) => None,
             None => topology
@@ -61,8 +61,7 @@ impl Shared {
     fn text(&self) -> Option<Bytes> {
         let read = || {
             let text = self.topology.text();
-            let text =
-                text.inspect_err(|error| tracing::warn!("ranks are not told the topology of this node: {error}"));
+            let text = text.inspect_err(|error| tracing::warn!("ranks receive no topology of this node: {error}"));
             Some(text.ok()?.into_owned().into())
         };
         self.text.get_or_init(read).clone()
@@ -74,10 +73,10 @@ impl Shared {
 }
 
 impl NodeFacts {
-    /// The CPUs of each of some ranks: others than those that are taken, as long as they are enough.
+    /// Returns the CPUs of each of these ranks. It avoids taken CPUs as long as the other CPUs are enough.
     ///
     /// # Errors
-    /// Fails if the ranks cannot be bound as asked.
+    /// Fails if the ranks cannot be bound as requested.
     pub(super) fn plan(
         &self,
         bind: &CpuBind,
@@ -99,7 +98,7 @@ impl NodeFacts {
         plan_here(&self.node, &bind, count)
     }
 
-    /// Memory policy of each rank with these CPUs.
+    /// Returns the memory policy of each rank with these CPUs.
     ///
     /// # Errors
     /// Fails if the node does not have the NUMA nodes.
@@ -108,7 +107,7 @@ impl NodeFacts {
         bind: &MemBind,
         cpus: &[Option<CpuSet>],
     ) -> Result<Vec<Option<MemoryPolicy>>, MemBindError> {
-        // The inventory is read for those who need it.
+        // The inventory is read only if it is needed.
         if *bind == MemBind::None {
             Ok(vec![None; cpus.len()])
         } else {
@@ -116,17 +115,18 @@ impl NodeFacts {
         }
     }
 
-    /// Variables by which each rank with these CPUs is told its GPUs, among those that an outer launcher allows: by the environment of this
-    /// process where that has the variable, for it knows of this node, else by the one that ranks start from.
+    /// Returns the variables that select the GPUs of each rank with these CPUs, among the GPUs that an outer launcher allows. The outer
+    /// launcher's variable comes from the environment of this process, which belongs to this node. If it is not set there, it comes from
+    /// the environment that ranks start with.
     ///
     /// # Errors
-    /// Fails if the node does not have them.
+    /// Fails if the node does not have the GPUs.
     pub(super) fn gpus(
         &self,
         settings: &LaunchSettings,
         cpus: &[Option<CpuSet>],
     ) -> Result<Vec<Vec<(&'static str, String)>>, GpuError> {
-        // The inventory is read for those who need it.
+        // The inventory is read only if it is needed.
         if settings.gpu_bind == GpuBind::None {
             return Ok(Vec::new());
         }
@@ -139,22 +139,22 @@ impl NodeFacts {
         settings.gpu_bind.variables(&self.node.inventory().template, cpus, outer)
     }
 
-    /// True if ranks may find a device here for which they register memory.
+    /// Returns true if ranks may find a device here for which they register memory.
     pub(super) fn registers_memory(&self) -> bool {
         self.node.registers_memory()
     }
 
-    /// The topology as text; `None` if it is better that ranks look for themselves.
+    /// Returns the topology as text; `None` if ranks should read the topology themselves.
     pub(super) fn topology(&self, spec: &SessionSpec) -> Option<Bytes> {
         self.shared(spec)?.text()
     }
 
-    /// The file of the topology; `None` if there is none that ranks could read, or somebody has removed it.
+    /// Returns the file of the topology; `None` if ranks can read none, or if it was removed.
     pub(super) fn topology_file(&self, spec: &SessionSpec) -> Option<&str> {
         self.shared(spec)?.file().filter(|file| file.exists())?.to_str()
     }
 
-    /// Places of ranks with these CPUs; none if no rank is bound.
+    /// Returns the places of ranks with these CPUs; empty if no rank is bound.
     pub(super) fn places(&self, cpus: &[Option<CpuSet>]) -> Vec<Option<BoundPlace>> {
         if cpus.iter().all(Option::is_none) {
             return Vec::new();
@@ -164,7 +164,7 @@ impl NodeFacts {
         cpus.iter().map(|cpus| cpus.as_ref().map(place)).collect()
     }
 
-    /// Parts of the node that ranks with these CPUs do not leave; none if no rank is bound.
+    /// Returns the parts of the node to which ranks with these CPUs are confined; empty if no rank is bound.
     pub(super) fn domains(&self, cpus: &[Option<CpuSet>]) -> Vec<RankDomains> {
         let of = |cpus: &Option<CpuSet>| {
             cpus.as_ref().map_or_else(RankDomains::default, |cpus| {
@@ -184,12 +184,12 @@ impl NodeFacts {
     }
 }
 
-/// Path of the file with the topology that a session makes where there is no other.
+/// Returns the path of the topology file that a session makes if there is no shared one.
 fn own_file_of(spec: &SessionSpec) -> PathBuf {
     spec.session_directory().join("topology.xml")
 }
 
-/// Writes a file that only this launch reads; returns its path.
+/// Writes a file that only this launch reads. Returns its path.
 fn create_own_file(spec: &SessionSpec, text: &str) -> io::Result<PathBuf> {
     let path = own_file_of(spec);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;

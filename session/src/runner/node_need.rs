@@ -1,15 +1,15 @@
-//! The need of other nodes for this one, which can outlast its ranks: their servers may ask its PMIx server for what ranks here have
-//! committed, and results of fences are on their way to them over links that are being opened still.
+//! The need of other nodes for this node, which can outlast its ranks. Servers of other nodes may ask its PMIx server for keys that
+//! ranks here have committed. Results of fences may wait for links to them that are still being opened.
 
 use pmix_core::server::Need;
 use tokio::sync::watch;
 
-/// How long other nodes need this one.
+/// How long other nodes need this node.
 #[derive(Clone, Debug)]
 pub(super) struct NodeNeed {
-    /// As the PMIx server says, if there is one.
+    /// Need that the PMIx server reports, if there is one.
     server: Option<watch::Receiver<Need>>,
-    /// Number of links that are being opened, if there are any to other nodes.
+    /// Number of links that are being opened, if there are links to other nodes.
     opening: Option<watch::Receiver<usize>>,
 }
 
@@ -18,7 +18,7 @@ impl NodeNeed {
         Self { server: None, opening }
     }
 
-    /// Follows what the PMIx server says.
+    /// Follows the need of the PMIx server.
     pub(super) fn follow(&mut self, server: watch::Receiver<Need>) {
         self.server = Some(server);
     }
@@ -26,13 +26,13 @@ impl NodeNeed {
     pub(super) fn now(&self) -> Need {
         let is_opening = self.opening.as_ref().is_some_and(|opening| *opening.borrow() > 0);
         match self.server.as_ref().map_or(Need::Over, |server| *server.borrow()) {
-            // Who is sent something waits for it with its ranks.
+            // The receiver of a message waits for it with its ranks.
             Need::Over if is_opening => Need::WhileRanksRun,
             need => need,
         }
     }
 
-    /// Waits until [`Self::now`] is something else than `known`; for ever if it never will be. Cancel-safe.
+    /// Waits until [`Self::now`] differs from `known`; indefinitely if it never will. Cancel-safe.
     pub(super) fn other_than(&self, known: Need) -> impl Future<Output = ()> + use<> {
         let mut need = self.clone();
         async move {
@@ -46,7 +46,7 @@ impl NodeNeed {
     }
 }
 
-/// Waits for a change; for ever if there will be none.
+/// Waits for a change; indefinitely if there will be none.
 async fn changed<T>(receiver: &mut Option<watch::Receiver<T>>) {
     if let Some(receiver) = receiver
         && receiver.changed().await.is_ok()

@@ -1,4 +1,4 @@
-//! Answers to the machine's questions: what servers and processes show at the moment.
+//! Answers to the machine's questions, from the present state of servers and processes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::unix::ffi::OsStringExt;
@@ -28,16 +28,16 @@ use crate::machine::verdict::{ExitMeaning, UnreportedEnd, death_kind};
 use crate::machine::watch::{SilentSeen, WatchLook};
 use crate::session_io::Told;
 
-/// Knowledge about a job's ranks here that is kept while they run.
+/// Data about a job's ranks here that is stored while they run.
 #[derive(Debug, Default)]
 pub(super) struct PreparedJob {
     /// Files of the programs that run here, by app index.
     pub(super) programs: BTreeMap<usize, PathBuf>,
-    /// CPUs to which each rank is bound; `None` for one that is not.
+    /// CPUs to which each rank is bound; `None` for an unbound rank.
     pub(super) cpus: Vec<Option<CpuSet>>,
 }
 
-/// Sessions that want to know what the ranks here do, by their tickets.
+/// Sessions that have asked for the progress of the ranks here, by their tickets.
 #[derive(Default)]
 pub(super) struct OpenTells {
     replies: HashMap<u64, oneshot::Sender<Told>>,
@@ -53,7 +53,7 @@ impl OpenTells {
 
     pub(super) fn answer(&mut self, ticket: u64, told: Told) {
         if let Some(reply) = self.replies.remove(&ticket) {
-            // Whoever asked may wait no more.
+            // The session may have stopped waiting.
             let _ = reply.send(told);
         }
     }
@@ -87,7 +87,7 @@ impl Runner {
         }
     }
 
-    /// CPUs of a rank that runs as a process; `None` if it is gone.
+    /// Returns the CPUs of a rank that runs as this process; `None` if it is gone.
     fn affinity(&self, slot: &Slot, pid: u32) -> Option<RankAffinity> {
         let job = self.prepared.get(&slot.job)?;
         let bound_to = job.cpus.get(slot.local.index()).cloned().flatten();
@@ -99,19 +99,19 @@ impl Runner {
         jobs.flat_map(|(number, job)| self.servers.pending_fences(number, job)).collect()
     }
 
-    /// Looks at ranks that run and have not spoken to any server, beside everything else: the memory map of a rank that maps a file of a
-    /// file system that hangs cannot be read, nor can its program.
+    /// Inspects running ranks that have not called a server, in parallel with everything else. If a rank maps a file of a file system
+    /// that hangs, neither its memory map nor its program can be read.
     fn look_at_silent(&self, look: WatchLook) {
         let slots: Vec<SlotId> = self.silent_slots(is_running).collect();
         let first = slots.first().and_then(|&slot| self.machine.ranks().get(slot).state.pid());
         let programs = if look == WatchLook::Silence { self.programs_of_jobs(&slots) } else { Vec::new() };
         let seen = self.news.silent.clone();
         if slots.is_empty() {
-            // A thread would start and end among those that start ranks; the end of one is an interrupt for every CPU that runs another.
+            // A thread would start and end in parallel with the starts of ranks. Its end interrupts every CPU that runs another thread.
             let _ = seen.send((look, SilentSeen::default()));
             return;
         }
-        // A thread of its own, because the runtime waits for its own at the end. Without one nothing is seen.
+        // The thread is separate, because the runtime waits for its own threads at the end. Without a thread, nothing is observed.
         let _ = thread::Builder::new().name("silent ranks".to_owned()).spawn(move || {
             let mapped = first.and_then(library::in_process);
             let family = mapped.as_ref().map(|library| library.family);
@@ -122,16 +122,16 @@ impl Runner {
         });
     }
 
-    /// Ranks were looked at that were silent then.
+    /// Handles observations of ranks that were silent at that time.
     pub(super) fn on_silent_seen(&mut self, look: WatchLook, mut seen: SilentSeen) {
         let still: HashSet<SlotId> = self.silent_slots(is_running).collect();
-        // The library was found in the first one.
+        // The library was found in the first rank.
         seen.mapped.take_if(|_| seen.slots.first().is_none_or(|slot| !still.contains(slot)));
         seen.slots.retain(|slot| still.contains(slot));
         self.machine.on_silent_seen(look, &seen, Instant::now().into_std());
     }
 
-    /// Ranks that ended without a word to any server.
+    /// Returns ranks that ended without a message to any server.
     pub(super) fn silent_ends(&self) -> SilentSeen {
         let slots: Vec<SlotId> = self.silent_slots(|state| state.exit().is_some()).collect();
         let needed = libraries_needed(self.programs_of_jobs(&slots));
@@ -139,7 +139,7 @@ impl Runner {
     }
 
     fn silent_slots(&self, counts: impl Fn(RankState) -> bool) -> impl Iterator<Item = SlotId> {
-        // A tool loads libpmix, and is a job by itself on purpose.
+        // A tool loads libpmix, and is intentionally a job by itself.
         let silent = |slot: &Slot| {
             self.servers.phase(slot.job, slot.local) == Some(Dialogue::Silent)
                 && !self.servers.has_tool(slot.job, slot.local)
@@ -148,14 +148,14 @@ impl Runner {
         slots.filter(move |(_, slot)| counts(slot.state) && silent(slot)).map(|(id, _)| id)
     }
 
-    /// Programs of some ranks, of one in each job.
+    /// Returns the programs of some ranks, for one rank of each job.
     fn programs_of_jobs(&self, slots: &[SlotId]) -> Vec<(SlotId, PathBuf)> {
         let mut seen = HashSet::new();
         let first_of_job = slots.iter().filter(|&&slot| seen.insert(self.machine.ranks().get(slot).job));
         first_of_job.filter_map(|&slot| Some((slot, self.program_of(slot)?))).collect()
     }
 
-    /// Processes of a job's ranks here, for ranks that ask.
+    /// Returns the processes of a job's ranks here, for ranks that ask.
     pub(super) fn processes_of(&self, job: JobNumber) -> JobProcesses {
         let mut room = usage::THREADS_MAX;
         let known = self.machine.jobs().get(job).ranks_here();
@@ -201,7 +201,7 @@ impl Runner {
         self.prepared.get(&slot.job)?.programs.get(&job.spec.job.app_index(rank)?).cloned()
     }
 
-    /// Reads the call stacks of these ranks, beside everything else.
+    /// Reads the call stacks of these ranks, in parallel with everything else.
     pub(super) fn look_at_stacks(&mut self, look: StackLook, slots: Vec<SlotId>, until: std::time::Instant) {
         let ranks = self.processes.as_ref().map(|processes| processes.of_slots(&slots)).unwrap_or_default();
         blocking::begin_in(&mut self.looks, move || {
@@ -211,8 +211,8 @@ impl Runner {
         });
     }
 
-    /// Ends that the machine has not been told of; they matter to an abort only: ranks abort over peers whose sockets have closed, which
-    /// the kernel does before it lets them be reaped.
+    /// Returns exits that the machine has not received yet. They matter only to an abort. Ranks abort when sockets of their peers close,
+    /// and the kernel closes the sockets before the peers can be reaped.
     pub(super) fn unreported_ends<'a>(&self, reasons: impl IntoIterator<Item = &'a EndReason>) -> Vec<UnreportedEnd> {
         if !reasons.into_iter().any(|reason| matches!(reason, EndReason::Abort { .. })) {
             return Vec::new();
@@ -224,7 +224,7 @@ impl Runner {
         self.machine.ranks().alive().filter_map(end).collect()
     }
 
-    /// Reasons to end that follow from the last messages and the end of a rank.
+    /// Returns the reasons to end that follow from the last messages and the end of a rank.
     pub(super) fn last_messages(&mut self, slot: SlotId, exit: RankExit) -> Vec<(JobNumber, EndReason)> {
         let judge = match self.machine.meaning_of(slot, exit) {
             ExitMeaning::LeftInOrder => JudgedEnd::ByServer,
@@ -240,7 +240,7 @@ fn is_running(state: RankState) -> bool {
     matches!(state, RankState::Running { .. })
 }
 
-/// MPI libraries that programs name as needed.
+/// Returns the MPI libraries that programs list as needed.
 fn libraries_needed(programs: Vec<(SlotId, PathBuf)>) -> Vec<(SlotId, MpiLibrary)> {
     programs.into_iter().filter_map(|(slot, program)| Some((slot, library::needed_by(&program)?))).collect()
 }

@@ -1,6 +1,6 @@
-//! Orphans of ranks: processes whose parents have ended fall to a session that has its process to itself. Those that end while the session
-//! runs are reaped here, as they would fill the node's table of processes otherwise; those that live on are ended with the session, by
-//! `sweep`.
+//! Orphans of ranks. After the end of its parent, a process becomes a child of a session that has its process to itself. Orphans that end
+//! while the session runs are reaped here, as they would otherwise fill the node's process table. The rest is ended with the session,
+//! by `sweep`.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use tokio::time::Instant;
 use super::Runner;
 use crate::session_io::HostProcess;
 
-/// Interval at which ended orphans are reaped. One that finds none is a system call.
+/// Interval at which ended orphans are reaped. Without ended orphans the cost is one system call.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Smallest part of the time that is spent with something else: where the table of processes must be read, it is read less often.
+/// Minimum ratio between a pause and the time of a reap. If the process table must be read, it is read less often.
 const REST: u32 = 100;
 
 /// Time at which ended orphans are reaped next.
 pub(super) struct OrphanReaping {
-    /// `None` in a process that has children of others.
+    /// `None` in a process that has children outside of the launch.
     due: Option<Instant>,
 }
 
@@ -27,14 +27,14 @@ impl OrphanReaping {
         Self { due: (process == HostProcess::Dedicated).then(|| Instant::now() + INTERVAL) }
     }
 
-    /// Returns the time at which orphans are reaped, or `otherwise` where that is earlier.
+    /// Returns the time of the next reap, or `otherwise` if it is earlier.
     pub(super) fn wake(&self, otherwise: Instant) -> Instant {
         self.due.map_or(otherwise, |due| due.min(otherwise))
     }
 }
 
 impl Runner {
-    /// Reaps the orphans that have ended, if it is time.
+    /// Reaps the orphans that have ended, if a reap is due.
     pub(super) fn reap_orphans(&mut self) {
         let began = Instant::now();
         if self.orphans.due.is_none_or(|due| began < due) {
@@ -46,7 +46,7 @@ impl Runner {
 
     fn reap_ended_orphans(&self) {
         let Some(processes) = &self.processes else { return };
-        // A rank whose start is not over is not known by its number yet, and a debugger that looks at ranks is reaped by who started it.
+        // The process id of a rank is not known before its start is over. A debugger that inspects ranks is reaped by the code that started it.
         if self.machine.ranks().starting() > 0 || !self.looks.is_empty() {
             return;
         }

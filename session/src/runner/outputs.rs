@@ -1,4 +1,5 @@
-//! The output streams of a session's ranks, and the time that processes have to end them after the last rank.
+//! The output streams of a session's ranks, and the time limit of processes that hold them after the last
+//! rank.
 
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ impl Outputs {
         Self { pumps: JoinSet::new(), extent: watch::Sender::new(Extent::ToTheEnd), limit, held, report_held }
     }
 
-    /// The ranks are killed by an order: the agent kills the session after [`timeouts::KILL`].
+    /// Handles an order to kill the ranks: the agent kills the session after [`timeouts::KILL`].
     pub(super) fn on_kill_order(&mut self) {
         self.limit = self.limit.min(timeouts::KILL / 2);
     }

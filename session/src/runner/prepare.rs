@@ -1,4 +1,4 @@
-//! Everything that the ranks of a job need before the first one starts: their servers, their commands.
+//! Preparation of a job before its first rank starts: its servers and its commands.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use crate::session_io::StdinSource;
 use crate::shell_limits::Lowered;
 use crate::spec::SessionSpec;
 
-/// Parts of the node that the ranks of a job are bound to, by local rank.
+/// Parts of the node to which the ranks of a job are bound, by local rank.
 struct Bindings {
     cpus: Vec<Option<CpuSet>>,
     memory: Vec<Option<MemoryPolicy>>,
@@ -31,7 +31,7 @@ struct Bindings {
 }
 
 impl Runner {
-    /// Makes it; returns the files that are still to be opened for the ranks.
+    /// Prepares a job. Returns the files that must still be opened for its ranks.
     pub(super) fn prepare(
         &mut self,
         job: JobNumber,
@@ -56,7 +56,7 @@ impl Runner {
         Ok(self.keep_plan(job, plan, cpus))
     }
 
-    /// Drops all that the session holds for a spawned job that is over.
+    /// Drops all data of a spawned job that is over.
     pub(super) fn release_job(&mut self, job: JobNumber, spec: Arc<SessionSpec>, slots: &[SlotId]) {
         self.servers.release(job);
         self.io.nodes.job_over(&spec.job);
@@ -71,7 +71,7 @@ impl Runner {
         }
     }
 
-    /// Makes what starts ranks, which the keeper guards from now on.
+    /// Makes the spawner of ranks. From now on the keeper guards the ranks.
     fn prepare_processes(&mut self) -> Result<(), PrepareFailure> {
         let keeper = self.io.keeper.take();
         if let Some(keeper) = &keeper {
@@ -85,7 +85,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Chooses CPUs, memory and GPUs of the ranks, beside those that ranks of earlier jobs have.
+    /// Selects CPUs, memory and GPUs of the ranks. Ranks of earlier jobs keep their CPUs.
     fn bindings(&self, spec: &SessionSpec, ranks: &[Rank]) -> Result<Bindings, PrepareFailure> {
         let settings = &spec.settings;
         let cpus = if ranks.is_empty() {
@@ -100,7 +100,7 @@ impl Runner {
         Ok(Bindings { cpus, memory, gpus })
     }
 
-    /// Makes the job's servers, and the memory that its ranks share; returns how ranks find them.
+    /// Makes the job's servers, and the memory that its ranks share. Returns the addresses for the ranks.
     fn serve_job(
         &mut self,
         job: JobNumber,
@@ -123,7 +123,7 @@ impl Runner {
         Ok(entrances)
     }
 
-    /// Makes the directory of the session, before any rank can: what they find there is nobody else's.
+    /// Makes the directory of the session before any rank can make it: its contents are never another user's.
     fn make_session_directory(&mut self) {
         let path = self.spec.session_directory();
         let made = self.make_directory(path.clone());
@@ -137,11 +137,11 @@ impl Runner {
         self.directories.make(path, keeper, &self.spec.directory_name())
     }
 
-    /// The directory for shared memory of Open MPI 4.1, if this node needs one of its own.
+    /// Returns the directory for shared memory of Open MPI 4.1, if this node needs a separate one.
     fn directory_of_segments(&mut self) -> Option<PathBuf> {
         if self.directories.segments.is_none() {
             let directory = shared_memory::of_open_mpi(&self.spec)?;
-            // Without it, ranks take the usual one.
+            // Without it, ranks use the default directory.
             self.directories.segments = self.make_directory(directory).ok();
         }
         self.directories.segments().map(Path::to_owned)
@@ -182,22 +182,22 @@ impl Runner {
                 |error| format!("cannot make the directory of temporary files {}: {error}", directory.display());
             let made = self.make_directory(directory.clone());
             self.directories.temporary = Some(made.map_err(|error| system(refused(error)))?);
-            // Those of a node's killed session go with a launch on that machine as well.
+            // A launch on this machine also removes the directories of killed node sessions.
             blocking::begin_in(&mut self.removals, Records::remove_those_of_killed_processes);
         }
         Ok(plan)
     }
 
-    /// Keeps the plan until the job's ranks are started; returns the files that are still to be opened.
+    /// Stores the plan until the job's ranks are started. Returns the files that must still be opened.
     fn keep_plan(&mut self, job: JobNumber, mut plan: Plan, cpus: Vec<Option<CpuSet>>) -> Vec<InputFile> {
         let state = self.machine.jobs().get(job);
         for command in &mut plan.commands {
-            // The number that is shown of a rank tells it from those of other jobs.
+            // The displayed number distinguishes the rank from ranks of other jobs.
             command.rank = state.shown(command.rank);
         }
         self.prepared.insert(job, PreparedJob { programs: plan.programs, cpus });
         self.commands.insert(job, plan.commands);
-        // The ranks have what they need of it; a pipe must not stay open on our side.
+        // The ranks have their copies. A pipe must not stay open in this process.
         if job == JobNumber::LAUNCHED && matches!(self.io.stdin, StdinSource::Direct(_)) {
             self.io.stdin = StdinSource::Empty;
         }

@@ -1,7 +1,8 @@
-//! Output of a rank on its way from its pipe, or the terminal in its place, to the launch, cut at line ends.
+//! Output of a rank, from its pipe or its terminal to the launch, cut at line ends.
 //!
-//! A pump reads no more while the launch does not take what it has: the pipe fills, and the rank waits. It reads to the end of the stream, which
-//! processes that the rank left behind may hold open; [`Extent`] bounds the time that these have. `held_line` decides where output is cut.
+//! A pump stops reading while the launch does not accept its output: the pipe fills, and the rank waits. It reads to the end of the stream,
+//! which processes that the rank left running may hold open. [`Extent`] limits the time of these processes. `held_line` decides where output is
+//! cut.
 
 mod held_line;
 
@@ -27,10 +28,10 @@ use super::terminal::RankTerminal;
 use crate::deadline::until;
 use crate::event::{Event, Output, Stream};
 
-/// Bytes that a pipe holds whose size is not known: the usual size (pipe(7)), and the most that a terminal holds.
+/// Assumed bytes in a pipe of unknown size: the default size (pipe(7)), and the maximum of a terminal.
 const PIPE_SIZE: usize = 64 << 10;
 
-/// Time after which a launch that does not take output counts as one whose reader pauses. A pause is not part of [`Extent::Within`].
+/// Time after which a launch that does not accept output counts as paused. A pause is not part of [`Extent::Within`].
 const READER_PAUSE: Duration = Duration::from_millis(100);
 
 /// Extent to which the pumps of a session read their streams.
@@ -38,13 +39,13 @@ const READER_PAUSE: Duration = Duration::from_millis(100);
 pub(super) enum Extent {
     /// Ranks run: to the end of each stream.
     ToTheEnd,
-    /// The last rank has ended: to the end of each stream, for this long at most, without the pauses of the launch's reader.
+    /// The last rank has ended: to the end of each stream, at most for this time, without the pauses of the launch's reader.
     Within { since: Instant, limit: Duration },
-    /// No process of the launch is left: what is in each stream now.
+    /// No process of the launch is left: to the end of the present contents of each stream.
     Present,
 }
 
-/// A stream that has not ended in the time of [`Extent::Within`].
+/// A stream that has not ended within the time of [`Extent::Within`].
 #[derive(Debug)]
 pub(super) struct HeldStream {
     pub(super) rank: Rank,
@@ -55,28 +56,28 @@ pub(super) struct HeldStream {
 pub(super) struct Pump {
     pub(super) rank: Rank,
     pub(super) stream: Stream,
-    /// Time after its first byte at which the beginning of a line is passed on: it may be a prompt. `None` for whole lines alone.
+    /// Time after its first byte at which an incomplete line is passed on: it may be a prompt. `None` passes on only whole lines.
     pub(super) prompt_after: Option<Duration>,
     pub(super) events: mpsc::Sender<Event>,
-    /// Where tools may want it, too.
+    /// Receiver of the output for tools.
     pub(super) tap: Option<Tap>,
     pub(super) errors: Option<LibraryErrors>,
     pub(super) extent: watch::Receiver<Extent>,
-    /// Receiver of the stream, should its time be over before its end.
+    /// Receiver of the stream, if its time ends before the stream.
     pub(super) held: mpsc::UnboundedSender<HeldStream>,
 }
 
-/// State of a stream behind a read of all that was in it.
+/// State of a stream after a read of its present contents.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StreamEnd {
-    /// The last holder is gone.
+    /// No process holds it any more.
     Ended,
     /// A process may write more.
     Open,
 }
 
 impl Pump {
-    /// Reads until the last holder of the other end is gone, or to the extent that the session sets meanwhile.
+    /// Reads until no process holds the other end, or to the extent that the session sets meanwhile.
     pub(super) async fn run(mut self, source: Source) {
         let mut line = HeldLine::new(self.prompt_after);
         let mut paused = Duration::ZERO;
@@ -126,21 +127,21 @@ impl Pump {
         }
     }
 
-    /// Reads what is there. Where the stream has not ended with that, the session names its holders and kills those that are the launch's; what
-    /// they have written until then is read as well.
+    /// Reads the present contents. If the stream has not ended then, the session identifies its holders and kills the launch's own processes
+    /// among them. Output that they write until then is read as well.
     async fn end_at_deadline(&mut self, source: &Source, line: &mut HeldLine) {
         if self.read_present(source, line).await == StreamEnd::Ended {
             return;
         }
         if let Ok(stream) = OutputStream::of_end(source) {
-            // A session that is gone kills what it started.
+            // If the session is gone, its processes are killed anyway.
             let _ = self.held.send(HeldStream { rank: self.rank, stream });
         }
         let _ = self.extent.wait_for(|&extent| extent == Extent::Present).await;
         self.read_present(source, line).await;
     }
 
-    /// Reads what a pipe holds, which is no more than its size; a terminal holds less.
+    /// Reads the contents of a pipe, which are at most its size; a terminal holds less.
     async fn read_present(&mut self, source: &Source, line: &mut HeldLine) -> StreamEnd {
         let mut left = fcntl(source, FcntlArg::F_GETPIPE_SZ).map_or(PIPE_SIZE, |size| size.unsigned_abs() as usize);
         let mut buffer = vec![0; Output::PIECE_MAX];
@@ -162,7 +163,7 @@ impl Pump {
         StreamEnd::Open
     }
 
-    /// Passes output on, and returns by how much that prolongs [`Extent::Within`].
+    /// Passes output on. Returns the time by which this extends [`Extent::Within`].
     async fn pass_on(&mut self, bytes: Bytes) -> Duration {
         if let Some(tap) = &self.tap {
             tap.wrote(self.stream, &bytes);
@@ -173,7 +174,7 @@ impl Pump {
         let mut paused = Duration::ZERO;
         for piece in Output::pieces(self.rank, self.stream, bytes) {
             let began = Instant::now();
-            // A launch that takes no more output has ended its ranks, or will: keep reading, so that they can end.
+            // A launch that accepts no more output has ended its ranks, or will. Reading continues, so that the ranks can end.
             let _ = self.events.send(Event::Output(piece)).await;
             let extent = *self.extent.borrow();
             if let Extent::Within { since, .. } = extent {
@@ -184,10 +185,10 @@ impl Pump {
     }
 }
 
-/// Our end of a rank's stream.
+/// The session's end of a rank's stream.
 pub(super) enum Source {
     Pipe(pipe::Receiver),
-    /// The driving end of a pseudo-terminal, which fails with `EIO` when no process has the terminal any more.
+    /// The driving end of a pseudo-terminal. It fails with `EIO` when no process has the terminal open.
     Terminal(Arc<RankTerminal>),
 }
 
@@ -232,7 +233,7 @@ mod tests {
     use super::*;
     use std::io::{PipeWriter, Write};
 
-    /// A pump of a pipe, and all that it is connected to.
+    /// A pump of a pipe, with all of its connections.
     struct Bench {
         writer: PipeWriter,
         received: mpsc::Receiver<Event>,
@@ -314,7 +315,7 @@ mod tests {
         assert_eq!(bench.next().await.as_deref(), Some("late\n"));
         assert_eq!(bench.held.recv().await.map(|held| held.rank), Some(Rank(0)));
         assert_eq!(began.elapsed(), SECOND);
-        // It is being killed meanwhile.
+        // The process is being killed meanwhile.
         bench.writer.write_all(b"last words").unwrap();
         bench.extent.send_replace(Extent::Present);
         assert_eq!(bench.next().await.as_deref(), Some("last words"));
@@ -350,7 +351,7 @@ mod tests {
         bench.held.recv().await.unwrap();
     }
 
-    /// The writer is never waited for, and the launch takes all at once.
+    /// The pump never waits for the writer, and the launch accepts all output at once.
     #[tokio::test]
     async fn a_process_that_writes_for_ever_has_a_bounded_time() {
         let Bench { writer, mut received, extent, mut held, .. } = Bench::new(None, 8);

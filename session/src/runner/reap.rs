@@ -1,18 +1,18 @@
-//! Waiting for the end of a process, whatever happens to the watch on it.
+//! Waits for the end of a process, even if the process cannot be watched.
 
 use std::io;
 use std::time::Duration;
 
 use rank_spawner::RankExit;
 
-/// Interval at which a process is asked for that cannot be watched.
+/// Poll interval for a process that cannot be watched.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Exit of a process that somebody else reaped: its status is lost, and cannot count as success.
+/// Exit of a process that was reaped elsewhere. Its status is lost, and must not count as success.
 const LOST: RankExit = RankExit::Code(255);
 
-/// Waits until a process has ended, reaps it, and returns its exit. A process that `watch` fails to watch is polled: it runs until
-/// `reap` says that it has ended.
+/// Waits until a process has ended, reaps it, and returns its exit. If `watch` fails, the process is polled: it runs until `reap`
+/// returns its exit.
 pub(super) async fn until_reaped<W: Future<Output = io::Result<()>>>(
     watch: impl Fn() -> W,
     reap: impl Fn() -> nix::Result<Option<RankExit>>,
@@ -21,7 +21,7 @@ pub(super) async fn until_reaped<W: Future<Output = io::Result<()>>>(
         let watched = watch().await;
         match reap() {
             Ok(Some(exit)) => return exit,
-            // It runs: the watch failed, or woke early.
+            // The process runs: the watch failed, or returned early.
             Ok(None) if watched.is_err() => tokio::time::sleep(POLL).await,
             Ok(None) => tokio::task::yield_now().await,
             Err(_) => return LOST,
@@ -37,7 +37,7 @@ mod tests {
 
     use super::*;
 
-    /// The exit that comes of a process which is found running `polls` times, and how long that takes.
+    /// Returns the exit of a process that is found running `polls` times, and the time until then.
     async fn reaped(watch: Result<(), ()>, polls: u32, end: nix::Result<RankExit>) -> (RankExit, Duration) {
         let left = Cell::new(polls);
         let began = tokio::time::Instant::now();

@@ -1,13 +1,13 @@
-//! Resources that ranks of this node have registered: looked at when they are, removed when their rank has ended.
+//! Resources that ranks of this node have registered. They are inspected at registration, and removed after the end of their rank.
 //!
 //! ```text
-//! rank ──server──> SessionCall::Resource ──> pinned on a thread ──> kept by slot, told to the keeper ──> the rank is answered
+//! rank ──server──> SessionCall::Resource ──> pinned on a thread ──> kept by slot, sent to the keeper ──> the rank is answered
 //!                                                                        │ release              │ the rank has ended
 //!                                                                        v                      v
 //!                                                                    forgotten     removed on a thread, then forgotten
 //! ```
-//! Should this process be killed at any moment, the keeper knows all that is left: it is told of a resource before what that takes the place
-//! of is forgotten, and forgets none before it is gone.
+//! If this process is killed at any moment, the keeper's list has all remaining resources. The keeper receives a resource before the
+//! resource that it replaces is taken from the list. No resource is taken from the list before it is removed.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
@@ -27,7 +27,7 @@ use crate::machine::jobs::JobNumber;
 use crate::machine::ranks::{RankState, SlotId};
 use crate::settings::OverdueRelease;
 
-/// Most resources that are looked at at once, each by a thread.
+/// Maximum number of resources that are inspected at the same time, each by a thread.
 const LOOKS_MAX: usize = 512;
 
 /// Receiver of the answer to a step of a resource.
@@ -35,12 +35,12 @@ pub(super) type ResourceReply = oneshot::Sender<Result<(), ResourceError>>;
 
 /// Resources of the ranks here.
 pub(super) struct Resources {
-    /// Begin of the session.
+    /// Start of the session.
     began: SystemTime,
     kept: HashMap<SlotId, Vec<Kept>>,
-    /// Looks at resources that are being registered, and removals.
+    /// Inspections of resources that are being registered, and removals.
     pub(super) threads: JoinSet<ResourceNews>,
-    /// Number of the last one that the keeper was told of.
+    /// The last number that was sent to the keeper.
     last: u32,
 }
 
@@ -50,15 +50,15 @@ struct Kept {
     number: u32,
 }
 
-/// Work that a thread has done.
+/// Completed work of a thread.
 pub(super) enum ResourceNews {
-    /// It has looked at a resource.
+    /// The thread has inspected a resource.
     Looked(Look),
-    /// It has removed resources, which the keeper knows by these numbers.
+    /// The thread has removed resources. These are their numbers in the keeper.
     Removed(Vec<u32>),
 }
 
-/// A resource that was looked at.
+/// An inspected resource.
 pub(super) struct Look {
     slot: SlotId,
     change: ResourceChange,
@@ -71,22 +71,22 @@ impl Resources {
         Self { began: SystemTime::now(), kept: HashMap::new(), threads: JoinSet::new(), last: 0 }
     }
 
-    /// Begin of the launch here.
+    /// Returns the start of the launch here.
     pub(super) fn began(&self) -> SystemTime {
         self.began
     }
 
-    /// Waits until a thread is through; `None` if there is none. Cancel-safe.
+    /// Waits until a thread has completed; `None` if there is none. Cancel-safe.
     pub(super) async fn news(&mut self) -> Option<ResourceNews> {
-        // A look that panicked has dropped its reply, which the rank is told as a refusal.
+        // An inspection that panicked has dropped its reply, which the rank receives as a refusal.
         self.threads.join_next().await?.ok()
     }
 
-    /// Keeps what was pinned; what it takes the place of is forgotten.
+    /// Stores a pinned resource, and deletes the entry that it replaces.
     fn keep(&mut self, slot: SlotId, change: ResourceChange, pinned: Pinned, keeper: Option<&Keeper>) {
         self.last = self.last.wrapping_add(1);
         if let Some(keeper) = keeper {
-            // A keeper that is gone removes nothing; the session does it as a rule.
+            // A keeper that is gone removes nothing. Usually the session removes the resource itself.
             let _ = keeper.guard_resource(self.last, &pinned);
         }
         let replaced = self.take(slot, &change.resource, keeper);
@@ -99,7 +99,7 @@ impl Resources {
         self.kept.entry(slot).or_default().push(Kept { resource: change.resource, pinned, number: self.last });
     }
 
-    /// Takes out a resource that is to be removed no more.
+    /// Deletes the entry of a resource that must not be removed any more.
     fn take(&mut self, slot: SlotId, resource: &Resource, keeper: Option<&Keeper>) -> Option<Kept> {
         let kept = self.kept.get_mut(&slot)?;
         let at = kept.iter().position(|kept| kept.resource == *resource)?;
@@ -115,13 +115,13 @@ impl Resources {
 
 fn forget(number: u32, keeper: Option<&Keeper>) {
     if let Some(keeper) = keeper {
-        // As with others: a keeper looks before it removes.
+        // A failure has no effect: a keeper inspects a resource before it removes it.
         let _ = keeper.forget_resource(number);
     }
 }
 
 impl Runner {
-    /// A rank registers a resource, or releases it.
+    /// Handles a rank's registration or release of a resource.
     pub(super) fn on_resource(&mut self, job: JobNumber, rank: Rank, change: ResourceChange, reply: ResourceReply) {
         let shown = self.machine.jobs().get(job).shown(rank);
         let slot = self.machine.ranks().slot_of(shown);
@@ -134,7 +134,7 @@ impl Runner {
             self.resources.take(slot, &change.resource, keeper);
             return answer(reply, Ok(()));
         }
-        // Its server counts them; one whose registration was answered late is counted here.
+        // The server counts registrations. A registration with a late answer is counted here.
         if self.resources.count(slot) >= RESOURCES_MAX {
             return answer(reply, Err(refused("the rank has registered very many")));
         }
@@ -149,7 +149,7 @@ impl Runner {
         });
     }
 
-    /// A thread is through.
+    /// Handles the completed work of a thread.
     pub(super) fn on_resource_news(&mut self, news: ResourceNews) {
         match news {
             ResourceNews::Looked(look) => self.on_looked(look),
@@ -160,7 +160,7 @@ impl Runner {
         }
     }
 
-    /// A resource was looked at: from now on it is removed when its rank ends.
+    /// Handles an inspected resource: from now on it is removed when its rank ends.
     fn on_looked(&mut self, Look { slot, change, pinned, reply }: Look) {
         let result = match pinned {
             Ok(pinned) if self.running_pid(slot).is_some() => {
@@ -181,7 +181,7 @@ impl Runner {
         answer(reply, result);
     }
 
-    /// Removes what a rank that has ended has left.
+    /// Removes the resources of a rank that has ended.
     pub(super) fn remove_resources(&mut self, slot: SlotId) {
         let Some(kept) = self.resources.kept.remove(&slot) else { return };
         blocking::begin_in(&mut self.resources.threads, move || {
@@ -192,7 +192,7 @@ impl Runner {
         });
     }
 
-    /// A rank has not ended a release in time: the user is told, and the rank is killed where the launch says so.
+    /// Handles a rank that has not completed a release in time. The user gets a notice, and the rank is killed if the launch requires it.
     pub(super) fn on_overdue(&mut self, job: JobNumber, rank: Rank, resource: &Resource, within: Duration) {
         let shown = self.machine.jobs().get(job).shown(rank);
         let Some(slot) = self.machine.ranks().slot_of(shown) else { return };
@@ -206,7 +206,7 @@ impl Runner {
         }
     }
 
-    /// Waits until all is removed, also what is still being looked at, after the last rank has ended.
+    /// After the last rank, waits until all resources are removed, including resources that are still being inspected.
     pub(super) async fn end_resources(&mut self) {
         while !self.resources.threads.is_empty() {
             if let Some(news) = self.resources.news().await {
@@ -232,6 +232,6 @@ fn refused(reason: &str) -> ResourceError {
 }
 
 fn answer(reply: ResourceReply, result: Result<(), ResourceError>) {
-    // The rank that asked may be gone.
+    // The requesting rank may be gone.
     let _ = reply.send(result);
 }

@@ -1,5 +1,5 @@
-//! The PMI servers of a session: for each job one for PMI-1 and PMI-2, and one for PMIx that all jobs share. Each rank speaks to
-//! one of them, or to none. Rules about ends and fences are not here: servers report, and [`crate::machine`] judges.
+//! The PMI servers of a session: for each job one for PMI-1 and PMI-2, and one for PMIx that all jobs share. Each rank uses one of them,
+//! or none. The rules about ends and fences are not here: servers report, and [`crate::machine`] decides.
 
 mod pmi;
 mod pmix;
@@ -48,12 +48,12 @@ pub(super) struct Servers {
     spec: Arc<SessionSpec>,
     nodes: Arc<dyn Nodes>,
     host: Arc<dyn Services>,
-    /// Those of jobs that are not over.
+    /// Servers of jobs that are not over.
     pub(super) jobs: BTreeMap<JobNumber, JobServers>,
     earlier: EarlierRanks,
     pub(super) pmix: Option<Arc<PmixDriver>>,
     pmix_end_reason: Option<oneshot::Receiver<(JobIndex, EndReason)>>,
-    /// How long other nodes need this one.
+    /// How long other nodes need this node.
     need: NodeNeed,
     calls: RankCalls,
     communicators: CommunicatorSource,
@@ -64,26 +64,26 @@ pub(super) struct Servers {
     answers: JoinSet<()>,
 }
 
-/// Ways by which ranks reach the session through their servers.
+/// Channels from ranks through their servers to the session.
 #[derive(Clone)]
 pub(super) struct RankCalls {
-    /// Texts that they write; their server bounds what waits.
+    /// Texts that ranks write; their server limits the number of waiting texts.
     pub(super) texts: mpsc::UnboundedSender<Said>,
-    /// Requests for new jobs, and what is asked about processes.
+    /// Requests for new jobs, and questions about processes.
     pub(super) session: mpsc::Sender<SessionCall>,
-    /// Ranks that have died and that the others go on without, each once.
+    /// Ranks that have died while the other ranks continue, each once.
     pub(super) deaths: mpsc::UnboundedSender<Died>,
-    /// Files that they want removed when they end; their server bounds how many.
+    /// Files for removal at the end of a rank; the rank's server limits their number.
     pub(super) files: mpsc::UnboundedSender<Vec<PathBuf>>,
 }
 
-/// A rank of this node that has died, as its server tells.
+/// A rank of this node that has died, as reported by its server.
 pub(super) struct Died {
     pub(super) job: ServedJob,
     pub(super) death: Death,
 }
 
-/// A job as one of its servers knows it.
+/// A job, as identified by one of its servers.
 #[derive(Clone, Copy)]
 pub(super) enum ServedJob {
     Pmi(JobNumber),
@@ -125,12 +125,12 @@ impl Servers {
         }
     }
 
-    /// Begins the next job, which has no servers yet, and never gets any if its preparation fails.
+    /// Starts the next job. It has no servers yet, and never gets any if its preparation fails.
     pub(super) fn begin(&mut self, number: JobNumber) {
         self.jobs.insert(number, JobServers::default());
     }
 
-    /// Drops the servers of a job that is over, with their sockets and memory, and its namespace.
+    /// Drops the servers of a finished job, with their sockets and memory, and its namespace.
     pub(super) fn release(&mut self, job: JobNumber) {
         if let Some(pmix) = self.jobs.remove(&job).and_then(|servers| servers.pmix) {
             pmix.driver.remove(pmix.job);
@@ -141,7 +141,7 @@ impl Servers {
         self.jobs.get(&job)
     }
 
-    /// Makes the servers of both families for a job, as far as they are wanted, and returns how ranks find them.
+    /// Makes the requested servers of both families for a job. Returns the addresses for its ranks.
     pub(super) fn add(
         &mut self,
         number: JobNumber,
@@ -150,7 +150,7 @@ impl Servers {
         here: RanksHere<'_>,
     ) -> io::Result<Entrances> {
         let family = self.spec.settings.pmi.family;
-        // PMI knows nothing of jobs but a rank's own; PMIx does, and a rank here may meet one of theirs.
+        // PMI serves no job other than a rank's own. With PMIx, a rank here may meet a rank of another job.
         let has_ranks = !job.ranks_here().is_empty();
         let mut entrances = Entrances::default();
         if family.has_pmi() && has_ranks {
@@ -169,7 +169,7 @@ impl Servers {
         Arc::new(JobServices { host, job: number, id, spec, launched, session: self.calls.session.clone() })
     }
 
-    /// Begins the dialogue with a rank over its inherited socket.
+    /// Starts the dialogue with a rank over its inherited socket.
     ///
     /// # Errors
     /// Fails when the runtime cannot watch the socket.
@@ -177,8 +177,8 @@ impl Servers {
         self.of(job).map_or(Ok(()), |servers| servers.connect(local, socket))
     }
 
-    /// Handles the last messages of a rank whose process has ended, and its end if a server is to judge that; returns the reasons to end
-    /// that followed.
+    /// Handles the last messages of a rank after the end of its process. It also handles the rank's end, if a server must evaluate it.
+    /// Returns the resulting reasons to end.
     pub(super) fn end_dialogue(
         &mut self,
         job: JobNumber,
@@ -197,7 +197,7 @@ impl Servers {
         own.into_iter().chain(pmix).collect()
     }
 
-    /// Waits for a server's reason to end; for ever if none has one. Cancel-safe.
+    /// Waits for a server's reason to end; indefinitely if no server has one. Cancel-safe.
     pub(super) async fn end_reason(&mut self) -> (JobNumber, EndReason) {
         poll_fn(|context| {
             for (&number, job) in &mut self.jobs {
@@ -223,7 +223,7 @@ impl Servers {
         .await
     }
 
-    /// How long other nodes need this one.
+    /// Returns how long other nodes need this node.
     pub(super) fn need(&self) -> &NodeNeed {
         &self.need
     }
@@ -233,22 +233,22 @@ impl Servers {
         self.jobs.get(&job).is_some_and(|job| job.pmi.is_some())
     }
 
-    /// Way by which the session is called.
+    /// Returns the channel for calls to the session.
     pub(super) fn session_calls(&self) -> mpsc::Sender<SessionCall> {
         self.calls.session.clone()
     }
 
-    /// Address of the PMIx server, if there is one.
+    /// Returns the address of the PMIx server, if there is one.
     pub(super) fn pmix_address(&self) -> Option<SocketAddr> {
         self.pmix.as_ref().map(|pmix| pmix.address())
     }
 
-    /// Job that the PMIx server knows by this index.
+    /// Returns the job with this index in the PMIx server.
     pub(super) fn job_of(&self, index: JobIndex) -> Option<JobNumber> {
         self.jobs.iter().find(|(_, job)| job.is_pmix_job(index)).map(|(&number, _)| number)
     }
 
-    /// Job of a server.
+    /// Returns the job of a server.
     pub(super) fn job_served(&self, job: ServedJob) -> Option<JobNumber> {
         match job {
             ServedJob::Pmi(job) => Some(job),
@@ -256,14 +256,14 @@ impl Servers {
         }
     }
 
-    /// Ranks of a job have died, and the others go on.
+    /// Announces dead ranks of a job to its servers. The other ranks continue.
     pub(super) fn announce_deaths(&self, job: JobNumber, deaths: &[Death]) {
         if let Some(servers) = self.of(job) {
             servers.announce_deaths(deaths);
         }
     }
 
-    /// True for a rank in the middle of its dialogue in PMI-1 or PMI-2.
+    /// Returns true for a rank with an open dialogue in PMI-1 or PMI-2.
     pub(super) fn speaks_pmi(&self, job: JobNumber, local: LocalRank) -> bool {
         self.phase(job, local) == Some(Phase::Open) && !self.spoke_pmix(job, local)
     }
@@ -272,7 +272,7 @@ impl Servers {
         self.of(job)?.progress(local)
     }
 
-    /// Protocol that a rank has spoken; `None` for none, and for both.
+    /// Returns the protocol that a rank has spoken; `None` for none or both.
     pub(super) fn protocol(&self, job: JobNumber, local: LocalRank) -> Option<SpokenProtocol> {
         self.of(job)?.protocol(local)
     }
@@ -297,7 +297,7 @@ impl Servers {
         self.of(job).map(|servers| servers.take_clean_up(local)).unwrap_or_default()
     }
 
-    /// Fences of a job in which ranks of this node wait.
+    /// Returns the fences of a job in which ranks of this node wait.
     pub(super) fn pending_fences(&self, number: JobNumber, job: &JobState) -> Vec<FenceSeen> {
         let Some(servers) = self.of(number) else { return Vec::new() };
         let speaks = |protocol: SpokenProtocol, local: &LocalRank| servers.protocol(*local) == Some(protocol);
@@ -314,7 +314,7 @@ impl Servers {
         servers.pending_fences().map(seen).collect()
     }
 
-    /// Answers a question of another node's server. The answer may take a while, and nothing waits for it.
+    /// Answers a question of another node's server. The answer may take a while, and the session does not wait for it.
     pub(super) fn answer(&mut self, question: &Bytes, reply: oneshot::Sender<Result<Bytes, String>>) {
         let answer = self.pmix.as_ref().map(|pmix| pmix.question(question));
         while self.answers.try_join_next().is_some() {}
@@ -322,28 +322,28 @@ impl Servers {
     }
 }
 
-/// Passes the answer of the PMIx server on to another node, if there is a server.
+/// Sends the answer of the PMIx server, if there is one, to another node.
 pub(super) async fn pass_on(answer: Option<oneshot::Receiver<Bytes>>, reply: oneshot::Sender<Result<Bytes, String>>) {
     let answer = match answer {
         Some(answer) => answer.await.map_err(|_| "its part of the launch is over"),
         None => Err("it serves no PMIx"),
     };
-    // The one who asked may be gone.
+    // The asking node may be gone.
     let _ = reply.send(answer.map_err(str::to_owned));
 }
 
-/// Judge of a rank's exit.
+/// Evaluation of a rank's exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JudgedEnd {
-    /// The rank left with status 0: its server knows whether it was through with PMI.
+    /// The rank exited with status 0. Its server decides whether the rank had completed PMI.
     ByServer,
-    /// The rank failed, and the others go on: its server knows whether they can.
+    /// The rank failed, and the other ranks continue. Its server decides whether they can.
     Borne(DeathKind),
-    /// The exit speaks for itself, or means nothing.
+    /// The exit needs no evaluation, or has no effect.
     ByItself,
 }
 
-/// Value of a receiver that has one; the receiver is used up then.
+/// Returns the value of a receiver that has one, and drops the receiver.
 fn take_ready<T>(receiver: &mut Option<oneshot::Receiver<T>>) -> Option<T> {
     let value = receiver.as_mut()?.try_recv().ok()?;
     *receiver = None;

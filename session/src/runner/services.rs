@@ -1,5 +1,5 @@
-//! Services of a job's servers: what a rank asks of its host goes there; a spawn that the host does not carry out, and what is asked about
-//! processes here, goes to the session.
+//! Services of a job's servers. Requests of ranks go to the host. Spawns that the host does not carry out, and questions about processes
+//! here, go to the session.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,32 +22,32 @@ use crate::names;
 use crate::spawn::{hosts_of_files, names_files};
 use crate::spec::{AppSpec, SessionSpec};
 
-/// What a server wants of its session.
+/// A call of a server to its session.
 pub(super) enum SessionCall {
-    /// A new job.
+    /// A request for a new job.
     Spawn(SpawnCall),
-    /// To tell the user that a rank got no new job.
+    /// A notice for the user that a rank got no new job.
     NotSpawned { job: JobNumber, rank: Rank, reason: String },
-    /// To tell the user that a name of a rank was refused.
+    /// A notice for the user that a name of a rank was refused.
     NameRefused { job: JobNumber, rank: Rank, reason: String },
     /// A step of a resource that a rank registers.
     Resource { job: JobNumber, rank: Rank, change: ResourceChange, reply: ResourceReply },
     /// A rank has not released a resource in time.
     Overdue { job: JobNumber, rank: Rank, resource: Resource, within: Duration },
-    /// A second process speaks as a rank.
+    /// A second process acts as a rank.
     SecondProcess { job: JobNumber, rank: Rank, pid: Option<u32> },
     /// A process that a rank has started has no connection to the rank's server.
     NoDescriptor { job: JobNumber, rank: Rank },
-    /// A look at the processes of a job here.
+    /// A question about the processes of a job here.
     Look { job: JobNumber, reply: oneshot::Sender<JobProcesses> },
-    /// Input for the ranks here that read the launch's.
+    /// Input for the ranks here that read the launch's input.
     PushInput { ranks: Option<Vec<Rank>>, pushed: Pushed },
     /// A signal to ranks of a job here.
     Signal { job: JobNumber, ranks: Vec<Rank>, signal: i32, reply: oneshot::Sender<Result<(), SignalError>> },
 }
 
 impl SessionCall {
-    /// Job of the rank that calls, where that matters.
+    /// Returns the job of the calling rank, if it matters.
     pub(super) fn job(&self) -> Option<JobNumber> {
         match self {
             Self::Spawn(SpawnCall { job, .. })
@@ -67,11 +67,11 @@ impl SessionCall {
 /// A piece of input that does not come from the launch.
 pub(super) struct Pushed {
     pub(super) bytes: Bytes,
-    /// Told when the piece is kept for its readers; dropped once they get no more input.
+    /// Gets the result when the piece is stored for its readers; dropped if the readers get no more input.
     pub(super) reply: oneshot::Sender<Result<(), InputError>>,
 }
 
-/// A rank's request for a new job, on its way to the session.
+/// A rank's request for a new job, in transit to the session.
 pub(super) struct SpawnCall {
     /// Job of the rank.
     pub(super) job: JobNumber,
@@ -83,7 +83,7 @@ pub(super) struct SpawnCall {
 /// Receiver of the answer to a spawn.
 pub(super) type SpawnReply = oneshot::Sender<Result<JobId, SpawnError>>;
 
-/// Services of one job. Names and meetings are the host's matter, and so are new jobs if it says so.
+/// Services of one job. The host handles names and meetings, and also new jobs if it starts jobs.
 pub(super) struct JobServices {
     pub(super) host: Arc<dyn Services>,
     pub(super) job: JobNumber,
@@ -103,7 +103,7 @@ impl Services for JobServices {
         let answer = self.host.name(NameRequest { user: self.name_user(rank), call }).await;
         if let Some(error) = answer.as_ref().err().filter(|error| is_refusal(error)) {
             let reason = format!("{subject}: {error}");
-            // A session that ends tells of nothing else.
+            // A session in its end reports nothing else.
             let _ = self.session.send(SessionCall::NameRefused { job: self.job, rank, reason }).await;
         }
         answer
@@ -117,7 +117,7 @@ impl Services for JobServices {
         let spawned = self.new_job(rank, request).await;
         if let Err(error) = &spawned {
             let reason = error.reason().to_owned();
-            // A session that ends tells of nothing else.
+            // A session in its end reports nothing else.
             let _ = self.session.send(SessionCall::NotSpawned { job: self.job, rank, reason }).await;
         }
         spawned
@@ -132,18 +132,18 @@ impl Services for JobServices {
     }
 
     async fn release_overdue(&self, rank: Rank, resource: Resource, within: Duration) {
-        // A session that ends tells of nothing else.
+        // A session in its end reports nothing else.
         let _ = self.session.send(SessionCall::Overdue { job: self.job, rank, resource, within }).await;
     }
 
     async fn second_process(&self, rank: Rank, pid: Option<u32>) {
-        // A session that ends reports its end alone.
+        // A session in its end reports nothing else.
         let _ = self.session.send(SessionCall::SecondProcess { job: self.job, rank, pid }).await;
     }
 
     async fn processes(&self) -> JobProcesses {
         let (reply, seen) = oneshot::channel();
-        // A session that ends has none to show.
+        // A session in its end has no processes to show.
         let _ = self.session.send(SessionCall::Look { job: self.job, reply }).await;
         seen.await.unwrap_or_default()
     }
@@ -163,9 +163,9 @@ impl Services for JobServices {
     }
 }
 
-/// Beginning of a message about a call: its name as a text.
+/// Returns the beginning of a message about a call, with its name as text.
 fn subject(call: &NameCall) -> String {
-    /// Most characters of a name that are shown.
+    /// Maximum number of characters of a name in a message.
     const SHOWN: usize = 64;
     let (act, service) = match call {
         NameCall::Publish { service, .. } => ("published", service),
@@ -178,13 +178,13 @@ fn subject(call: &NameCall) -> String {
     format!("the name {name:?} is not {act}")
 }
 
-/// Returns true for errors that the user has to know: other errors are answers that programs wait for.
+/// Returns true for errors that are reported to the user. Programs expect the other errors as answers.
 fn is_refusal(error: &NameError) -> bool {
     !matches!(error, NameError::NotFound | NameError::TimedOut)
 }
 
 impl JobServices {
-    /// A rank as names know it.
+    /// Returns the identity of a rank for names.
     fn name_user(&self, rank: Rank) -> NameUser {
         let spec = &self.spec;
         NameUser {
@@ -196,7 +196,7 @@ impl JobServices {
         }
     }
 
-    /// Has the host start a new job, or the session itself.
+    /// Requests a new job from the host, or from the session itself.
     async fn new_job(&self, rank: Rank, mut request: SpawnRequest) -> Result<JobId, SpawnError> {
         if names_files(&request) {
             let directory = self.spec.apps.first().map_or_else(|| PathBuf::from("/"), |app| app.directory.clone());

@@ -1,5 +1,5 @@
-//! The PMI server's socket in the file system, for ranks in containers that see neither our descriptors nor our network: in the session's
-//! directory, which nobody else can enter and which is removed with it.
+//! The PMI server's socket in the file system, for ranks in containers that share neither the descriptors nor the network of this
+//! process. It is in the session's directory, which no other user can enter, and is removed with it.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -12,7 +12,7 @@ use crate::machine::jobs::JobNumber;
 /// Makes the socket of a job in this directory.
 ///
 /// # Errors
-/// Fails if it cannot be made.
+/// Fails if the socket cannot be made.
 pub(super) fn bind(directory: &Path, job: JobNumber) -> io::Result<(PathBuf, UnixListener)> {
     let path = directory.join(format!("pmi-{}.sock", job.0));
     let listener = UnixListener::bind(&path)?;

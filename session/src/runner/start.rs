@@ -1,4 +1,4 @@
-//! Processes of the ranks: started on the spawner's threads, watched until they are reaped.
+//! Processes of the ranks. They are started on the spawner's threads, and watched until they are reaped.
 
 use pmi_transport::task;
 use std::collections::HashMap;
@@ -26,33 +26,33 @@ use crate::machine::watch::{SilentSeen, WatchLook};
 use crate::shell_limits::{Changes, Lowered, ShellLimits};
 use crate::spawner::RankSpawner;
 
-/// Result of a start, as the spawner's thread delivers it.
+/// Result of a start, as delivered by the spawner's thread.
 pub(super) type Start = Result<RankProcess, StartError>;
 
 /// All processes of a session.
 pub(super) struct Processes {
-    /// Kills what it started when it is dropped.
+    /// Kills the started processes when it is dropped.
     spawner: Box<dyn RankSpawner>,
-    /// Limits that ranks get instead of this process's own.
+    /// Limits that ranks get instead of the limits of this process.
     pub(super) limits: Arc<[Limit]>,
     news: ProcessNews,
     started: HashMap<SlotId, StartedRank>,
     /// One task for each process, which reaps it.
     watchers: JoinSet<()>,
-    /// The terminal of the rank that has one, once it runs.
+    /// The terminal of the rank that has one, once the rank runs.
     terminal: Option<Arc<RankTerminal>>,
-    /// The size that its terminal was given last, unless it is the first one.
+    /// The last size of its terminal; `None` before the first change.
     terminal_size: Option<TerminalSize>,
     keeper: Option<Keeper>,
-    /// Priority of ranks, as far as it is lower than ours.
+    /// Priority of ranks, if it is lower than the priority of this process.
     pub(super) priority: Priority,
 }
 
 /// A rank that was started.
 enum StartedRank {
-    /// It has not been reported as ended.
+    /// Its end was not reported.
     Running(Arc<RankProcess>),
-    /// It has, and holds no descriptor any more.
+    /// Its end was reported, and it holds no descriptor any more.
     Ended { pid: Pid, exit: RankExit },
 }
 
@@ -65,7 +65,7 @@ impl StartedRank {
     }
 }
 
-/// Ways by which the session hears of processes. As many messages wait there as there are ranks, at most.
+/// Channels to the session for messages about processes. The number of ranks limits the number of waiting messages.
 #[derive(Clone)]
 pub(super) struct ProcessNews {
     pub(super) starts: mpsc::UnboundedSender<Start>,
@@ -74,10 +74,10 @@ pub(super) struct ProcessNews {
 }
 
 impl Processes {
-    /// Processes of ranks with the limits of the user's shell, and of those limits the ones that are too high here.
+    /// Creates the set of processes, with the limits of the user's shell. Also returns the limits that are too high here.
     ///
     /// # Errors
-    /// Fails where the system has no thread or descriptor left.
+    /// Fails if the system has no thread or descriptor left.
     pub(super) fn new(
         spawner: Option<Box<dyn RankSpawner>>,
         keeper: Option<Keeper>,
@@ -106,22 +106,22 @@ impl Processes {
         Ok((processes, lowered))
     }
 
-    /// Has ranks started by the spawner.
+    /// Starts ranks by the spawner.
     pub(super) fn start(&self, commands: Vec<RankCommand>) {
         let results = self.news.starts.clone();
-        // Nobody is there to receive when the session is dropped in the middle; then the spawner kills the ranks.
+        // If the session is dropped meanwhile, there is no receiver, and the spawner kills the ranks.
         self.spawner.start_all(commands, Box::new(move |result| drop(results.send(result))));
     }
 
-    /// Takes charge of a process: from now on it is signalled with the others, and reaped when it ends.
+    /// Takes over a process. From now on it is signalled with the other processes, and reaped when it ends.
     pub(super) fn adopt(&mut self, slot: SlotId, process: RankProcess) {
         if let Some(keeper) = &self.keeper {
-            // Should this fail, the keeper finds the group by the launch's mark.
+            // If this fails, the keeper finds the group by the launch's mark.
             let _ = keeper.guard_rank(&process);
         }
         let process = Arc::new(process);
         self.started.insert(slot, StartedRank::Running(Arc::clone(&process)));
-        // Those of ended ranks.
+        // Drop the watchers of ended ranks.
         while self.watchers.try_join_next().is_some() {}
         let exits = self.news.exits.clone();
         self.watchers.spawn(task::boxed(async move {
@@ -132,7 +132,7 @@ impl Processes {
         }));
     }
 
-    /// Takes charge of a rank's terminal, whose size may have changed before the rank ran.
+    /// Takes over a rank's terminal. Its size may have changed before the rank ran.
     pub(super) fn add_terminal(&mut self, terminal: Arc<RankTerminal>) {
         if let Some(size) = self.terminal_size {
             terminal.resize(size);
@@ -140,7 +140,7 @@ impl Processes {
         self.terminal = Some(terminal);
     }
 
-    /// Changes the size of the terminal, at once or when there is one.
+    /// Changes the size of the terminal, at once or as soon as there is one.
     pub(super) fn resize_terminal(&mut self, size: TerminalSize) {
         self.terminal_size = Some(size);
         if let Some(terminal) = &self.terminal {
@@ -148,7 +148,7 @@ impl Processes {
         }
     }
 
-    /// Exit of a process that has ended, whether or not it was delivered.
+    /// Returns the exit of a process that has ended, whether it was delivered or not.
     pub(super) fn exit_of(&self, slot: SlotId) -> Option<RankExit> {
         match self.started.get(&slot)? {
             StartedRank::Running(process) => process.try_wait().ok().flatten(),
@@ -156,7 +156,7 @@ impl Processes {
         }
     }
 
-    /// Exit of a process that has ended, or that a signal is ending.
+    /// Returns the exit of a process that has ended, or that a signal is ending.
     pub(super) fn certain_exit_of(&self, slot: SlotId) -> Option<RankExit> {
         match self.started.get(&slot)? {
             StartedRank::Running(process) => process.certain_exit(),
@@ -164,19 +164,19 @@ impl Processes {
         }
     }
 
-    /// Takes in that a rank was reaped: nothing of it is held any more but its number and its exit.
+    /// Records that a rank was reaped. Only its process id and its exit are stored.
     pub(super) fn ended(&mut self, slot: SlotId, exit: RankExit) {
         if let Some(rank) = self.started.get_mut(&slot) {
             *rank = StartedRank::Ended { pid: rank.pid(), exit };
         }
     }
 
-    /// Drops ranks of a job that is over.
+    /// Drops the ranks of a finished job.
     pub(super) fn forget(&mut self, slots: &[SlotId]) {
         slots.iter().for_each(|slot| drop(self.started.remove(slot)));
     }
 
-    /// Process of a rank that was started and not reported as ended.
+    /// Returns the process of a rank that was started and not reported as ended.
     fn running(&self, slot: SlotId) -> Option<&Arc<RankProcess>> {
         match self.started.get(&slot)? {
             StartedRank::Running(process) => Some(process),
@@ -189,25 +189,25 @@ impl Processes {
         signal_groups(slots.iter().filter_map(|&slot| self.running(slot).map(|process| &**process)), signal);
     }
 
-    /// Processes of some ranks, as far as they were started and not reported as ended.
+    /// Returns the processes of these ranks that were started and not reported as ended.
     pub(super) fn of_slots(&self, slots: &[SlotId]) -> Vec<(SlotId, Arc<RankProcess>)> {
         slots.iter().filter_map(|&slot| Some((slot, Arc::clone(self.running(slot)?)))).collect()
     }
 
-    /// Sends a signal to those processes of some ranks that handle it.
+    /// Sends a signal to the processes of these ranks that handle it.
     pub(super) fn signal_handlers(&self, signal: Signal, slots: &[SlotId]) {
         let ranks = slots.iter().filter_map(|&slot| self.running(slot).cloned());
         let ranks: Vec<Arc<RankProcess>> = ranks.collect();
-        // Without a table of processes nobody is told; who wants to know can ask.
+        // Without a process table no rank receives the signal; ranks can still ask.
         drop(blocking::begin(move || drop(signal_handlers(ranks.iter().map(|rank| &**rank), signal))));
     }
 
-    /// Processes that were started, the ended ones of jobs that are not over included.
+    /// Returns the processes that were started, including ended processes of jobs that are not over.
     pub(super) fn pids(&self) -> Vec<Pid> {
         self.started.values().map(StartedRank::pid).collect()
     }
 
-    /// Processes that were started and not reaped, so that nobody else has their numbers.
+    /// Returns the processes that were started and not reaped: no other process has their ids.
     pub(super) fn unreaped_pids(&self) -> Vec<Pid> {
         let running = self.started.values().filter_map(|rank| match rank {
             StartedRank::Running(process) => Some(process),
@@ -216,26 +216,26 @@ impl Processes {
         running.filter(|process| !process.is_reaped()).map(|process| process.pid()).collect()
     }
 
-    /// Has the keeper remove these files, if it outlives the session.
+    /// Registers files for removal by the keeper, if it outlives the session.
     pub(super) fn guard_files(&self, files: &[PathBuf]) {
         for (keeper, file) in self.keeper.iter().flat_map(|keeper| files.iter().map(move |file| (keeper, file))) {
-            // A keeper that is gone removes nothing; the session does it as a rule.
+            // A keeper that is gone removes nothing. Usually the session removes the file itself.
             let _ = keeper.guard_file(file);
         }
     }
 
-    /// The keeper, if there is one.
+    /// Returns the keeper, if there is one.
     pub(super) fn keeper(&self) -> Option<&Keeper> {
         self.keeper.as_ref()
     }
 
-    /// Gives up the keeper, which is to be dismissed when nothing is left.
+    /// Returns the keeper, which must be dismissed when nothing is left.
     pub(super) fn take_keeper(&mut self) -> Option<Keeper> {
         self.keeper.take()
     }
 }
 
-/// Failure of a start, as the machine takes it.
+/// Converts a failed start to the form for the machine.
 pub(super) fn failure(error: &StartError) -> StartFailure {
     match error {
         StartError::GivenUp { .. } => StartFailure::GivenUp,
@@ -243,8 +243,8 @@ pub(super) fn failure(error: &StartError) -> StartFailure {
     }
 }
 
-/// Class of a failed start, as a shell would choose it: a file that is there and was not executed is at fault, such as one that is still being
-/// written (ETXTBSY), unless the node lacks something.
+/// Returns the class of a failed start, by the rules of a shell. If a file exists and was not executed, the file is at fault, such as a file
+/// that is still being written (ETXTBSY). The exception is a node that lacks a resource.
 fn start_class(error: &StartError) -> StartClass {
     use Errno::{EAGAIN, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, ENOTDIR};
     match error {

@@ -1,4 +1,4 @@
-//! Processes that were started: each is watched for its end, then served and read.
+//! Processes that were started. Each one is watched for its end, then served and read.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::event::{Event, Notice, Stream};
 use crate::machine::ranks::{Slot, SlotId};
 
 impl Runner {
-    /// Takes a started process in: first its end, so that it is signalled and reaped whatever happens next; then its PMI
-    /// socket, its input and its output.
+    /// Takes over a started process. Its end comes first, so that it is signalled and reaped in any case. Then come its PMI socket,
+    /// its input and its output.
     pub(super) fn on_process(&mut self, mut process: RankProcess) {
         let now = Instant::now().into_std();
         let rank = process.rank;
@@ -57,7 +57,7 @@ impl Runner {
         }
     }
 
-    /// Begins to read an output stream of a rank.
+    /// Starts to read an output stream of a rank.
     fn pump(&mut self, slot: SlotId, stream: Stream, source: Source, prompt_after: Option<Duration>) {
         let &Slot { rank, job, local, .. } = self.machine.ranks().get(slot);
         let events = self.io.events.clone();
@@ -72,7 +72,7 @@ impl Runner {
         }));
     }
 
-    /// Tells of the first rank here that was not given the CPUs of the plan: the kernel leaves out those that a control group forbids.
+    /// Reports the first rank here with other CPUs than planned: the kernel omits CPUs that a control group forbids.
     fn compare_cpus(&mut self, rank: Rank, planned: CpuSet, seen: CpuSet) {
         if planned != seen && !self.tells_of_cpus {
             self.tells_of_cpus = true;
@@ -95,7 +95,7 @@ impl Runner {
             processes.add_terminal(Arc::clone(&terminal));
         }
         self.stdin.add_terminal(rank, Arc::clone(&terminal));
-        // Its bytes are no lines.
+        // Its bytes are not lines.
         self.pump(slot, Stream::Stdout, Source::Terminal(terminal), Some(Duration::ZERO));
     }
 }

@@ -1,11 +1,11 @@
-//! Standard input on its way to the ranks that read it. Every reader reads at its own pace; all share one bounded backlog.
+//! Standard input for the ranks that read it. Every reader reads at its own pace; all share one bounded backlog.
 //!
 //! ```text
 //! launch ──piece──> backlog, up to 64 MiB ──> one writer per reader ──> its pipe
 //! ```
-//! A reader that lags behind holds back nobody until the backlog is full. Then it holds the input back, so that it loses
-//! nothing, as long as it goes on reading; one that has not read a byte for 10 s since then has its input closed, and the user is
-//! told. So a rank that never reads costs the others 10 s, once, and only where the input is longer than the backlog.
+//! A slow reader delays no other reader until the backlog is full. Then it delays the input, so that it loses nothing
+//! as long as it continues to read. If it has not read a byte for 10 s since then, its input is closed, and the user gets a
+//! notice. So a rank that never reads delays the other ranks by 10 s, once, and only if the input is longer than the backlog.
 
 mod backlog;
 
@@ -31,10 +31,10 @@ use super::terminal::RankTerminal;
 use crate::event::{Event, Notice};
 use crate::session_io::StdinSource;
 
-/// Largest backlog, in bytes with the overhead of each piece. It is exceeded by one piece at most.
+/// Maximum size of the backlog, in bytes with the overhead of each piece. It is exceeded by one piece at most.
 const BACKLOG_MAX: usize = 64 << 20;
 
-/// Pieces that tools have pushed and that wait for room in the backlog.
+/// Maximum number of pieces from tools that wait for room in the backlog.
 const PUSHED_MAX: usize = 16;
 
 /// Readers of standard input, and the task that feeds them.
@@ -43,13 +43,13 @@ pub(super) struct StdinFeed {
     readers: Vec<(Rank, Writer)>,
     /// Ranks that are fed, in order.
     fed: Vec<Rank>,
-    /// Way to the task; `None` where nothing is passed on.
+    /// Channel to the task; `None` if no input is passed on.
     pushes: Option<mpsc::Sender<Pushed>>,
     task: JoinSet<()>,
 }
 
 impl StdinFeed {
-    /// Brings a piece to the ranks that read the launch's input, if these are meant.
+    /// Sends a piece to the ranks that read the launch's input, if `ranks` are these ranks.
     pub(super) fn push(&self, ranks: Option<Vec<Rank>>, pushed: Pushed) {
         let is_meant = |ranks: &Vec<Rank>| {
             self.fed.iter().all(|rank| ranks.contains(rank)) && ranks.iter().all(|rank| self.fed.contains(rank))
@@ -64,14 +64,14 @@ impl StdinFeed {
             None => Some((pushed, InputError::NotPassedOn)),
         };
         if let Some((pushed, error)) = refused {
-            // Who asked may be gone.
+            // The caller may be gone.
             let _ = pushed.reply.send(Err(error));
         }
     }
 
-    /// Adds a rank that reads, with the writing end of its pipe.
+    /// Adds a reading rank, with the writing end of its pipe.
     pub(super) fn add_reader(&mut self, rank: Rank, pipe: OwnedFd) {
-        // A pipe that cannot be watched is closed, and its reader sees the end of its input.
+        // A pipe that cannot be watched is closed, and its reader gets the end of its input.
         if let Ok(pipe) = pipe::Sender::from_owned_fd(pipe) {
             self.readers.push((rank, Writer::Pipe(pipe)));
         }
@@ -82,7 +82,7 @@ impl StdinFeed {
         self.readers.push((rank, Writer::Terminal(terminal)));
     }
 
-    /// Begins to feed the readers that were added. Without a stream to feed them from, their pipes are closed.
+    /// Starts to feed the readers that were added. Without a source stream, their pipes are closed.
     pub(super) fn begin(&mut self, source: StdinSource, events: mpsc::Sender<Event>) {
         let readers = std::mem::take(&mut self.readers);
         if let StdinSource::Stream(source) = source {
@@ -129,7 +129,7 @@ async fn feed(
             Some(Pushed { bytes, reply }) = pushed.recv(), if state == BacklogState::Room => {
                 shared.backlog.lock().push(bytes, Instant::now());
                 grown.send_replace(());
-                // Who asked may be gone.
+                // The caller may be gone.
                 let _ = reply.send(Ok(()));
             }
             () = shared.read.notified() => {}
@@ -138,18 +138,18 @@ async fn feed(
                 for reader in stalled {
                     let (rank, writer) = &open[reader];
                     writer.abort();
-                    // A launch that takes no more events has ended its ranks, or will.
+                    // A launch that accepts no more events has ended its ranks, or will.
                     let _ = events.send(Event::Notice(Notice::StdinClosed { rank: *rank })).await;
                 }
             }
         }
     }
-    // Nobody is told any more that a piece is kept.
+    // From now on no caller gets a confirmation.
     drop(pushed);
     while writers.join_next().await.is_some() {}
 }
 
-/// Writes everything to one reader. One that reads no more is left out.
+/// Writes all input to one reader, until the reader stops reading.
 async fn write_all(mut writer: Writer, shared: Arc<Shared>, reader: usize, mut grown: watch::Receiver<()>) {
     loop {
         grown.mark_unchanged();
@@ -173,11 +173,11 @@ async fn write_all(mut writer: Writer, shared: Arc<Shared>, reader: usize, mut g
     writer.end().await;
 }
 
-/// Way to one reader.
+/// Connection to one reader.
 enum Writer {
-    /// A pipe, whose end is the end of the input.
+    /// A pipe. Its end is the end of the input.
     Pipe(pipe::Sender),
-    /// A terminal, which somebody else reads from.
+    /// A terminal, which another task reads.
     Terminal(Arc<RankTerminal>),
 }
 
@@ -189,7 +189,7 @@ impl Writer {
         }
     }
 
-    /// Has the reader see the end of its input; returns when nobody can read any more.
+    /// Sends the end of the input to the reader. Returns when no process can read any more.
     async fn end(self) {
         match self {
             Self::Pipe(pipe) => drop(pipe),
@@ -202,7 +202,7 @@ impl Writer {
 
 struct Shared {
     backlog: Mutex<Backlog>,
-    /// Wakes the feeder when a reader has read something, or has left.
+    /// Wakes the feeder when a reader has read data or has left.
     read: Notify,
 }
 
@@ -300,7 +300,7 @@ mod tests {
         let (only, ended) = reader();
         let fed = feed_to(vec![only]);
         drop(ended);
-        // The first piece finds out.
+        // The write of the first piece detects it.
         while fed.pieces.send("x".into()).await.is_ok() {}
         fed.feeding.await.unwrap();
         let none = feed_to(Vec::new());

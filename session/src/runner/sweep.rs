@@ -1,4 +1,4 @@
-//! Removal of all that the ranks left behind: processes, and files that they wanted removed.
+//! Removal of all remains of ranks: processes, and files that ranks registered for removal.
 
 use std::time::SystemTime;
 
@@ -16,10 +16,10 @@ use crate::blocking;
 use crate::session_io::HostProcess;
 use crate::timeouts;
 
-/// Largest number of output streams of a node whose holders are looked for, and of holders that are reported.
+/// Maximum number of output streams of a node for the search for holders, and of reported holders.
 const HELD_NAMED_MAX: usize = 8;
 
-/// Processes of a launch, as far as they are to be swept.
+/// Processes of a launch that must be swept.
 pub(super) struct Leftovers {
     pub(super) tag: LaunchTag,
     /// The ranks that were started.
@@ -36,16 +36,17 @@ pub(super) struct Leftovers {
 pub(super) struct Killed {
     /// Processes that cannot be killed.
     pub(super) survivors: Vec<u32>,
-    /// Processes that were killed and held an output stream of this rank.
+    /// Killed processes that held an output stream of this rank.
     pub(super) holders: Vec<(Rank, StreamHolder)>,
-    /// The keeper, for as long as there are files to be removed.
+    /// The keeper, which stays until all files are removed.
     pub(super) keeper: Option<Keeper>,
 }
 
 impl Leftovers {
-    /// Kills what the ranks left behind.
+    /// Kills processes that the ranks left running.
     pub(super) async fn kill(self) -> Killed {
-        // As a rule; a thread for nothing would take as long as a rank takes to start. Orphans of a shared process may be another's children.
+        // Usually there is nothing to kill, and a thread would take as long as the start of a rank. Orphans of a shared process may not be the
+        // launch's.
         let has_all_children = self.process == HostProcess::Dedicated;
         if self.ranks.is_empty() || has_all_children && nothing_to_sweep() {
             return Killed { keeper: self.keeper, ..Killed::default() };
@@ -65,12 +66,12 @@ impl Leftovers {
         let swept = by_group.map_or_else(by_table, Ok);
         let survivors = swept.map(|swept| swept.survivors).unwrap_or_default();
         let survivors = survivors.iter().map(|survivor| survivor.pid.as_raw().unsigned_abs()).collect();
-        // Others may hold a stream as well, which are not the launch's to kill.
+        // Processes outside of the launch may hold a stream as well. They are not killed.
         holders.retain(|(_, holder)| holder.has_ended());
         Killed { survivors, holders, keeper: self.keeper }
     }
 
-    /// Processes that hold output streams of ranks, each once.
+    /// Returns the processes that hold output streams of ranks, each once.
     fn holders(&self) -> Vec<(Rank, StreamHolder)> {
         let mut holders: Vec<(Rank, StreamHolder)> = Vec::new();
         for HeldStream { rank, stream } in self.held.iter().take(HELD_NAMED_MAX) {
@@ -84,23 +85,23 @@ impl Leftovers {
     }
 }
 
-/// Dismisses the keeper. It may have gone before its time, which changes nothing now.
+/// Dismisses the keeper. If the keeper has ended early, this has no effect.
 pub(super) fn dismiss(keeper: Option<Keeper>) {
     if let Some(keeper) = keeper {
         let _ = keeper.done();
     }
 }
 
-/// Files and memory that ranks left behind; none of them need be there.
+/// Files and memory that ranks left; any of them may be absent.
 pub(super) struct Removals {
-    /// Begin of a launch of which not all ranks ended well: MPI libraries leave memory then that no name tells to be its.
+    /// Start of a launch in which not all ranks succeeded. MPI libraries then leave memory with names that do not identify the launch.
     pub(super) orphaned_since: Option<SystemTime>,
     pub(super) directories: Directories,
 }
 
 impl Removals {
-    /// Begins to remove all of it. The search for memory reads all of `/proc`, which takes seconds on a loaded machine, and a file system may not
-    /// answer: each has a thread of its own.
+    /// Starts the removal of all of it. The search for memory reads all of `/proc`, which takes seconds on a loaded machine. A file system may
+    /// not answer. So each removal has its own thread.
     pub(super) fn begin(self, removals: &mut JoinSet<()>) {
         if let Some(since) = self.orphaned_since {
             blocking::begin_in(removals, move || remove_orphaned_memory(since));

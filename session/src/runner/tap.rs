@@ -1,4 +1,4 @@
-//! Output of a rank as clients of PMIx servers may want it, of this node's or of others, beside its way to the launch.
+//! Output of a rank for clients of PMIx servers, on this node or other nodes, in addition to its path to the launch.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use crate::event::Stream;
 use crate::machine::jobs::JobNumber;
 use crate::session_io::Control;
 
-/// Time that clients have, behind the last rank, to take what waits for them.
+/// Time after the last rank in which clients can take their waiting output.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
-/// Interval between looks whether they have.
+/// Interval between the checks for this.
 const CHECK: Duration = Duration::from_millis(5);
 
-/// A rank at the PMIx server, where its output can be pulled.
+/// A rank at the PMIx server, from which clients pull its output.
 #[derive(Clone)]
 pub(super) struct Tap {
     pub(super) driver: Arc<Driver>,
@@ -30,27 +30,27 @@ pub(super) struct Tap {
 }
 
 impl Tap {
-    /// The rank has written to a stream. Nobody who wants to have it is waited for.
+    /// Passes on output of the rank. It waits for no client.
     pub(super) fn wrote(&self, stream: Stream, bytes: &[u8]) {
         if !bytes.is_empty() {
             self.driver.rank_wrote(self.seat, channel_of(stream), bytes);
         }
     }
 
-    /// Nothing more comes from a stream.
+    /// Passes on the end of a stream.
     pub(super) fn ended(&self, stream: Stream) {
         self.driver.rank_wrote(self.seat, channel_of(stream), &[]);
     }
 }
 
 impl Servers {
-    /// A rank's output at the PMIx server, if there is one.
+    /// Returns a rank's output at the PMIx server, if there is one.
     pub(super) fn tap(&self, job: JobNumber, local: LocalRank) -> Option<Tap> {
         let pmix = self.jobs.get(&job)?.pmix.as_ref()?;
         Some(Tap { driver: Arc::clone(&pmix.driver), seat: pmix.seat(local) })
     }
 
-    /// Gives clients that have pulled output a moment to take what waits for them.
+    /// Waits a moment for clients that have pulled output to take their waiting output.
     pub(super) async fn let_output_be_taken(&self) {
         let Some(pmix) = &self.pmix else { return };
         let until = Instant::now() + LAST_MOMENT;
@@ -60,7 +60,7 @@ impl Servers {
     }
 }
 
-/// Questions of other nodes while the session ends: those of nodes that want the last output of ranks here.
+/// Questions of other nodes while the session ends, from nodes that need the last output of ranks here.
 pub(super) struct LastQuestions(Option<Answering>);
 
 struct Answering {
@@ -70,8 +70,8 @@ struct Answering {
 }
 
 impl Servers {
-    /// Takes over what comes to a session that ends. Unless another node wants output of ranks here, its questions are answered by the end of their
-    /// channel. Returns the orders that have come before.
+    /// Takes over the control channel of a session that ends. If no other node needs output of ranks here, the end of the channel answers its
+    /// questions. Returns the other control messages that arrived before.
     pub(super) fn last_questions(&self, mut control: mpsc::Receiver<Control>) -> (LastQuestions, Vec<Control>) {
         let driver = self.pmix.clone().filter(|driver| driver.is_asked_for_output());
         if driver.is_none() {
@@ -92,11 +92,11 @@ impl Servers {
 }
 
 impl LastQuestions {
-    /// Ends the answers: whoever waits for more output hears that there is none.
+    /// Ends the answers: clients that wait for more output receive its end.
     pub(super) async fn end(self) {
         let Some(Answering { driver, stop, task }) = self.0 else { return };
         driver.end_output();
-        // It ends by itself if nothing can come any more.
+        // The task ends by itself if no message can arrive any more.
         let _ = stop.send(());
         let _ = timeout(LAST_MOMENT, task).await;
     }

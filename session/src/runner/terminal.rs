@@ -1,4 +1,4 @@
-//! The pseudo-terminal of a rank: a pump reads what the rank writes there, and what the launch has for it is typed there.
+//! The pseudo-terminal of a rank. A pump reads the rank's output from it, and the launch's input is typed into it.
 
 use std::convert::Infallible;
 use std::io;
@@ -12,9 +12,9 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::sleep;
 
-/// Bytes that are read at once; the kernel hands out no more than a page of a terminal.
+/// Maximum number of bytes of one read; the kernel returns at most a page of a terminal.
 const PIECE: usize = 4096;
-/// Interval between looks whether the end of the input was read; nothing tells us.
+/// Interval between checks whether the end of the input was read; there is no notification of it.
 const END_OF_INPUT_CHECK: Duration = Duration::from_millis(100);
 
 /// A rank's pseudo-terminal.
@@ -28,7 +28,7 @@ impl RankTerminal {
         terminal.watched().map(Self)
     }
 
-    /// Changes the size. A terminal that is gone has none.
+    /// Changes the size, unless the terminal is gone.
     pub(super) fn resize(&self, size: TerminalSize) {
         let _ = self.0.get_ref().resize(size);
     }
@@ -38,7 +38,7 @@ impl RankTerminal {
         self.0.readable().await.map(|mut ready| ready.retain_ready())
     }
 
-    /// Reads into the room of `held`; fails with `EIO` when no process has the terminal any more.
+    /// Reads into the room of `held`. Fails with `EIO` when no process has the terminal open.
     pub(super) fn try_read_buf(&self, held: &mut BytesMut) -> io::Result<usize> {
         let mut piece = [0; PIECE];
         let len = self.0.try_io(Interest::READABLE, |terminal| Ok(unistd::read(terminal, &mut piece)?))?;
@@ -46,7 +46,7 @@ impl RankTerminal {
         Ok(len)
     }
 
-    /// Types some of `bytes`, and returns how many.
+    /// Types some of `bytes`, and returns their number.
     ///
     /// # Errors
     /// Fails when the terminal is gone.
@@ -54,8 +54,9 @@ impl RankTerminal {
         self.0.async_io(Interest::WRITABLE, |terminal| Ok(unistd::write(terminal, bytes)?)).await
     }
 
-    /// Has everybody who reads from now on find the end of the input, as at the end of a file: types the character for it each time that
-    /// nothing is left to be read. A program that begins to edit its lines by itself takes what was typed before for something else.
+    /// Presents the end of the input, as at the end of a file, to every process that reads from now on. It types the character for it
+    /// each time that no input is left to read. A program that starts to edit its lines itself interprets an earlier character
+    /// differently.
     ///
     /// # Errors
     /// Fails when the terminal is gone.

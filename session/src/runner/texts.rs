@@ -1,4 +1,4 @@
-//! Texts that ranks write through their PMIx server, such as Open MPI's help messages, on their way into the launch's output.
+//! Texts that ranks write through their PMIx server, such as Open MPI's help messages. They become output of the launch.
 
 use pmix_core::driver::Said;
 
@@ -6,7 +6,7 @@ use super::Runner;
 use crate::event::{Event, Output, Stream};
 
 impl Runner {
-    /// Queues a text as output of its rank, and lets its server take others.
+    /// Queues a text as output of its rank, and confirms it to its server, which then accepts more texts.
     pub(super) fn on_text(&mut self, text: Said) {
         if let Some(server) = &self.servers.pmix {
             server.heard(text.text.len());
@@ -14,7 +14,8 @@ impl Runner {
         self.queue_text(text);
     }
 
-    /// Queues the texts that have come: those of a rank come before its exit. No more than there is room for, so tools may still write.
+    /// Queues the texts that have arrived: texts of a rank precede its exit. It confirms no text, so their number stays bounded while
+    /// tools still write.
     pub(super) fn take_texts(&mut self) {
         self.carry_out();
         while let Ok(text) = self.inputs.texts.try_recv() {
@@ -22,7 +23,7 @@ impl Runner {
         }
     }
 
-    /// Queues a text as output of its rank, in pieces as a pipe's.
+    /// Queues a text as output of its rank, in pieces like output of a pipe.
     pub(super) fn queue_text(&mut self, Said { job, rank, on_stderr, text }: Said) {
         let job = self.servers.job_of(job);
         let rank = job.map_or(rank, |job| self.machine.jobs().get(job).shown(rank));

@@ -1,4 +1,4 @@
-//! Resources that the ranks of a session used, as the kernel counts them for a process whose children they were.
+//! Resources that the ranks of a session used, from the kernel's counters for children of a process.
 
 use std::fs;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use rank_spawner::CpuSet;
 use crate::event::{RankUsage, Usage};
 use crate::session_io::HostProcess;
 
-/// Resources of all processes that were reaped here. `None` in a process with children that belong to others.
+/// Returns the resources of all processes that were reaped here. `None` in a process that has children outside of the launch.
 pub(super) fn of_ranks(process: HostProcess) -> Option<Usage> {
     if process == HostProcess::Shared {
         return None;
@@ -21,14 +21,15 @@ pub(super) fn of_ranks(process: HostProcess) -> Option<Usage> {
     Some(Usage { user: time(used.user_time()), system: time(used.system_time()), peak_memory })
 }
 
-/// Most threads of the ranks of a node and of processes below them that are looked at for one question. The session does nothing else
-/// meanwhile.
+/// Maximum number of threads that are inspected for one question: threads of a node's ranks and of their descendants. The session
+/// does nothing else meanwhile.
 pub(super) const THREADS_MAX: usize = 4096;
 
-/// Ticks in which the kernel tells processor time, each second: USER_HZ, which is 100 wherever Rust runs.
+/// Ticks per second of the kernel's processor times: USER_HZ, which is 100 wherever Rust runs.
 const TICKS: u64 = 100;
 
-/// Resources that a process and its descendants use at present, of whose threads `room` can be looked at. `None` if it is gone.
+/// Returns the resources that a process and its descendants use at present. It inspects at most `room` threads. `None` if the process
+/// is gone.
 pub(super) fn of_process(pid: u32, room: &mut usize) -> Option<RankUsage> {
     let mut total = RankUsage::default();
     let mut processes = vec![pid];
@@ -42,7 +43,7 @@ pub(super) fn of_process(pid: u32, room: &mut usize) -> Option<RankUsage> {
                 total.written += usage.written;
             }
             None if next == 0 => return None,
-            // It has ended since its parent was looked at.
+            // It has ended since its parent was inspected.
             None => {}
         }
         processes.extend(children(process, room));
@@ -51,7 +52,7 @@ pub(super) fn of_process(pid: u32, room: &mut usize) -> Option<RankUsage> {
     Some(total)
 }
 
-/// CPUs on which a process may run at present; `None` if it is gone.
+/// Returns the CPUs on which a process may run at present; `None` if it is gone.
 pub(super) fn allowed_cpus(pid: u32) -> Option<CpuSet> {
     let status = read_lossy(pid, "status")?;
     text_field(&status, "Cpus_allowed_list:")?.parse().ok()
@@ -59,11 +60,11 @@ pub(super) fn allowed_cpus(pid: u32) -> Option<CpuSet> {
 
 fn of_one_process(pid: u32) -> Option<RankUsage> {
     let stat = read_lossy(pid, "stat")?;
-    // Behind the name, which is anything in parentheses: field 3 and on (proc(5)).
+    // Field 3 and later fields follow the name, which is any text in parentheses (proc(5)).
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks: u64 = fields.get(11..15)?.iter().filter_map(|field| field.parse::<u64>().ok()).sum();
     let status = read_lossy(pid, "status")?;
-    // Of a process that runs a program of other privileges nobody else is told.
+    // The file is not readable for a process that runs a program with other privileges.
     let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
     Some(RankUsage {
         cpu: Duration::from_millis(ticks.saturating_mul(1000 / TICKS)),
@@ -73,35 +74,35 @@ fn of_one_process(pid: u32) -> Option<RankUsage> {
     })
 }
 
-/// A file of a process, whose name is in it and need not be UTF-8.
+/// Reads a file of a process. It may contain the name of the process, which need not be UTF-8.
 fn read_lossy(pid: u32, file: &str) -> Option<String> {
     let bytes = fs::read(format!("/proc/{pid}/{file}")).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The number behind a name at the beginning of a line; 0 if there is none.
+/// Returns the number after a name at the beginning of a line; 0 if there is none.
 fn field(text: &str, name: &str) -> u64 {
     text_field(text, name).and_then(|word| word.parse().ok()).unwrap_or(0)
 }
 
-/// The word behind a name at the beginning of a line.
+/// Returns the word after a name at the beginning of a line.
 fn text_field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     line.and_then(|line| line.split_whitespace().next())
 }
 
-/// Bytes of memory of this node; 0 where the kernel does not say.
+/// Returns the bytes of memory of this node; 0 if the kernel does not report them.
 pub(super) fn node_memory() -> u64 {
     let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     field(&memory, "MemTotal:").saturating_mul(1024)
 }
 
-/// Bytes of memory that this process uses; 0 where the kernel does not say.
+/// Returns the bytes of memory that this process uses; 0 if the kernel does not report them.
 pub(super) fn own_memory() -> u64 {
     of_one_process(std::process::id()).map_or(0, |usage| usage.memory)
 }
 
-/// Children of a process: each thread has its own.
+/// Returns the children of a process: each thread has its own children.
 fn children(pid: u32, room: &mut usize) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let looked_at = threads.take(*room).inspect(|_| *room -= 1);

@@ -1,4 +1,4 @@
-//! Calls of a session to its agent: fences and questions to other nodes, names, new jobs, meetings with other launches.
+//! Calls of a session to its agent: fences, questions to other nodes, names, new jobs, and meetings with other launches.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::spec::SessionSpec;
 use crate::wire;
 use crate::wire::pass::SetPass;
 
-/// Calls that wait for their answers. Another agent is asked again, by the same number; when none will come, they end without one.
+/// Calls that wait for answers. A call is sent again to the next agent under the same number. Without a next agent, it ends unanswered.
 #[derive(Clone)]
 pub(super) struct AgentCalls {
     node: NodeIndex,
@@ -41,7 +41,7 @@ struct Pending {
     waiting: Option<BTreeMap<u64, Asked>>,
 }
 
-/// Call that was made.
+/// A call that waits for its answer.
 struct Asked {
     call: ToAgent,
     answer: oneshot::Sender<AnswerWhat>,
@@ -53,17 +53,16 @@ impl AgentCalls {
         Self { node: spec.node, job: spec.job.id.clone(), outgoing, pending }
     }
 
-    /// Passes an answer to the call that waits for it, if it still does.
+    /// Delivers an answer to its call, if the call still waits.
     pub(super) fn answer(&self, answer: proto::Answer) {
         let waiting = self.pending.lock().waiting.as_mut().and_then(|waiting| waiting.remove(&answer.id));
         if let (Some(waiting), Some(what)) = (waiting, answer.what) {
-            // It may have given up.
+            // The caller may have stopped waiting.
             let _ = waiting.answer.send(what);
         }
     }
 
-    /// Asks another agent whatever is not answered, in the order in which it was asked. Calls whose answers nobody waits for any more
-    /// are left out.
+    /// Sends all unanswered calls to another agent, in their original order. Calls without a waiting receiver are dropped.
     pub(super) async fn ask_again(&self) {
         let calls: Vec<ToAgent> = match &mut self.pending.lock().waiting {
             Some(waiting) => {
@@ -78,12 +77,12 @@ impl AgentCalls {
         }
     }
 
-    /// Ends all calls without an answer, and later ones at once: the agent is gone.
+    /// Ends all calls without an answer, because the agent is gone. Later calls end at once.
     pub(super) fn close(&self) {
         self.pending.lock().waiting = None;
     }
 
-    /// Asks the agent; `None` when the agent is gone.
+    /// Sends a call to the agent and waits for the answer; `None` when the agent is gone.
     async fn call(&self, what: CallWhat) -> Option<AnswerWhat> {
         let (sender, answer) = oneshot::channel();
         let call = {
@@ -99,7 +98,7 @@ impl AgentCalls {
     }
 }
 
-/// Reason why a call has no answer of its kind.
+/// Reason why a call has no answer of the expected kind.
 fn no_answer(answer: Option<AnswerWhat>) -> String {
     match answer {
         None => "the node agent is gone".to_owned(),
@@ -162,7 +161,7 @@ impl Passes for AgentCalls {
     }
 }
 
-/// Fences of one job, by way of the agent; those of this node alone need none.
+/// Fences of one job through the agent. A fence of this node alone does not use the agent.
 struct AgentFence {
     calls: AgentCalls,
     nodes: JobNodes,

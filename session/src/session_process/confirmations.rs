@@ -1,6 +1,6 @@
-//! News of the connection to the agent and the API server, passed on by the task that reads to the one that writes: what they have
-//! taken, where a new stream goes on, and that a connection broke or was replaced. Also the number of commands that were taken, which
-//! the writing task tells.
+//! Updates about the agent and the API server, from the reading task to the writing task. They contain the last event number of the API
+//! server, the position of a new stream, and changes of the agent connection. They also count received commands, which the writing task
+//! acknowledges.
 //!
 //! ```text
 //! reading task ──confirmed, resume, connection, end──> Confirmations ──take──> writing task
@@ -15,10 +15,10 @@ use super::failure_policy::Way;
 use super::kept_events::Position;
 use crate::numbered::{Arrival, Received};
 
-/// Number of commands after which it is told without an event that they were taken.
+/// Number of received commands after which the writing task acknowledges them without waiting for an event.
 const COMMANDS_UNTOLD_MAX: u64 = 16;
 
-/// News for the task that writes.
+/// Updates for the writing task.
 #[derive(Default)]
 pub(super) struct Confirmations {
     state: Mutex<State>,
@@ -29,18 +29,18 @@ pub(super) struct Confirmations {
 struct State {
     news: News,
     commands: Received,
-    /// The last number of a command that was told.
+    /// Number of the last command that was acknowledged.
     told: u64,
 }
 
-/// What has happened since the writing task looked last, in the order in which it is to be dealt with.
+/// Updates since the writing task's last look, in the order in which the task handles them.
 #[derive(Default)]
 pub(super) struct News {
     pub(super) connection: Option<Connection>,
-    /// The API server has taken all events up to this one.
+    /// Number of the last event that the API server has received.
     pub(super) confirmed: u64,
     pub(super) resume: Option<Resume>,
-    /// The way to the API server is another one.
+    /// New state of the connection to the API server.
     pub(super) way: Option<Way>,
     pub(super) end: Option<End>,
 }
@@ -49,11 +49,11 @@ pub(super) struct News {
 pub(super) enum Connection {
     /// The connection has broken.
     Broken,
-    /// The connection is another one.
+    /// A new connection has replaced the old one.
     New(WriteHalf),
 }
 
-/// Order to send events again, on a new stream from agent to API server.
+/// Order to resend events on a new stream from the agent to the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Resume {
     /// Number of the stream.
@@ -61,37 +61,37 @@ pub(super) struct Resume {
     pub(super) position: Position,
 }
 
-/// Reason why the events of the session need not be kept any longer.
+/// Reason why the session can discard its events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// All is acknowledged, or nobody wants it.
+    /// All events are acknowledged, or no API server expects them.
     Dismissed,
-    /// No agent is there, and none will be.
+    /// No agent is connected, and no agent will connect.
     AgentGone,
 }
 
 impl Confirmations {
-    /// The API server has taken all events up to this one.
+    /// Records that the API server has received all events up to this one.
     pub(super) fn confirm(&self, through: u64) {
         self.change(|news| news.confirmed = news.confirmed.max(through));
     }
 
-    /// Events are to be sent again.
+    /// Records an order to resend events.
     pub(super) fn resume(&self, resume: Resume) {
         self.change(|news| (news.resume, news.way) = (Some(resume), Some(Way::Open)));
     }
 
-    /// The agent has no stream to the API server, until [`Self::resume`].
+    /// Records that the agent has no stream to the API server until [`Self::resume`].
     pub(super) fn unheard(&self) {
         self.change(|news| news.way = Some(Way::Broken));
     }
 
-    /// The connection to the agent has changed. What was said on the one before does not count any more.
+    /// Records a change of the agent connection. Updates from the old connection are discarded.
     pub(super) fn reconnect(&self, connection: Connection) {
         self.change(|news| (news.connection, news.resume, news.way) = (Some(connection), None, Some(Way::Broken)));
     }
 
-    /// Nothing more need be kept.
+    /// Records that the session can discard all events.
     pub(super) fn end(&self, end: End) {
         self.change(|news| {
             news.end = Some(end);
@@ -106,19 +106,19 @@ impl Confirmations {
         self.changed.notify_one();
     }
 
-    /// Returns true if a command of this number is to be carried out: it has not come before.
+    /// Returns true if the command with this number must be carried out: it was not received before.
     pub(super) fn is_new_command(&self, sequence: u64) -> bool {
         sequence == 0 || sequence > self.state.lock().commands.last()
     }
 
-    /// A command was carried out. One of the agent's own has no number.
+    /// Records that a command was carried out. Commands of the agent itself have no number.
     pub(super) fn command_taken(&self, sequence: u64) {
         if sequence == 0 {
             return;
         }
         let mut state = self.state.lock();
         if state.commands.take(sequence) == Arrival::Gap {
-            // Of a later version that leaves some out: none of them comes again.
+            // A later version may leave out numbers. It does not resend the missing commands.
             state.commands = Received::through(sequence);
         }
         if sequence.saturating_sub(state.told) >= COMMANDS_UNTOLD_MAX {
@@ -126,30 +126,30 @@ impl Confirmations {
         }
     }
 
-    /// Number of the last command that was taken.
+    /// Number of the last received command.
     pub(super) fn commands_taken(&self) -> u64 {
         self.state.lock().commands.last()
     }
 
-    /// Number of the last command that was taken, to be told; 0 if it was told before.
+    /// Number of the last received command, for an acknowledgement; 0 if it is already acknowledged.
     pub(super) fn commands_to_tell(&self) -> u64 {
         let state = &mut *self.state.lock();
         let taken = state.commands.last();
         if std::mem::replace(&mut state.told, taken) == taken { 0 } else { taken }
     }
 
-    /// True if so many commands were taken untold that it is not put off any longer.
+    /// Returns true if so many commands are unacknowledged that the acknowledgement must be sent now.
     pub(super) fn must_tell(&self) -> bool {
         let state = self.state.lock();
         state.commands.last().saturating_sub(state.told) >= COMMANDS_UNTOLD_MAX
     }
 
-    /// The news since the last call.
+    /// Returns the updates since the last call.
     pub(super) fn take(&self) -> News {
         std::mem::take(&mut self.state.lock().news)
     }
 
-    /// Waits until there are news, or commands to be told of.
+    /// Waits for updates, or for commands that need an acknowledgement.
     pub(super) async fn changed(&self) {
         self.changed.notified().await;
     }

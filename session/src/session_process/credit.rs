@@ -1,18 +1,18 @@
-//! Credit of a session process for its output, shared by the task that reads the agent's grants and the one that writes events.
+//! Output credit of a session process. The task that reads grants from the agent and the task that writes events share it.
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::flow_control::Credit;
 
-/// Limit of events that are held for lack of credit, in bytes that they cost ([`crate::wire::event::cost`]). Beyond it the session's
-/// events are not taken, which slows its ranks down.
+/// Limit of events that are held for lack of credit, in bytes of cost ([`crate::wire::event::cost`]). At the limit, the session's events
+/// are no longer received, which slows its ranks down.
 pub(super) const HELD_MAX: usize = 1 << 20;
 
-/// The same limit while a progress query waits for its answer, which comes behind the events that are not taken.
+/// The same limit while a progress query waits. Its answer follows events in the session's queue that are not received yet.
 pub(super) const HELD_MAX_FOR_ANSWER: usize = 16 << 20;
 
-/// Credit for output, and the progress queries that change how much may be held without it.
+/// Output credit, and the progress queries that change the limit of held events.
 pub(super) struct OutputCredit {
     state: Mutex<State>,
     changed: Notify,
@@ -20,35 +20,34 @@ pub(super) struct OutputCredit {
 
 struct State {
     credit: Credit,
-    /// Number of progress queries that the session has not answered.
+    /// Number of progress queries without an answer.
     queries: usize,
 }
 
 impl OutputCredit {
-    /// Credit of a session that may begin with `window` bytes of output.
+    /// Returns the credit of a session with an initial window of `window` bytes of output.
     pub(super) fn new(window: u64) -> Self {
         Self { state: Mutex::new(State { credit: Credit::new(window), queries: 0 }), changed: Notify::new() }
     }
 
-    /// Adds `bytes` that the agent has granted.
+    /// Adds a grant of `bytes` from the agent.
     pub(super) fn grant(&self, bytes: u64) {
         self.state.lock().credit.grant(bytes);
         self.changed.notify_one();
     }
 
-    /// Forgets what was overdrawn: the API server is another one, whose grants do not make that good. To be called before the first of
-    /// them.
+    /// Cancels an overdraft: a new API server's grants do not compensate it. Must be called before the first grant of the new server.
     pub(super) fn forgive(&self) {
         self.state.lock().credit.forgive();
     }
 
-    /// Removes the limit for good: the agent is gone, and nothing that is sent can reach it.
+    /// Removes the limit permanently, because the agent is gone and no output can reach it.
     pub(super) fn lift(&self) {
         self.state.lock().credit.lift();
         self.changed.notify_one();
     }
 
-    /// Counts a progress query that the session is to answer.
+    /// Counts a progress query that the session must answer.
     pub(super) fn expect_answer(&self) {
         self.state.lock().queries += 1;
         self.changed.notify_one();
@@ -60,12 +59,12 @@ impl OutputCredit {
         state.queries = state.queries.saturating_sub(1);
     }
 
-    /// Limit of events that may be held at present, in bytes that they cost.
+    /// Current limit of held events, in bytes of cost.
     pub(super) fn held_max(&self) -> usize {
         if self.state.lock().queries > 0 { HELD_MAX_FOR_ANSWER } else { HELD_MAX }
     }
 
-    /// Spends the cost of one event, if it may be sent now. An event without cost always may.
+    /// Spends the cost of one event and returns true, if the event may be sent now. An event without cost may always be sent.
     pub(super) fn spend(&self, cost: usize) -> bool {
         let credit = &mut self.state.lock().credit;
         let may_send = cost == 0 || credit.is_available();
@@ -134,7 +133,7 @@ mod tests {
             [|credit| credit.grant(1), |credit| credit.lift(), |credit| credit.expect_answer()];
         for change in changes {
             change(&credit);
-            // A change before the wait counts as well.
+            // A change before the wait also counts.
             credit.changed().await;
         }
     }

@@ -1,14 +1,14 @@
-//! The door of a session process: a socket for descriptors, whose other end its agent has. Connections come through it, each with
-//! bytes that say whose it is.
+//! The door of a session process: a socket that receives descriptors. The agent has the other end. Each connection arrives with bytes that
+//! identify its sender.
 //!
 //! ```text
-//!           user id, node name, order          first of all, from the fork server, which lets no agent have the door before
+//!           user id, node name, order          first of all, from the fork server, before any agent gets the door
 //!        ──────────────────────────────> door
-//!           "PAM", a connection                where users have PAM sessions, right after it, from the fork server as well
+//!           "PAM", a connection                where users have PAM sessions, right after the order, also from the fork server
 //!        ──────────────────────────────> door
 //!           "LATAGENT", a connection           the agent itself: orders, events, calls
 //! agent  ──────────────────────────────> door
-//!           greeting, a connection             the session of another node, or the root of another set, which called at the agent's port
+//!           greeting, a connection             the session of another node, or the root of another set, connected to the agent's port
 //! ```
 
 use std::io;
@@ -20,25 +20,25 @@ use pmi_transport::task;
 use rank_spawner::{DescriptorSocket, Label, PAM_WORD, Passed};
 use tokio::sync::mpsc;
 
-/// Bytes that come with the connection of an agent.
+/// Bytes that accompany the connection of an agent.
 const AGENT: &[u8; 8] = b"LATAGENT";
 
-/// Number of agents that may have connected, one after the other, before the first one's end is seen.
+/// Number of successive agents that may connect before the session detects the end of the first one.
 const AGENTS: usize = 4;
 
-/// Number of links that may have come through the door and not be looked at yet; further ones are closed.
+/// Number of received links that may wait to be processed. Further links are closed.
 const ARRIVING: usize = 64;
 
-/// Connection that came through the door.
+/// A connection that arrived through the door.
 pub(super) enum Visitor {
-    /// Connection of an agent.
+    /// A connection from an agent.
     Agent(UnixStream),
-    /// Link of another node's session.
+    /// A link from another node's session, or from the root of another set.
     Link(Handed),
 }
 
 impl Visitor {
-    /// Returns whose connection it is; `None` for one that only a later version knows.
+    /// Identifies a connection by its bytes; `None` for a kind that only a later version supports.
     pub(super) fn of(passed: Passed) -> Option<Self> {
         let Passed { bytes, descriptor } = passed;
         if bytes == AGENT {
@@ -49,64 +49,64 @@ impl Visitor {
     }
 }
 
-/// Connects an agent to the session process behind `door`.
+/// Connects an agent to the session process through `door`.
 ///
 /// # Errors
-/// Fails if the process is gone, or there is no descriptor left.
+/// Fails if the process is gone, or if no descriptor is left.
 pub fn connect(door: &DescriptorSocket) -> io::Result<UnixStream> {
     let (ours, theirs) = UnixStream::pair()?;
     door.send(AGENT, theirs.as_fd())?;
     Ok(ours)
 }
 
-/// What a fork server says with an order.
+/// Data that a fork server sends with an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admitted {
-    /// User of the launch, who a session process is to become.
+    /// User id of the launch. A session process changes to this user.
     pub uid: u32,
-    /// Name of this node in the launch; empty for an errand, which is done by a process that stays who it is.
+    /// Name of this node in the launch; empty for an errand. The process of an errand keeps its user.
     pub host: String,
 }
 
-/// Order of a session process.
+/// Order for a session process.
 pub(super) struct Ordered {
     pub(super) admitted: Admitted,
     pub(super) order: Label,
 }
 
 impl Admitted {
-    /// Bytes that come with an order.
+    /// Encodes the bytes that accompany an order.
     pub fn encode(&self) -> Vec<u8> {
         [&self.uid.to_be_bytes(), self.host.as_bytes()].concat()
     }
 
-    /// Reads them; `None` for what is none.
+    /// Decodes the bytes; `None` if they are invalid.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (uid, host) = bytes.split_first_chunk()?;
         Some(Self { uid: u32::from_be_bytes(*uid), host: str::from_utf8(host).ok()?.to_owned() })
     }
 }
 
-/// Waits for the order; `None` if the door is closed before: a spare process may never be needed.
+/// Waits for the order; `None` if the door is closed first, because a spare process may never be needed.
 ///
 /// # Errors
-/// Fails with [`io::ErrorKind::InvalidData`] for what is none.
+/// Fails with [`io::ErrorKind::InvalidData`] for any other message.
 pub(super) fn order(door: &DescriptorSocket) -> io::Result<Option<Ordered>> {
     let Some(Passed { bytes, descriptor }) = door.receive_blocking()? else { return Ok(None) };
     let admitted = Admitted::decode(&bytes).ok_or(io::ErrorKind::InvalidData)?;
     Ok(Some(Ordered { admitted, order: descriptor.into() }))
 }
 
-/// Waits for the connection to the PAM process; `None` if the door is closed before, as where none could be made.
+/// Waits for the connection to the PAM process; `None` if the door is closed first, for example because that process could not be made.
 ///
 /// # Errors
-/// Fails with [`io::ErrorKind::InvalidData`] for anything else: no agent has the door before.
+/// Fails with [`io::ErrorKind::InvalidData`] for any other message: no agent has the door yet.
 pub(super) fn pam_process(door: &DescriptorSocket) -> io::Result<Option<UnixStream>> {
     let Some(Passed { bytes, descriptor }) = door.receive_blocking()? else { return Ok(None) };
     if bytes == PAM_WORD { Ok(Some(descriptor.into())) } else { Err(io::ErrorKind::InvalidData.into()) }
 }
 
-/// Waits for the first connection of an agent; `None` if the door is closed before.
+/// Waits for the first connection from an agent; `None` if the door is closed first.
 pub(super) fn first_agent(door: &DescriptorSocket) -> io::Result<Option<UnixStream>> {
     while let Some(passed) = door.receive_blocking()? {
         if let Some(Visitor::Agent(agent)) = Visitor::of(passed) {
@@ -116,25 +116,25 @@ pub(super) fn first_agent(door: &DescriptorSocket) -> io::Result<Option<UnixStre
     Ok(None)
 }
 
-/// Kinds of visitors that are waited for; others are closed.
+/// Kinds of connections that the session accepts. All other kinds are closed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Awaited {
-    /// Agents: not for a session that ends with its agent.
+    /// Agents; false for a session that ends with its agent.
     pub(super) agents: bool,
     /// Links of the launch.
     pub(super) links: bool,
-    /// Links that come from the roots of other sets.
+    /// Links from roots of other sets.
     pub(super) sets: bool,
 }
 
-/// Visitors who have come through the door. Their queues end when it is closed: the agent is gone, and none will come.
+/// Connections that arrived through the door. The queues end when the door is closed: then the agent is gone, and no connection follows.
 pub(super) struct Visitors {
     pub(super) agents: mpsc::Receiver<UnixStream>,
     pub(super) links: mpsc::Receiver<Handed>,
     pub(super) sets: mpsc::Receiver<Handed>,
 }
 
-/// Ways to those who receive them.
+/// Senders of the queues.
 struct Receivers {
     agents: Option<mpsc::Sender<UnixStream>>,
     links: Option<mpsc::Sender<Handed>>,
@@ -142,7 +142,7 @@ struct Receivers {
 }
 
 impl Visitors {
-    /// Lets in who comes through the door, in a task of its own, as far as they are taken and until the door is closed.
+    /// Accepts connections at the door in a task of its own, as long as the queues have receivers and the door is open.
     pub(super) fn of(door: DescriptorSocket, awaited: Awaited) -> Self {
         let (to_agents, agents) = mpsc::channel(AGENTS);
         let (to_links, links) = mpsc::channel(ARRIVING);
@@ -160,7 +160,7 @@ impl Visitors {
 impl Receivers {
     async fn watch(self, door: DescriptorSocket) {
         while let Ok(Some(passed)) = door.receive().await {
-            // Whoever comes more often than can be dealt with hears nothing.
+            // A connection that arrives at a full queue is closed without an answer.
             match Visitor::of(passed) {
                 Some(Visitor::Agent(agent)) => drop(self.agents.as_ref().map(|agents| agents.try_send(agent))),
                 Some(Visitor::Link(handed)) => {

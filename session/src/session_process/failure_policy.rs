@@ -1,13 +1,13 @@
-//! Failure policy of a launch while the API server may not hear of a failure: the session of node 0, the root, chooses the first cause
-//! and has the launch ended on all nodes. Pure: news and the time go in, [`Decision`]s come out.
+//! Failure policy of a launch while the API server may not receive failures. The session of node 0, the root, selects the first cause and
+//! ends the launch on all nodes. Pure: its inputs are messages and the time, its outputs are [`Decision`]s.
 //!
 //! ```text
-//! session with a cause of its own ──not heard by the API server──> root: FirstCause ──counts──> Take: the root's own cause
-//!                                                                                                │ not heard by the API server
-//!                      every other session: Take, in place of its own <──tree of links────── TellBelow
+//! session with a cause of its own ──not received by the API server──> root: FirstCause ──counts──> Take: the root's own cause
+//!                                                                                                    │ not received by the API server
+//!                      every other session: Take, in place of its own <────────tree of links─────── TellBelow
 //! ```
-//! While the API server hears of failures nobody tells anybody anything: it judges. Once it is back, or another one, it hears one and
-//! the same cause from all sessions. Where the root is lost, or has ended, the lease ends the launch.
+//! While the API server receives failures, sessions send each other none: the API server selects the cause. After an outage, the API
+//! server, or its successor, receives the same cause from all sessions. If the root is lost or has ended, the lease ends the launch.
 
 use std::collections::VecDeque;
 
@@ -18,47 +18,47 @@ use crate::cause::{Cause, CauseKind, FirstCause, Reported, Subject};
 use crate::timeouts;
 use crate::wire::failure::LaunchFailure;
 
-/// Way of a session's events to the API server.
+/// State of the path from a session to the API server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Way {
-    /// They are thought to arrive.
+    /// Events are assumed to arrive.
     #[default]
     Open,
     /// The agent is gone, or has no stream to the API server.
     Broken,
-    /// The agent is gone for good: the ranks here are being ended for that.
+    /// The agent is gone permanently, and the session is ending its ranks for that reason.
     Ended,
 }
 
-/// Cause that the session has told the API server, and what became of that.
+/// Cause that the session has sent to the API server, and its state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Told {
     pub(super) cause: Option<Cause>,
-    /// The API server has taken it.
+    /// The API server has acknowledged it.
     pub(super) is_heard: bool,
     pub(super) way: Way,
 }
 
-/// Stage of a failure, as far as this session's part in telling others goes.
+/// Stage of a failure, as far as this session must notify other nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// None is known.
+    /// No failure is known.
     #[default]
     NoFailure,
-    /// Others may have to be told.
+    /// Other nodes may need a notification.
     Open,
-    /// The API server has heard of it, or others were told, or nobody will be.
+    /// The API server has received the failure, or other nodes were notified, or no notification will be sent.
     Settled,
 }
 
 /// Decision of the policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// Tell the root of this session's cause.
+    /// Send this session's cause to the root.
     TellRoot(LaunchFailure),
-    /// This is the first cause of the launch: report it in place of a cause of this session's own, and end the ranks here.
+    /// Use this first cause of the launch. Report it in place of this session's own cause, and end the ranks on this node.
     Take(Cause),
-    /// Tell the nodes after this one, so many as the failure says, what the first cause is.
+    /// Send the first cause to the next `below` nodes after this one.
     TellBelow(LaunchFailure),
 }
 
@@ -67,18 +67,18 @@ pub(super) enum Decision {
 pub(super) struct FailurePolicy {
     role: Role,
     told: Told,
-    /// Time from which the API server could have heard of the failure.
+    /// Earliest time at which the API server could have received the failure.
     since: Option<Instant>,
-    /// Another session has waited for the API server in vain.
+    /// Another session has waited for the API server without success.
     api_is_silent: bool,
-    /// The first cause was chosen, and is this session's.
+    /// The first cause is selected, and this session uses it.
     has_taken: bool,
-    /// The others were told.
+    /// The failure was passed on.
     passed_on: bool,
     decisions: VecDeque<Decision>,
 }
 
-/// Part of a session in the policy.
+/// Role of a session in the policy.
 #[derive(Debug)]
 enum Role {
     Root {
@@ -90,7 +90,7 @@ enum Role {
 }
 
 impl FailurePolicy {
-    /// Policy of the session of node `me` of a launch on `nodes` nodes.
+    /// Policy of the session of node `me`, in a launch on `nodes` nodes.
     pub(super) fn new(me: NodeIndex, nodes: u32) -> Self {
         let root = Role::Root { first: FirstCause::default(), others: nodes.saturating_sub(1) };
         let role = if me == NodeIndex(0) { root } else { Role::Other };
@@ -98,12 +98,12 @@ impl FailurePolicy {
         Self { role, told, since: None, api_is_silent: false, has_taken: false, passed_on: false, decisions }
     }
 
-    /// The next decision to carry out.
+    /// Returns the next decision to carry out.
     pub(super) fn poll_decision(&mut self) -> Option<Decision> {
         self.decisions.pop_front()
     }
 
-    /// Time at which [`Self::on_time`] is to be called; `None` if only news can change anything.
+    /// Time at which [`Self::on_time`] must be called; `None` if only messages can change the state.
     pub(super) fn next_wake(&self) -> Option<Instant> {
         let hold_ends = match &self.role {
             Role::Root { first, .. } => first.hold_ends(),
@@ -114,7 +114,7 @@ impl FailurePolicy {
         [hold_ends, unheard].into_iter().flatten().min()
     }
 
-    /// Stage of what is known of a failure.
+    /// Stage of the known failure.
     pub(super) fn stage(&self) -> Stage {
         let has_failed = match &self.role {
             Role::Root { first, .. } => !matches!(first, FirstCause::None),
@@ -128,7 +128,7 @@ impl FailurePolicy {
         }
     }
 
-    /// The session has told the API server something else, or it is known what became of it.
+    /// Handles a change of the cause that was sent to the API server, or of its state.
     pub(super) fn on_told(&mut self, told: Told, now: Instant) {
         let is_new = told.cause != self.told.cause;
         self.told = told;
@@ -141,7 +141,7 @@ impl FailurePolicy {
         self.proceed(now);
     }
 
-    /// The session of node `from` says that the launch has failed.
+    /// Handles a failure that the session of node `from` reports.
     pub(super) fn on_failure(&mut self, from: NodeIndex, failure: LaunchFailure, now: Instant) {
         let LaunchFailure { cause, below, api_is_silent } = failure;
         match &mut self.role {
@@ -149,7 +149,7 @@ impl FailurePolicy {
                 self.api_is_silent |= api_is_silent;
                 let _ = report(first, from.0, cause, now);
             }
-            // It comes again from a node that was not told in time that it had come.
+            // A node that did not receive the acknowledgement in time sends the failure again.
             Role::Other if self.has_taken => {}
             Role::Other => {
                 (self.has_taken, self.passed_on) = (true, true);
@@ -162,7 +162,7 @@ impl FailurePolicy {
         self.proceed(now);
     }
 
-    /// The time of [`Self::next_wake`] has come.
+    /// Handles the time of [`Self::next_wake`].
     pub(super) fn on_time(&mut self, now: Instant) {
         self.proceed(now);
     }
@@ -209,7 +209,7 @@ impl FailurePolicy {
     }
 }
 
-/// A session tells of the loss of nodes only where it is another one's.
+/// A session reports a lost node only if that is another node.
 fn report(first: &mut FirstCause, node: u32, cause: Cause, now: Instant) -> Reported {
     let subject = match cause.kind {
         CauseKind::NodeLost { .. } => Subject::Another,
@@ -218,8 +218,8 @@ fn report(first: &mut FirstCause, node: u32, cause: Cause, now: Instant) -> Repo
     first.report(node, cause, subject, now)
 }
 
-/// Returns false for a cause that the API server or the agent gave, that each session finds by itself, or that ends nobody's ranks: failures
-/// that the launch bore are told with the report alone.
+/// Returns false for a cause that came from the API server or the agent, that each session detects by itself, or that ends no ranks.
+/// Failures that the launch tolerates are only in the report.
 pub(super) fn concerns_others(cause: &Cause) -> bool {
     use CauseKind::{FailedRanks, Interrupted, TimedOut};
     !matches!(cause.kind, Interrupted { .. } | TimedOut { .. } | FailedRanks { .. })

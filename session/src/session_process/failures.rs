@@ -1,7 +1,7 @@
-//! Carries out the [`FailurePolicy`] of a session: hears of causes here and on other nodes, and tells other nodes over links.
+//! Carries out the [`FailurePolicy`] of a session: receives causes from this node and other nodes, and notifies other nodes over links.
 //!
-//! The nodes are told through the tree that fences go up: each passes on to those below it. Where a node cannot be told, whoever tried
-//! tells those below it.
+//! Notifications use the tree of the fences: each node passes a failure on to the nodes below it. If a node cannot be reached, its parent
+//! notifies the nodes below it.
 
 use pmi_transport::task;
 use std::collections::VecDeque;
@@ -22,26 +22,26 @@ use crate::session_io::Control;
 use crate::timeouts;
 use crate::wire::failure::{self, LaunchFailure};
 
-/// Number of nodes that are being told at once by one session.
+/// Limit of nodes that one session notifies at a time.
 const TELLING_MAX: usize = 32;
 
-/// Policy of a session, and what it is connected to.
+/// The policy of a session, and its channels.
 pub(super) struct Failures {
     pub(super) policy: FailurePolicy,
     pub(super) links: Arc<NodeLinks>,
-    /// What the API server was told of this session's cause.
+    /// The cause that was sent to the API server.
     pub(super) told: watch::Receiver<Told>,
     pub(super) heard: mpsc::Receiver<Heard>,
-    /// Receiver of the first cause, which is reported in place of this session's own.
+    /// Receiver of the first cause, which is reported in place of this session's own cause.
     pub(super) chosen: mpsc::Sender<Cause>,
-    /// The session, which is not kept alive by this.
+    /// The session; this weak sender does not keep it alive.
     pub(super) control: mpsc::WeakSender<Control>,
-    /// Told of the stage that the failure of the launch has reached.
+    /// Receives each new stage of the launch's failure.
     pub(super) stage: watch::Sender<Stage>,
 }
 
 impl Failures {
-    /// Runs until the session has said its last word.
+    /// Runs until the session has sent its last message.
     pub(super) async fn run(mut self) {
         let mut telling = JoinSet::new();
         loop {
@@ -74,7 +74,7 @@ impl Failures {
             Decision::TellBelow(failure) => {
                 telling.spawn(task::boxed(tell_below(links, failure)));
             }
-            // Sends fail when the session has ended, and has no use for them.
+            // Sends fail when the session has ended and does not need them.
             Decision::Take(cause) => {
                 let _ = self.chosen.send(cause).await;
                 if let Some(control) = self.control.upgrade() {
@@ -85,8 +85,8 @@ impl Failures {
     }
 }
 
-/// Waits until all who need be told of a failure were, or cannot be in time. `own` is the cause of this session, of which the policy
-/// may not have heard yet.
+/// Waits until all nodes that need a failure notification have received it, or the time is over. `own` is the cause of this session, which
+/// the policy may not have received yet.
 pub(super) async fn until_settled(own: Option<&Cause>, stage: &mut watch::Receiver<Stage>) {
     let is_known = |stage: &Stage| match own.is_some_and(concerns_others) {
         true => *stage == Stage::Settled,
@@ -95,7 +95,7 @@ pub(super) async fn until_settled(own: Option<&Cause>, stage: &mut watch::Receiv
     let _ = timeout(timeouts::UNHEARD + timeouts::TELL, stage.wait_for(is_known)).await;
 }
 
-/// Tells the nodes after this one, so many as the failure says.
+/// Sends the failure to the next `below` nodes after this one.
 async fn tell_below(links: Arc<NodeLinks>, LaunchFailure { cause, below, .. }: LaunchFailure) {
     let first = links.me().0 + 1;
     let all = first..links.nodes().min(first.saturating_add(below));
@@ -120,7 +120,7 @@ async fn tell_below(links: Arc<NodeLinks>, LaunchFailure { cause, below, .. }: L
     }
 }
 
-/// Error of a node that could not be told in time.
+/// Error of a node that did not acknowledge the failure in time.
 struct Untold;
 
 async fn tell(links: &NodeLinks, node: u32, failure: LaunchFailure) -> Result<(), Untold> {
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use crate::cause::CauseKind;
 
-    /// Time that a session which ends for this cause waits, where nobody has told the API server or others of any.
+    /// Returns the wait time of a session that ends for this cause, if no cause was reported to the API server or other nodes.
     async fn wait_for(kind: CauseKind) -> std::time::Duration {
         let (_policy, mut stage) = watch::channel(Stage::NoFailure);
         let (begin, cause) = (Instant::now(), Cause { host: "n0".to_owned(), kind });
@@ -144,7 +144,7 @@ mod tests {
         begin.elapsed()
     }
 
-    /// Failures that a launch bears (`--kill-on-bad-exit=0`, `lattice exec`) end nobody's ranks, so that no session hears of them.
+    /// Failures that a launch tolerates (`--kill-on-bad-exit=0`, `lattice exec`) end no ranks, so they are sent to no session.
     #[tokio::test(start_paused = true)]
     async fn others_are_told_of_what_ends_their_ranks_alone() {
         let exit = RankExit::Code(1);

@@ -1,4 +1,4 @@
-//! Course of one fence on one node, across the deaths of other nodes: the exchange that comes next, and the fence's result. Pure.
+//! Course of one fence on one node when other nodes die: the next exchange, and the result of the fence. Pure.
 //!
 //! ```text
 //!                    no node has the result
@@ -7,70 +7,70 @@
 //!      │  └───────a node dies────────┘                        │
 //!      └───────────────────────────────a node dies────────────┘
 //! ```
-//! A node that has the result may be the only one: the others may have given up the exchange that it came from. So it brings a mark in
-//! place of its contribution. If there is a mark, the first node with one brings the result in a second exchange, and it is the result
-//! of all: a value of a dead node is then readable on every node. Without a mark the values of the dead node are on no node.
+//! A node with the result may be the only one, because the other nodes may have abandoned that exchange. It therefore sends a mark instead
+//! of its contribution. If at least one node sends a mark, the first of these nodes sends the result in a second exchange. All nodes then
+//! use this result, so a value of a dead node is readable on every node. Without a mark, no node has the values of the dead node.
 
 use pmi_core::fence::{Contribution, Exchange, FenceError, FenceId, Merged, Scope};
 use pmi_core::ids::NodeIndex;
 use pmi_core::kvs::Segment;
 use pmi_transport::fence::Gathered;
 
-/// Key of the pair that marks a node with the result. No PMI client can put it: it begins with a NUL.
+/// Key of the pair that marks a node with the result. It begins with a NUL, so no PMI client can put it.
 const MARK: &[u8] = b"\0lattice.fence.result";
 
-/// A fence, as far as this node has come with it.
+/// State of a fence on this node.
 #[derive(Clone, Debug)]
 pub(super) struct FenceCourse {
     id: FenceId,
     me: NodeIndex,
-    /// Number of its nodes before any has died.
+    /// Number of nodes of the fence before the first death.
     all: usize,
-    /// Nodes that take part, as far as they live.
+    /// Living nodes of the fence.
     among: Vec<NodeIndex>,
     contribution: Contribution,
-    /// Result on this node, once it has one.
+    /// Result on this node, if it has one.
     result: Option<Merged>,
     stage: Stage,
 }
 
-/// Meaning of the next exchange.
+/// Purpose of the next exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// All bring their contributions, or that they have the result.
+    /// Each node sends its contribution, or its mark if it has the result.
     Contributions,
-    /// This node brings the result, and the others nothing.
+    /// The source node sends the result. The other nodes send no data.
     Repetition(Source),
-    /// No exchange is to be done before another node dies.
+    /// No exchange is necessary until another node dies.
     Over,
 }
 
-/// Node that brings the result of a fence in a repetition.
+/// Node that sends the result of a fence in a repetition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Source {
     node: NodeIndex,
-    /// Bytes that the nodes of the fence kept to themselves.
+    /// Number of bytes that the nodes of the fence did not send.
     withheld: u64,
 }
 
 /// An exchange of a fence.
 #[derive(Clone, Debug)]
 pub(super) struct FenceExchange {
-    /// Name of the exchange, the same on all its nodes.
+    /// Name of the exchange, equal on all its nodes.
     pub(super) scope: Scope,
-    /// Nodes that take part.
+    /// Nodes of the exchange.
     pub(super) among: Vec<NodeIndex>,
-    /// Part of this node.
+    /// Contribution of this node.
     pub(super) contribution: Contribution,
 }
 
-/// Returns true if a node needs none of these for a fence: no other is among them, or it is not.
+/// Returns true if a fence among these nodes needs no exchange on node `me`: no other node is among them, or `me` is not.
 pub(super) fn is_alone(among: &[NodeIndex], me: NodeIndex) -> bool {
     among.len() < 2 || !among.contains(&me)
 }
 
 impl FenceCourse {
-    /// A fence of so many nodes that this node comes to, of which these live.
+    /// A fence of `all` nodes on node `me`. The nodes in `among` are alive.
     pub(super) fn new(
         id: FenceId,
         me: NodeIndex,
@@ -85,22 +85,22 @@ impl FenceCourse {
         &self.id
     }
 
-    /// Nodes that take part, as far as they live.
+    /// Living nodes of the fence.
     pub(super) fn among(&self) -> &[NodeIndex] {
         &self.among
     }
 
-    /// Returns true if no other node is needed: none is left, or all ranks of this node have died.
+    /// Returns true if no other node is necessary: no other node is left, or all ranks of this node have died.
     pub(super) fn is_alone(&self) -> bool {
         is_alone(&self.among, self.me)
     }
 
-    /// The result on this node: without other nodes its own contribution.
+    /// Result on this node. Without other nodes, this is the node's own contribution.
     pub(super) fn into_result(self) -> Merged {
         self.result.unwrap_or_else(|| self.contribution.segments.into())
     }
 
-    /// The next exchange; `None` if there is none at present.
+    /// Returns the next exchange; `None` if no exchange is due.
     pub(super) fn exchange(&self) -> Option<FenceExchange> {
         if self.is_alone() {
             return None;
@@ -117,17 +117,17 @@ impl FenceCourse {
         Some(FenceExchange { scope, among: self.among.clone(), contribution })
     }
 
-    /// The nodes that live are these now.
+    /// Sets the living nodes. A change restarts the fence with the exchange of contributions.
     pub(super) fn on_members(&mut self, among: Vec<NodeIndex>) {
         if among != self.among {
             (self.among, self.stage) = (among, Stage::Contributions);
         }
     }
 
-    /// The exchange has ended. Returns the result if the fence is over.
+    /// Handles the end of an exchange. Returns the result if the fence is over.
     ///
     /// # Errors
-    /// Fails if a node brought a segment that cannot be read.
+    /// Fails if a node sent an unreadable segment.
     pub(super) fn on_gathered(&mut self, gathered: Gathered) -> Result<Option<Merged>, FenceError> {
         let mut merged = gathered.merged(self.id.epoch)?;
         match self.stage {
@@ -135,7 +135,7 @@ impl FenceCourse {
             Stage::Contributions if self.has_dead_nodes() => {
                 let marks = marks(&merged);
                 if let Some(&source) = marks.first() {
-                    // No node needs a result that all have.
+                    // No repetition is necessary if all nodes have the result.
                     let are_all = marks.len() == self.among.len();
                     self.stage = if are_all { Stage::Over } else { Stage::Repetition(source) };
                     return Ok(None);
@@ -151,7 +151,7 @@ impl FenceCourse {
         self.among.len() < self.all
     }
 
-    /// Contribution of this node. Where a node may bring a mark, nothing stays with the nodes, for the mark would as well.
+    /// Contribution of this node. After a death, the exchange is always full: in a partial exchange, a mark would stay on its node.
     fn own_contribution(&self) -> Contribution {
         let Contribution { segments, exchange } = self.contribution.clone();
         let exchange = if self.has_dead_nodes() { Exchange::Full } else { exchange };
@@ -168,7 +168,7 @@ impl FenceCourse {
         }
     }
 
-    /// Name of the exchange of a known result; no client can choose it, as it begins with a NUL.
+    /// Name of the exchange of a known result. It begins with a NUL, so no client can use it.
     fn repetition(&self) -> Scope {
         let (kind, name) = match &self.id.scope {
             Scope::Group { name, .. } => ("group", &**name),
@@ -180,12 +180,12 @@ impl FenceCourse {
     }
 }
 
-/// Mark of a node with the result, and the bytes that the nodes kept to themselves.
+/// Mark of a node with the result. It contains the number of bytes that the nodes did not send.
 fn mark(node: NodeIndex, withheld: u64) -> Vec<Segment> {
     Segment::several([(MARK, format!("{} {withheld}", node.0))])
 }
 
-/// The nodes with a mark, in order.
+/// Returns the nodes with a mark, in order.
 fn marks(gathered: &Merged) -> Vec<Source> {
     let marks = gathered.segments.iter().flat_map(Segment::pairs).filter(|(key, _)| *key == MARK);
     let source = |value: &[u8]| {
@@ -210,7 +210,7 @@ mod tests {
         nodes.iter().copied().map(NodeIndex).collect()
     }
 
-    /// Runs one exchange among courses, which are in the order of their nodes. Returns the values, if the fence is over.
+    /// Runs one exchange among courses, which are in node order. Returns the values if the fence is over.
     fn exchange(courses: &mut [&mut FenceCourse]) -> Option<Vec<String>> {
         let parts: Vec<FenceExchange> = courses.iter().map(|course| course.exchange().expect("an exchange")).collect();
         assert!(parts.iter().all(|part| (&part.scope, &part.among) == (&parts[0].scope, &parts[0].among)));
@@ -245,7 +245,7 @@ mod tests {
         }
         one.on_members(nodes(&[0, 1]));
         assert!(zero.exchange().is_none() && one.exchange().is_none(), "nothing has changed");
-        // Another death: the one that is left needs no exchange, and keeps its result.
+        // After another death, the remaining node needs no exchange and keeps its result.
         one.on_members(nodes(&[1]));
         assert!(one.is_alone() && one.exchange().is_none());
         assert_eq!(one.into_result().segments.len(), expected.len());

@@ -1,4 +1,4 @@
-//! Carries out questions to the sessions of several nodes: those of the API server, and those of sessions above this one.
+//! Answers questions to the sessions of several nodes, from the API server and from sessions above this one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,28 +18,28 @@ use crate::session_io::{Control, Told};
 use crate::wire;
 use crate::wire::question::{self, Question};
 
-/// Most questions that are open at a time; further ones are refused.
+/// Limit of open questions. Further questions are refused.
 const OPEN_MAX: usize = 16;
-/// Most time that is given to a question, whatever it says.
+/// Limit of the time for a question, even if the question specifies more.
 const TIME_MAX: Duration = Duration::from_secs(30);
 
-/// What a session gathers with.
+/// Connections of a session that gathers answers.
 #[derive(Clone)]
 pub(super) struct Gatherer {
     pub(super) links: Arc<NodeLinks>,
-    /// The session, which is not kept alive by this.
+    /// The session; this weak sender does not keep it alive.
     pub(super) control: mpsc::WeakSender<Control>,
 }
 
 impl Gatherer {
-    /// Answers questions until none can come.
+    /// Answers questions until the queue of questions is closed.
     pub(super) async fn run(self, mut questions: mpsc::Receiver<Asked>) {
         let mut open = JoinSet::new();
         while let Some(Asked { order, reply }) = questions.recv().await {
             while open.try_join_next().is_some() {}
             let me = self.links.me().0;
             if order.nodes.nodes().next() != Some(me) {
-                // Whoever asked may wait no more, here and below.
+                // Sends fail when the asking session has stopped waiting, here and below.
                 let _ = reply.send(Err(format!("it is node {me}, and not the first of those that are asked")));
             } else if open.len() >= OPEN_MAX {
                 let _ = reply.send(Err(format!("it gathers {OPEN_MAX} answers already")));
@@ -78,7 +78,7 @@ impl Gatherer {
         }
     }
 
-    /// What this session sees of its own ranks.
+    /// Returns this session's data about its own ranks.
     async fn own(self, detail: GatherDetail) -> Result<Gathered, String> {
         let ended = || "its part of the launch has ended".to_owned();
         let (reply, told) = oneshot::channel();

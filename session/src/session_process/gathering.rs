@@ -1,12 +1,12 @@
 //! A session's part in a question to the sessions of several nodes, as a pure state machine.
 //!
 //! ```text
-//!  order for nodes 0-6 ──> 0, who asks 1 for 1-3 and 4 for 4-6; 1 asks 2 and 3
-//!           answer <────── what 0 sees itself, with the answers of 1 and of 4
+//! order for nodes 0-6 ──> 0, which asks 1 for 1-3 and 4 for 4-6; 1 asks 2 and 3
+//!           answer <────── data of 0 itself, with the answers of 1 and of 4
 //! ```
-//! Each node asks as many others as the launch's fences have branches at a node, so that it is the links of fences that are used, where
-//! there are any. Whoever asks has more time than who is asked. Where a node does not answer, who has asked it asks those behind it
-//! instead, as far as there is time; the answer is given in time whoever is missing.
+//! Each node asks as many nodes as a node of the launch's fences has branches, so questions use the existing links of the fences. Each node
+//! has more time than the nodes that it asks. If a node does not answer, its parent asks the nodes below it, as long as time is left. The
+//! answer is complete in time, even if nodes are missing.
 
 mod collected;
 
@@ -21,22 +21,22 @@ use tokio::time::Instant;
 use self::collected::Collected;
 use crate::gathered::{GatherOrder, Gathered, NodeSelection, Unheard};
 
-/// Most nodes that one session waits for at a time.
+/// Limit of nodes for which one session waits at a time.
 const ASKING_MAX: usize = 32;
-/// The shortest time, beside that of a look, which a node is asked for.
+/// Shortest time for a question to another node, in addition to the time for a look at its ranks.
 const WAY_MIN: Duration = Duration::from_millis(10);
 
-/// One question on its way through this session.
+/// One question in this session.
 #[derive(Debug)]
 pub(super) struct Gathering {
     order: GatherOrder,
-    /// All nodes of the question, this one first.
+    /// All nodes of the question. This node is the first.
     nodes: Vec<u32>,
     fan_out: u32,
     until: Instant,
-    /// Parts of the nodes that are still to be asked, by positions.
+    /// Ranges of nodes that must still be asked, by position in `nodes`.
     waiting: VecDeque<Range<u32>>,
-    /// Parts that others answer for, by the node that was asked.
+    /// Ranges of nodes for which an asked node must answer, by asked node.
     asked: BTreeMap<NodeIndex, Asked>,
     own: Own,
     collected: Collected,
@@ -48,7 +48,7 @@ struct Asked {
     until: Instant,
 }
 
-/// State of what this session sees of its own ranks.
+/// State of this session's data about its own ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Own {
     Awaited,
@@ -56,7 +56,7 @@ enum Own {
 }
 
 impl Gathering {
-    /// Begins with an order whose first node is this one; in a launch whose fences have `fan_out` branches at each node.
+    /// Starts with an order that has this node as its first node. The fences of the launch have `fan_out` branches at each node.
     pub(super) fn new(order: GatherOrder, fan_out: u32, now: Instant) -> Self {
         let nodes: Vec<u32> = order.nodes.nodes().collect();
         let fan_out = fan_out.clamp(1, ASKING_MAX as u32);
@@ -72,7 +72,7 @@ impl Gathering {
         }
     }
 
-    /// The next node to ask, and what.
+    /// Returns the next node to ask, and its order.
     pub(super) fn poll_ask(&mut self, now: Instant) -> Option<(NodeIndex, GatherOrder)> {
         while self.asked.len() < ASKING_MAX {
             let part = self.waiting.pop_front()?;
@@ -89,7 +89,7 @@ impl Gathering {
         None
     }
 
-    /// This session has looked at its own ranks, or could not.
+    /// Handles this session's data about its own ranks, or the reason why there is none.
     pub(super) fn on_own(&mut self, told: Result<Gathered, String>) {
         self.own = Own::Told;
         let me = NodeIndex(self.nodes[0]);
@@ -99,7 +99,7 @@ impl Gathering {
         }
     }
 
-    /// A node that was asked has answered for its part, or will not.
+    /// Handles the answer of a node for its range, or the reason why the node does not answer.
     pub(super) fn on_answer(&mut self, node: NodeIndex, answer: Result<Gathered, String>, now: Instant) {
         let Some(Asked { part, .. }) = self.asked.remove(&node) else { return };
         match answer {
@@ -111,7 +111,7 @@ impl Gathering {
         }
     }
 
-    /// The time of [`Self::wake`] has come.
+    /// Handles the time of [`Self::wake`].
     pub(super) fn on_time(&mut self, now: Instant) {
         let late: Vec<NodeIndex> =
             self.asked.iter().filter(|(_, asked)| asked.until <= now).map(|(node, _)| *node).collect();
@@ -122,18 +122,18 @@ impl Gathering {
         }
     }
 
-    /// The time of the next step, if nothing comes before.
+    /// Time of the next step, if no answer arrives before it.
     pub(super) fn wake(&self) -> Instant {
         self.asked.values().map(|asked| asked.until).fold(self.until, Instant::min)
     }
 
-    /// The answer, once all have told or the time is over. Nothing may follow it.
+    /// Returns the answer when all nodes have answered or the time is over. No other call may follow.
     pub(super) fn poll_answer(&mut self, now: Instant) -> Option<Gathered> {
         let is_complete = self.own == Own::Told && self.asked.is_empty() && self.waiting.is_empty();
         (is_complete || now >= self.until).then(|| self.collected.take())
     }
 
-    /// Asks those behind a node that does not answer.
+    /// Asks the nodes below a node that does not answer.
     fn go_round(&mut self, node: NodeIndex, part: Range<u32>, reason: String, now: Instant) {
         self.collected.miss(Unheard { node, reason });
         let behind = part.start + 1..part.end;
@@ -150,7 +150,8 @@ impl Gathering {
         }
     }
 
-    /// Time for whoever is asked now: that for a look, and three quarters of what is left beside it. `None` if that is too little.
+    /// Time for a node that is asked now: the time for a look at its ranks, and three quarters of the remaining time. `None` if the
+    /// remainder is too short.
     fn time_below(&self, now: Instant) -> Option<Duration> {
         let look = self.order.detail.look();
         let way = self.until.saturating_duration_since(now).checked_sub(look)? * 3 / 4;

@@ -1,5 +1,5 @@
-//! Messages of the agent to a session process: commands for the session, answers for its calls, grants of credit, input; and the
-//! connection that they come over, which another agent may replace by a new one.
+//! Messages from the agent to a session process: commands for the session, answers to its calls, grants of credit, and input. The
+//! connection of the agent can be replaced by that of another agent.
 
 use pmi_transport::task;
 use std::io;
@@ -36,24 +36,24 @@ pub(super) struct Incoming {
     /// Number of nodes of the launch.
     pub(super) nodes: usize,
     pub(super) control: mpsc::Sender<Control>,
-    /// Receiver of questions to this session and others.
+    /// Receiver of questions to this session and other sessions.
     pub(super) gathering: mpsc::Sender<Asked>,
     pub(super) calls: AgentCalls,
     pub(super) credit: Arc<OutputCredit>,
-    /// Input that comes from the API server alone.
+    /// Input that the API server sends to this node alone.
     pub(super) input: Arc<Mutex<Input>>,
-    /// Receiver of input for this node and others.
+    /// Receiver of input for this node and other nodes.
     pub(super) passing: mpsc::Sender<Arrived>,
-    /// Way back to the agent, for replies and warnings.
+    /// Sender to the agent, for replies and warnings.
     pub(super) urgent: mpsc::Sender<ToAgent>,
     pub(super) confirmations: Arc<Confirmations>,
     pub(super) agents: NextAgents,
 }
 
-/// Connections to agents that follow the first one.
+/// Connections of the agents after the first one.
 pub(super) struct NextAgents {
     pub(super) connections: mpsc::Receiver<UnixStream>,
-    /// Time for which the session runs on without one.
+    /// Time for which the session continues without an agent.
     pub(super) lease: Duration,
 }
 
@@ -62,13 +62,13 @@ pub(super) struct NextAgents {
 enum ConnectionEnd {
     /// The agent is gone.
     Closed,
-    /// The agent sent bytes that are no message.
+    /// The agent sent invalid bytes.
     Unreadable,
 }
 
 impl Incoming {
-    /// Reads until the agent is gone and no other comes in time, or until one sends bytes that are no message; then the session ends
-    /// its ranks, and waits for nothing more.
+    /// Reads until the agent is gone and no other agent connects in time, or until an agent sends invalid bytes. Then the session ends its
+    /// ranks and waits for no further message.
     pub(super) async fn run(mut self, mut reader: ReadHalf) {
         while self.read(reader).await == ConnectionEnd::Closed {
             match self.next_connection().await {
@@ -82,10 +82,10 @@ impl Incoming {
         // Dropping `control` ends the ranks.
     }
 
-    /// Waits for another agent, and asks it what the one before did not answer.
+    /// Waits for another agent, and sends it the unanswered calls.
     async fn next_connection(&mut self) -> Option<ReadHalf> {
         let NextAgents { connections, lease } = &self.agents;
-        // Nobody is there to be waited for: then nothing is broken off that could still be written.
+        // Without a next agent there is no wait, and pending writes to the present connection are not cancelled.
         if connections.is_closed() && connections.is_empty() {
             return None;
         }
@@ -96,7 +96,7 @@ impl Incoming {
         Some(reader)
     }
 
-    /// Waits for a connection that can be used; `None` once no other can come.
+    /// Waits for a usable connection; `None` when no connection can follow.
     async fn usable_connection(&mut self) -> Option<(ReadHalf, quiet::WriteHalf)> {
         loop {
             let next = self.agents.connections.recv().await?;
@@ -123,7 +123,7 @@ impl Incoming {
                     self.warn(format!("the ranks are ended, as a message of the agent cannot be read: {error}"));
                     return ConnectionEnd::Unreadable;
                 }
-                // It ended in the middle of a message, or was reset.
+                // The connection ended in the middle of a message, or was reset.
                 Err(_) => break,
             }
         }
@@ -138,16 +138,16 @@ impl Incoming {
             Some(What::Resume(order)) => resume(&order, &self.confirmations, &self.credit),
             Some(What::Unheard(proto::Nothing {})) => self.confirmations.unheard(),
             Some(What::Dismissed(proto::Nothing {})) => {
-                // Nobody would grant any.
+                // No agent grants credit any more.
                 self.credit.lift();
                 self.confirmations.end(End::Dismissed);
             }
-            // A second start, or what only a later version says.
+            // A second start, or a message of a later version.
             Some(What::Start(_)) | None => {}
         }
     }
 
-    /// Carries out a command that did not come before. What it says of events has no need of a command.
+    /// Carries out a command that was not received before. The field `events_taken` is valid without a command.
     async fn take_command(&mut self, command: proto::NodeCommand) {
         let proto::NodeCommand { sequence, events_taken, .. } = command;
         if events_taken > 0 {
@@ -159,7 +159,7 @@ impl Incoming {
         }
     }
 
-    /// Has the agent log a warning: this process has no log. Left out when the agent is behind with reading.
+    /// Sends a warning to the agent's log, because this process has no log. The warning is dropped if the agent reads too slowly.
     fn warn(&self, text: String) {
         let _ = self.urgent.try_send(ToAgent::warning(text));
     }
@@ -172,7 +172,7 @@ impl Incoming {
                 self.credit.expect_answer();
                 drop(self.control.send(question).await);
             }
-            // The session has ended if it takes no more.
+            // Fails when the session has ended.
             Ok(Command::Control(control)) => drop(self.control.send(control).await),
             Ok(Command::Gather { question, order }) => self.gather(question, order).await,
             Ok(Command::Stdin(bytes)) => {
@@ -188,10 +188,10 @@ impl Incoming {
         }
     }
 
-    /// Has sessions asked, and passes on what they tell when it is there: nothing, if there are no links to them.
+    /// Sends a question to several sessions, and forwards their answers when they are complete. Without links the answer is empty.
     async fn gather(&self, question: u64, order: GatherOrder) {
         let (reply, answer) = oneshot::channel();
-        // Then the reply is gone as well.
+        // If this fails, the receiver of the answer is closed as well.
         let _ = self.gathering.send(Asked { order, reply }).await;
         let urgent = self.urgent.clone();
         task::spawn(async move {
@@ -201,14 +201,14 @@ impl Incoming {
         });
     }
 
-    /// Has a piece of input passed on, and tells which nodes have not taken it when all others have.
+    /// Forwards a piece of input. When all other nodes have received it, reports the nodes that have not.
     async fn pass_input(&self, piece: InputPiece) {
         let (offset, (reply, answer)) = (piece.offset, oneshot::channel());
-        // Then the reply is gone as well.
+        // If this fails, the receiver of the answer is closed as well.
         let _ = self.passing.send(Arrived { piece, reply }).await;
         let urgent = self.urgent.clone();
         task::spawn(async move {
-            // Where this session is ending, the API server has the others get the piece otherwise.
+            // If this session is ending, the API server sends the piece to the other nodes by another path.
             let Ok(Ok(missed)) = answer.await else { return };
             let event = wire::event::encode_happening(&NodeHappening::InputPassed { offset, missed });
             // Fails when the session has ended.
@@ -216,7 +216,7 @@ impl Incoming {
         });
     }
 
-    /// Passes another node's question to the session, and its answer back when it comes.
+    /// Forwards another node's question to the session, and returns the answer to the agent.
     async fn pass_on(&self, question: proto::DataRequest) {
         let proto::DataRequest { launch_id, request_id, question, .. } = question;
         let (reply, answer) = oneshot::channel();
@@ -227,13 +227,13 @@ impl Incoming {
                 Ok(()) => answer.await.unwrap_or_else(|_| Err("its part of the launch has ended".to_owned())),
                 Err(_) => Err("its part of the launch has ended".to_owned()),
             };
-            // Fails if the agent is gone, and the node that asked with it.
+            // Fails if the agent is gone. The node that asked then has no path for the answer.
             let _ = urgent.send(ToAgent::reply(launch_id, request_id, answer)).await;
         });
     }
 }
 
-/// Takes in the order to send events again, ahead of what the API server grants after it.
+/// Handles the order to resend events, before later grants of the API server.
 pub(super) fn resume(order: &proto::ResumeEvents, confirmations: &Confirmations, credit: &OutputCredit) {
     let &proto::ResumeEvents { stream, after, handed } = order;
     let position = after.map_or(Position::Unknown { handed }, Position::After);

@@ -1,11 +1,11 @@
-//! Passes pieces of input on to the nodes that they are for: those of the API server, and those of sessions above this one.
+//! Forwards pieces of input to their nodes. The pieces come from the API server and from sessions above this one.
 //!
 //! ```text
-//! piece for 0-6 ──> 0, who keeps it, and passes it on: to 1 for 1-3, and to 4 for 4-6; 1 to 2 and 3
-//!        answer <── when the ranks of all have taken it, with the nodes that have not
+//! piece for 0-6 ──> 0, which keeps it and forwards it: to 1 for 1-3, and to 4 for 4-6; 1 to 2 and 3
+//!        answer <── when the ranks of all nodes have read it, with the nodes that did not receive it
 //! ```
-//! Where a node does not take a piece, as its part of the launch has ended or no link leads there, those behind it get it from whoever has passed
-//! it on to that node. They know by the piece's place what they have already.
+//! A node may not accept a piece, because its part of the launch has ended or because no link to it exists. The sending node then sends the
+//! piece to the nodes below that node. They use the offset of the piece to detect bytes that they already have.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -26,28 +26,28 @@ use crate::input_piece::{BRANCHES, InputPiece};
 use crate::wire;
 use crate::wire::question::{self, Question};
 
-/// Most pieces that are passed on at a time; further ones are refused.
+/// Limit of pieces that are forwarded at a time. Further pieces are refused.
 const OPEN_MAX: usize = 256;
 
-/// Passes pieces on.
+/// Forwards pieces.
 #[derive(Clone)]
 pub(super) struct InputRelay {
     pub(super) me: NodeIndex,
-    /// `None` where no session has links.
+    /// `None` if the sessions have no links.
     pub(super) links: Option<Arc<NodeLinks>>,
     pub(super) input: Arc<Mutex<Input>>,
-    /// Way to the agent, for warnings.
+    /// Sender to the agent, for warnings.
     pub(super) urgent: mpsc::Sender<ToAgent>,
 }
 
 impl InputRelay {
-    /// Passes pieces on until none can come.
+    /// Forwards pieces until the queue of pieces is closed.
     pub(super) async fn run(self, mut pieces: mpsc::Receiver<Arrived>) {
         let mut open = JoinSet::new();
         while let Some(Arrived { piece, reply }) = pieces.recv().await {
             while open.try_join_next().is_some() {}
             if let Some(reason) = Passing::refusal(self.me, &piece, open.len()) {
-                // The caller may have gone, here and below.
+                // The sender may have stopped waiting, here and below.
                 let _ = reply.send(Err(reason));
             } else {
                 let passing = self.clone().pass_on(piece);
@@ -58,7 +58,7 @@ impl InputRelay {
         }
     }
 
-    /// Passes a piece on; returns the nodes that have not taken it when all others have.
+    /// Forwards a piece. Returns the nodes that have not received it, when all other nodes have.
     async fn pass_on(self, piece: InputPiece) -> Option<NodeSelection> {
         let taken = self.input.lock().push_numbered(piece.clone());
         if let Err(end) = &taken {
@@ -85,32 +85,32 @@ impl InputRelay {
     }
 }
 
-/// A piece on its way to the nodes behind this one. Pure: answers go in, shares for other nodes come out.
+/// A piece on its way to the nodes below this one. Pure: its inputs are answers, its outputs are shares for other nodes.
 pub(super) struct Passing {
     piece: InputPiece,
-    /// The nodes of the piece, this one first.
+    /// Nodes of the piece. This node is the first.
     nodes: Vec<u32>,
     missed: BTreeSet<u32>,
     /// Number of shares without an answer.
     open: usize,
 }
 
-/// A piece for some of the nodes, which the first of them passes on.
+/// A piece for some of the nodes. The first of them forwards it.
 pub(super) struct Share {
-    /// Places of these nodes among those of the piece.
+    /// Positions of these nodes in the nodes of the piece.
     pub(super) part: Range<u32>,
     pub(super) piece: InputPiece,
 }
 
 impl Share {
-    /// The node that the share goes to.
+    /// Node that receives the share.
     pub(super) fn to(&self) -> Option<NodeIndex> {
         self.piece.nodes.nodes().next().map(NodeIndex)
     }
 }
 
 impl Passing {
-    /// Returns the reason why a session does not pass a piece on that passes on so many others.
+    /// Returns the reason why a session that already forwards `open` pieces refuses a piece.
     pub(super) fn refusal(me: NodeIndex, piece: &InputPiece, open: usize) -> Option<String> {
         if piece.nodes.nodes().next() != Some(me.0) {
             return Some(format!("it is node {}, and the piece is for another one first", me.0));
@@ -118,7 +118,7 @@ impl Passing {
         (open >= OPEN_MAX).then(|| format!("it passes on {OPEN_MAX} pieces already"))
     }
 
-    /// Begins with a piece that this node has; returns the first shares.
+    /// Starts with a piece that this node has. Returns the first shares.
     pub(super) fn begin(piece: InputPiece) -> (Self, Vec<Share>) {
         let nodes: Vec<u32> = piece.nodes.nodes().collect();
         let behind = 1..nodes.len() as u32;
@@ -127,8 +127,8 @@ impl Passing {
         (passing, shares)
     }
 
-    /// The first node of a share has answered with the nodes that have not taken the piece; `None` if it has not taken the share. Returns
-    /// further shares.
+    /// Handles the answer of a share's first node. It contains the nodes that have not received the piece; `None` if the node did not
+    /// accept the share. Returns further shares.
     pub(super) fn answered(&mut self, part: Range<u32>, answer: Option<Option<NodeSelection>>) -> Vec<Share> {
         self.open -= 1;
         let nodes = &self.nodes[part.start as usize..part.end as usize];
@@ -163,13 +163,13 @@ impl Passing {
         self.open == 0
     }
 
-    /// The nodes that have not taken the piece.
+    /// Returns the nodes that have not received the piece.
     pub(super) fn missed(self) -> Option<NodeSelection> {
         NodeSelection::of(self.missed)
     }
 }
 
-/// Passes a share on to its first node; returns the nodes that have not taken the piece.
+/// Sends a share to its first node. Returns the nodes that have not received the piece.
 async fn ask(links: Option<&NodeLinks>, share: Share) -> Result<Option<NodeSelection>, String> {
     let links = links.ok_or("there are no links")?;
     let node = share.to().ok_or("the share has no nodes")?;

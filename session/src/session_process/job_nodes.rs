@@ -1,15 +1,15 @@
-//! Nodes of one job as its fences need them, whichever way they take.
+//! Nodes of one job, for its fences over links or through the agent.
 
 use pmi_core::fence::Scope;
 use pmi_core::ids::{JobId, NodeIndex};
 use pmi_core::job::Job;
 
-/// A job, and which nodes take part in its fences.
+/// A job and the nodes of its fences.
 pub(super) struct JobNodes {
     pub(super) job: JobId,
     /// This node.
     pub(super) node: NodeIndex,
-    /// Nodes that hold a rank of the job, in order.
+    /// Nodes with a rank of the job, in order.
     pub(super) members: Vec<NodeIndex>,
 }
 
@@ -18,7 +18,7 @@ impl JobNodes {
         Self { job: job.id.clone(), node, members: job.placement.nodes_with_ranks() }
     }
 
-    /// Returns true for fences of this node alone.
+    /// Returns true for a fence of this node alone.
     pub(super) fn is_alone(&self, scope: &Scope) -> bool {
         scope.members(&self.members) == [self.node]
     }

@@ -1,5 +1,5 @@
-//! Events of a session from the moment at which they may be sent until the API server has taken them: numbered, and written again to a
-//! connection that follows one that broke.
+//! Events of a session, from the time at which they may be sent until the API server has received them. They are numbered, and written
+//! again to the next connection after a break.
 
 use bytes::BytesMut;
 use pmi_transport::proto::v1 as proto;
@@ -8,55 +8,56 @@ use proto::node_event::What;
 use super::frames::ToAgent;
 use crate::numbered::Unconfirmed;
 
-/// Memory of events that the API server has not taken, in bytes; beyond it the session's events are not taken, which slows its ranks
-/// down. Output alone stays far below, by its credit.
+/// Limit of the memory, in bytes, of events that the API server has not received. At the limit, the session's events are no longer
+/// received, which slows its ranks down. Output alone stays far below the limit because of its credit.
 const KEPT_MAX: usize = 32 << 20;
 
-/// Memory of an event beyond its content, in bytes.
+/// Memory of an event in addition to its content, in bytes.
 const EVENT_OVERHEAD: usize = 256;
 
-/// What is known of the events that the API server has.
+/// Position of the API server in the events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Position {
-    /// It has everything up to this number.
+    /// The API server has received all events up to this number.
     After(u64),
-    /// It does not know what the API server before it had, to which everything up to `handed` was handed, or all that was written.
+    /// The API server does not have the position of its predecessor. The predecessor was sent all events up to `handed`, or all written
+    /// events.
     Unknown {
-        /// Number of the last one that is known to have been handed to it.
+        /// Number of the last event that is known to have been sent to the predecessor.
         handed: Option<u64>,
     },
 }
 
-/// Events that the API server has not taken.
+/// Events that the API server has not received.
 #[derive(Default)]
 pub(super) struct KeptEvents {
     sent: Unconfirmed<proto::NodeEvent>,
-    /// Memory of the events.
+    /// Memory of the events, in bytes.
     bytes: usize,
     /// Number of causes among the events.
     causes: usize,
-    /// The first cause, which an API server that knows nothing must be told, whoever was told before.
+    /// The first cause. It is sent again to each API server without stored state.
     first_cause: Option<proto::NodeEvent>,
-    /// Deaths of ranks that others go on without, one of each at most: they are no part of what a rank's end tells, and the API server before
-    /// may not have written them down.
+    /// Deaths of ranks without which other ranks continue, at most one for each rank. A rank's exit does not include its death, and the
+    /// previous API server may not have stored it.
     deaths: Vec<proto::NodeEvent>,
-    /// The report, which an API server that knows nothing must be told as well: the one before may not have written down what it took.
+    /// The report. It is also sent again to each API server without stored state, because its predecessor may not have stored it.
     report: Option<proto::NodeEvent>,
     taker: Taker,
 }
 
-/// The API server, as far as it matters for what is kept.
+/// State of the API server that determines whether events are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Taker {
-    /// It takes events, now or later.
+    /// An API server receives events, now or later.
     #[default]
     Awaited,
-    /// Nobody will take any: nothing need be kept.
+    /// No API server will receive events, so none are kept.
     Nobody,
 }
 
 impl KeptEvents {
-    /// Numbers an event, and keeps it.
+    /// Numbers an event and keeps it.
     pub(super) fn push(&mut self, event: proto::NodeEvent) {
         if is_cause(&event) {
             self.first_cause.get_or_insert_with(|| event.clone());
@@ -71,8 +72,8 @@ impl KeptEvents {
         self.sent.push(event);
     }
 
-    /// Keeps the first cause that sessions have chosen, in place of those that the API server has not taken. To one that may read an
-    /// earlier one still, it is said after that.
+    /// Keeps the first cause that the sessions selected, in place of causes that the API server has not received. If an API server may
+    /// still read an earlier cause, the selected cause is sent after it.
     pub(super) fn choose(&mut self, cause: proto::NodeEvent) {
         self.first_cause = Some(cause.clone());
         let mut stands_in = false;
@@ -86,18 +87,18 @@ impl KeptEvents {
         }
     }
 
-    /// Returns true if the API server has taken every cause that it was told.
+    /// Returns true if the API server has received every cause that was sent to it.
     pub(super) fn has_told_cause(&self) -> bool {
         self.causes == 0 && self.taker == Taker::Awaited
     }
 
-    /// True while more events may be taken.
+    /// Returns true while more events are accepted.
     pub(super) fn has_room(&self) -> bool {
         self.bytes < KEPT_MAX || self.taker == Taker::Nobody
     }
 
-    /// Appends the events to `batch` that were not written to the present connection; the first one says that the session has taken
-    /// its commands up to `commands`, unless that is nothing new.
+    /// Appends the events to `batch` that were not written to the present connection. The first of them acknowledges the commands up to
+    /// `commands`, unless they are already acknowledged.
     pub(super) fn write(&mut self, batch: &mut BytesMut, mut commands: impl FnMut() -> u64) {
         while let Some((sequence, event)) = self.sent.next_to_write() {
             (event.sequence, event.commands_taken) = (sequence, commands());
@@ -108,18 +109,18 @@ impl KeptEvents {
         }
     }
 
-    /// The API server has taken everything up to this number.
+    /// Removes all events up to this number, which the API server has received.
     pub(super) fn confirm(&mut self, through: u64) {
         let taken: Vec<_> = self.sent.confirm(through).collect();
         self.remove(&taken);
     }
 
-    /// The connection has broken: nothing is written before [`Self::resume`].
+    /// Handles a broken connection. No event is written before [`Self::resume`].
     pub(super) fn break_off(&mut self) {
         self.sent.break_off();
     }
 
-    /// There is a new connection. Returns the number after which it goes on.
+    /// Handles a new connection. Returns the number after which the events continue.
     pub(super) fn resume(&mut self, position: Position) -> u64 {
         let after = match position {
             Position::After(number) => {
@@ -134,7 +135,8 @@ impl KeptEvents {
         after
     }
 
-    /// Of what was handed to an API server that is no more, only deaths, the cause and the report are sent again, even if it has taken them.
+    /// Of the events that were sent to the previous API server, only deaths, the cause and the report are sent again. This also applies to
+    /// received events.
     fn restart(&mut self, handed: Option<u64>) -> u64 {
         let again = |event: &proto::NodeEvent| is_cause(event) || is_report(event);
         let (after, lost) = self.sent.restart(handed, again);
@@ -165,7 +167,7 @@ impl KeptEvents {
         self.causes -= events.iter().filter(|event| is_cause(event)).count();
     }
 
-    /// Nobody will take events any more: they are written if there is a connection, and not kept.
+    /// Stops keeping events, because no API server will receive them. They are still written if there is a connection.
     pub(super) fn give_up(&mut self) {
         self.taker = Taker::Nobody;
     }
@@ -192,7 +194,7 @@ fn is_report(event: &proto::NodeEvent) -> bool {
     matches!(event.what, Some(What::Report(_)))
 }
 
-/// Memory of an event, in bytes; its numbers do not count.
+/// Memory of an event, in bytes, without its numbers.
 fn memory(event: &proto::NodeEvent) -> usize {
     let content = match &event.what {
         Some(What::Output(output)) => output.data.len(),

@@ -1,17 +1,17 @@
-//! Fences of one job over links, among the nodes that have a living rank.
+//! Fences of one job over links, among the nodes with a living rank.
 //!
 //! ```text
 //!            complete                                  a member dies
-//! exchanged ──────────> left; kept for a repetition ────────────────> repeated among the others, again and again
+//! exchanged ──────────> left; kept for a repetition ────────────────> repeated among the other nodes, again and again
 //!   │   ^
-//!   │   ├──a member dies: among the others
+//!   │   ├──a member dies: among the other nodes
 //!   │   │
-//!   └───┴──a neighbour is lost: waits for the news of deaths that follow ──LOSS_TOLD──> failed
+//!   └───┴──a neighbour is lost: waits for a report of a death ──LOSS_TOLD──> failed
 //! ```
-//! A fence that a node dies in goes on among the others, under the same number: its key has a digest of its members, so the two are
-//! told apart. A node that has left it takes part in the repetition as well, for others may not have got their result: nobody is
-//! further ahead of the others than one fence. Where failures end the launch, no node dies, and nothing is kept. The exchanges of
-//! one fence and its result are the matter of [`FenceCourse`].
+//! After the death of a node, a fence continues among the other nodes under the same number. The key of a fence contains a digest of its
+//! members, so both fences are distinct. A node that has left the fence also takes part in the repetition, because other nodes may not have
+//! the result. No node is more than one fence ahead of the other nodes. If failures end the launch, no node dies and no fence is kept.
+//! [`FenceCourse`] handles the exchanges of one fence and its result.
 
 use pmi_transport::task;
 use std::collections::HashMap;
@@ -31,17 +31,17 @@ use super::living_nodes::{LivingNodes, members};
 use crate::settings::{FailedRanks, LaunchSettings, LostNodes};
 use crate::timeouts;
 
-/// Most scopes whose last fences are kept.
+/// Limit of scopes with a kept last fence.
 const KEPT_MAX: usize = 256;
 
 /// Fences of one job.
 pub(super) struct LinkedFence {
     way: Arc<Way>,
-    /// Tasks that repeat the last fence of each scope when one of its nodes dies; where nodes can die.
+    /// Tasks that repeat the last fence of each scope when one of its nodes dies. `None` if nodes cannot die.
     kept: Option<Mutex<HashMap<Scope, Repetition>>>,
 }
 
-/// Way of a job's fences to other nodes.
+/// Path of a job's fences to other nodes.
 struct Way {
     job: JobId,
     me: NodeIndex,
@@ -49,17 +49,17 @@ struct Way {
     fences: Option<Arc<LaunchFences>>,
 }
 
-/// Consequence of the death of nodes for a launch.
+/// Effect of the death of a node on a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NodeDeaths {
     /// The launch ends.
     EndLaunch,
-    /// Its fences go on among the others.
+    /// The fences of the launch continue among the other nodes.
     AreBorne,
 }
 
 impl NodeDeaths {
-    /// Consequence in a launch of these settings: a node is dead when its ranks are, too.
+    /// Effect in a launch with these settings. A node also counts as dead when all its ranks are dead.
     pub(super) fn in_launch(settings: &LaunchSettings) -> Self {
         match (settings.failed_ranks, settings.lost_nodes) {
             (FailedRanks::EndLaunch, LostNodes::EndLaunch) => Self::EndLaunch,
@@ -68,7 +68,7 @@ impl NodeDeaths {
     }
 }
 
-/// A task that ends with this.
+/// A task that is aborted when this value is dropped.
 struct Repetition(AbortHandle);
 
 impl Drop for Repetition {
@@ -89,7 +89,7 @@ impl LinkedFence {
         Self { way: Arc::new(Way { job, me, living, fences }), kept }
     }
 
-    /// Keeps a fence that is over here, in place of the one before it.
+    /// Keeps a fence that is over on this node, in place of the previous one.
     fn keep(&self, course: FenceCourse) {
         let Some(kept) = &self.kept else { return };
         let scope = course.id().scope.clone();
@@ -108,7 +108,7 @@ impl Fence for LinkedFence {
         let among = members(&id.scope, &living.borrow_and_update());
         let all = self.way.living.count_all(&id.scope);
         let mut course = FenceCourse::new(id.clone(), self.way.me, all, among, contribution);
-        // Nobody waits for a node all of whose ranks have died.
+        // Fences do not wait for a node without living ranks.
         while let Some((fences, next)) = self.way.fences.as_ref().zip(course.exchange()) {
             let result = tokio::select! {
                 result = self.way.attempt(fences, id, next) => result,
@@ -135,7 +135,7 @@ impl Fence for LinkedFence {
         Ok(course.into_result())
     }
 
-    /// Where nodes can die, a fence may be repeated, and takes a task.
+    /// If nodes can die, a fence may be repeated, so it needs a task.
     fn begin(&self, id: &FenceId, contribution: Contribution, end: FenceEnd) -> Begun {
         if self.kept.is_some() {
             return Begun::Unavailable(contribution);
@@ -156,12 +156,12 @@ impl Fence for LinkedFence {
 }
 
 impl Way {
-    /// Nodes of a fence, as far as they live.
+    /// Living nodes of a fence.
     fn among(&self, scope: &Scope) -> Vec<NodeIndex> {
         members(scope, &self.living.watch().borrow())
     }
 
-    /// Does an exchange of a fence.
+    /// Runs one exchange of a fence.
     async fn attempt(
         &self,
         fences: &LaunchFences,
@@ -172,7 +172,7 @@ impl Way {
     }
 }
 
-/// Repeats a fence that this node has left, each time that one of its nodes dies, until nobody else is left.
+/// Repeats a fence that this node has left, after each death of one of its nodes, until no other node is left.
 async fn repeat(way: Arc<Way>, mut course: FenceCourse) {
     let (mut living, id) = (way.living.watch(), course.id().clone());
     while let Some(fences) = way.fences.as_ref().filter(|_| !course.is_alone()) {
@@ -190,12 +190,12 @@ async fn repeat(way: Arc<Way>, mut course: FenceCourse) {
                 continue;
             }
         };
-        // One that fails, by another death, is repeated after that.
+        // An exchange that fails because of another death is repeated after that death.
         let _ = course.on_gathered(gathered);
     }
 }
 
-/// Waits until a fence is among other nodes than it was, and returns them; for ever if it never will be. Cancel-safe.
+/// Waits until the members of a fence change, and returns them. Waits indefinitely if they never change. Cancel-safe.
 async fn changed(living: &mut watch::Receiver<Arc<[NodeIndex]>>, course: &FenceCourse) -> Vec<NodeIndex> {
     let scope = &course.id().scope;
     let mut among = Vec::new();

@@ -1,4 +1,4 @@
-//! Nodes that still have a living rank of a job: those among which its fences are.
+//! Nodes that still have a living rank of a job. The fences of the job are among these nodes.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use tokio::sync::watch;
 pub(super) struct LivingNodes {
     placement: Placement,
     ranks: Mutex<LivingRanks>,
-    /// Number of nodes before any has died.
+    /// Number of nodes before the first death.
     all: usize,
     /// In order.
     nodes: watch::Sender<Arc<[NodeIndex]>>,
 }
 
-/// Number of living ranks of each node that has any.
+/// Number of living ranks of each node with at least one.
 #[derive(Debug)]
 struct LivingRanks {
     by_node: BTreeMap<NodeIndex, u32>,
@@ -28,7 +28,7 @@ struct LivingRanks {
 }
 
 impl LivingNodes {
-    /// All nodes of a job that hold a rank.
+    /// All nodes with a rank of the job.
     pub(super) fn of(job: &Job) -> Self {
         let mut by_node = BTreeMap::new();
         for block in job.placement.blocks() {
@@ -45,7 +45,7 @@ impl LivingNodes {
         }
     }
 
-    /// A rank has died.
+    /// Records the death of a rank.
     pub(super) fn die(&self, rank: Rank) {
         let mut ranks = self.ranks.lock();
         let Some(node) = self.placement.node_of(rank).filter(|_| ranks.dead.insert(rank)) else { return };
@@ -59,7 +59,7 @@ impl LivingNodes {
         }
     }
 
-    /// Number of nodes of a fence before any has died.
+    /// Number of nodes of a fence before the first death.
     pub(super) fn count_all(&self, scope: &Scope) -> usize {
         match scope {
             Scope::Group { nodes, .. } | Scope::Foreign { nodes, .. } => nodes.len(),
@@ -67,13 +67,13 @@ impl LivingNodes {
         }
     }
 
-    /// News of the nodes.
+    /// Returns a receiver of changes of the living nodes.
     pub(super) fn watch(&self) -> watch::Receiver<Arc<[NodeIndex]>> {
         self.nodes.subscribe()
     }
 }
 
-/// Nodes of a fence, in order, as far as they are living.
+/// Living nodes of a fence, in order.
 pub(super) fn members(scope: &Scope, living: &[NodeIndex]) -> Vec<NodeIndex> {
     match scope {
         Scope::Group { nodes, .. } | Scope::Foreign { nodes, .. } => {
@@ -106,7 +106,7 @@ mod tests {
         living.die(Rank(4));
         living.die(Rank(2));
         assert_eq!(seen(&living), nodes(&[0]));
-        // The first one is a node as the others are.
+        // The first node is no exception.
         let living = LivingNodes::of(&Job { placement: Placement::block(&[1, 1, 1]), ..job });
         living.die(Rank(0));
         assert_eq!(seen(&living), nodes(&[1, 2]));

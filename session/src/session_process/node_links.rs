@@ -1,5 +1,5 @@
-//! Way of a session to the launch's other nodes: links from session to session, for fences, for questions to other nodes' servers, and
-//! for what sessions tell each other.
+//! Links of a session to the sessions of the launch's other nodes. They carry fences, questions to servers of other nodes, and messages
+//! between sessions.
 //!
 //! ```text
 //! PMI server ──fence──> LinkedFence ─┐                            ┌─ SessionLinks ──> links that this session opened
@@ -8,8 +8,8 @@
 //! Failures  <─────────────────────────────────┘
 //! ```
 //!
-//! A link is opened when the first rank here needs another node. The agent takes no part but to hand over connections that came to
-//! its port; links live on without it.
+//! A link is opened when the first rank on this node needs another node. The agent only forwards connections that arrive at its port. Links
+//! do not depend on the agent after that.
 
 use pmi_transport::task;
 use std::collections::HashMap;
@@ -45,30 +45,30 @@ use crate::wire::failure::{self, LaunchFailure};
 use crate::wire::question::{self, Question};
 use crate::wire::start::LinkTerms;
 
-/// Links that may be about to be accepted for each node of the launch, and beyond that for all together.
+/// Limit of links that are being accepted: this number for each node of the launch, and [`ACCEPTING_MORE`] more in total.
 const ACCEPTING_PER_NODE: usize = 2;
 const ACCEPTING_MORE: usize = 16;
 
-/// Failure of the launch, as the session of this node tells of it.
+/// A failure of the launch, with the node of the session that reports it.
 pub(super) type Heard = (NodeIndex, LaunchFailure);
 
-/// A question to the sessions of several nodes, with the receiver of their answer.
+/// A question to the sessions of several nodes, with the sender for the answer.
 pub(super) struct Asked {
     pub(super) order: GatherOrder,
     pub(super) reply: oneshot::Sender<Result<Gathered, String>>,
 }
 
-/// A piece of input for this session and others, with the receiver of the nodes that have not taken it.
+/// A piece of input for this session and other sessions, with the sender for the nodes that have not received it.
 pub(super) struct Arrived {
     pub(super) piece: InputPiece,
     pub(super) reply: oneshot::Sender<Result<Option<NodeSelection>, String>>,
 }
 
-/// Links of a session, and what goes over them.
+/// Links of a session, and their users.
 pub(super) struct NodeLinks {
     me: NodeIndex,
     links: Arc<SessionLinks>,
-    /// Taken out at the end.
+    /// Removed at the end.
     joined: Mutex<Option<Joined>>,
     members: Arc<[Member]>,
     fan_out: u32,
@@ -85,8 +85,8 @@ struct Joined {
 }
 
 impl NodeLinks {
-    /// Links of the session of `spec`, which gives `receivers` what other nodes ask and say. Nodes whose agents are away are waited for,
-    /// as `times` say.
+    /// Links of the session of `spec`. Questions and messages of other nodes are passed to `receivers`. `times` limits the wait for nodes
+    /// with an offline agent.
     pub(super) fn new(spec: &SessionSpec, terms: LinkTerms, times: LinkTimes, receivers: Receivers) -> Arc<Self> {
         let LinkTerms { key, nodes, fan_out } = terms;
         let (me, launch_id) = (spec.node, spec.launch_id.clone());
@@ -103,7 +103,7 @@ impl NodeLinks {
         Arc::new(Self { me, links, joined, members, fan_out: barrier, node_deaths, living })
     }
 
-    /// Accepts the links that come, until no more can. Links that are open then stay.
+    /// Accepts links until no more can arrive. Open links stay open after that.
     pub(super) async fn accept_all(self: Arc<Self>, mut arriving: mpsc::Receiver<Handed>) {
         let mut accepting = JoinSet::new();
         while let Some(handed) = arriving.recv().await {
@@ -114,19 +114,19 @@ impl NodeLinks {
             }
             let links = Arc::clone(&self.links);
             accepting.spawn(task::boxed(async move {
-                // Who fails to prove itself hears nothing, and concerns nobody here.
+                // A caller that fails to authenticate gets no answer. The failure does not concern this session.
                 let _ = links.accept(&node, handed).await;
             }));
         }
     }
 
-    /// Leaves the launch: fences that need this node fail. What other nodes asked for, and what they were sent, reaches them first,
-    /// unless they do not read; in any case they are told that this node leaves, and do not take it for lost.
+    /// Leaves the launch. Fences that need this node fail. Pending answers and messages to other nodes are sent first, unless these nodes
+    /// do not read. In any case, the other nodes receive a notice that this node leaves, and do not treat it as lost.
     pub(super) async fn close(&self) {
         let Some(Joined { node, fences }) = self.joined() else { return };
-        // Nobody needs what is not there or not read by then.
+        // Answers that are not ready or not read in this time are not needed.
         let _ = timeout(timeouts::KILL / 2, fences.last_answers()).await;
-        // Servers that are about to end may hold them still.
+        // Servers that are about to end may still hold the fences.
         fences.leave();
         *self.joined.lock() = None;
         drop((node, fences));
@@ -140,23 +140,23 @@ impl NodeLinks {
 
     /// Number of nodes of the launch.
     pub(super) fn nodes(&self) -> u32 {
-        // A launch has fewer nodes than an index can tell.
+        // A launch has fewer nodes than the index type can represent.
         self.members.len() as u32
     }
 
-    /// Fan-out of the tree that fences go up.
+    /// Fan-out of the tree of the fences.
     pub(super) fn fan_out(&self) -> u32 {
         self.fan_out
     }
 
-    /// Tells the session of another node something, and waits until it has heard.
+    /// Sends a message to the session of another node, and waits for the acknowledgement.
     pub(super) async fn tell(&self, node: NodeIndex, message: Bytes) -> Result<(), AskError> {
         let failed = |reason| AskError { node, reason };
         let joined = self.joined().ok_or_else(|| failed("the launch has ended here".to_owned()))?;
         joined.fences.tell(node, message).await.map_err(|error| failed(error.to_string()))
     }
 
-    /// Asks the session of another node something, and waits for its answer.
+    /// Sends a question to the session of another node, and waits for the answer.
     pub(super) async fn ask_session(&self, node: NodeIndex, question: Bytes) -> Result<Bytes, AskError> {
         let failed = |reason| AskError { node, reason };
         let joined = self.joined().ok_or_else(|| failed("the launch has ended here".to_owned()))?;
@@ -217,17 +217,17 @@ impl Sessions for NodeLinks {
     }
 }
 
-/// Receivers of what other nodes ask and say. They keep no session alive whose agent is gone for good.
+/// Receivers of questions and messages from other nodes. They do not keep the session alive after the permanent loss of its agent.
 pub(super) struct Receivers {
-    /// Receiver of what servers ask.
+    /// Receiver of questions from servers.
     pub(super) server: mpsc::WeakSender<Control>,
-    /// Receiver of failures that sessions tell of.
+    /// Receiver of failures that sessions report.
     pub(super) session: mpsc::Sender<Heard>,
-    /// The launch's set, once this session has part in it.
+    /// The launch's set, once this session is a member.
     pub(super) set: Arc<OnceLock<ClusterSet>>,
-    /// Receiver of what sessions ask.
+    /// Receiver of questions from sessions.
     pub(super) gathering: mpsc::Sender<Asked>,
-    /// Receiver of input that sessions pass on.
+    /// Receiver of input that sessions forward.
     pub(super) input: mpsc::Sender<Arrived>,
     /// Number of nodes of the launch.
     pub(super) nodes: usize,
@@ -279,7 +279,7 @@ impl Transport for Links {
     async fn link(&self, node: &str, address: &str, outgoing: Outgoing) -> Result<Incoming, Status> {
         self.0.open(node, address, outgoing).await.map_err(|error| match &error {
             LinkError::NoLinks { .. } => Status::unimplemented(chain(&error)),
-            // The session there has ended, as a rule in good order.
+            // The session there has ended, usually without a failure.
             LinkError::Refused { .. } => Status::not_found(chain(&error)),
             _ => Status::unavailable(chain(&error)),
         })

@@ -1,10 +1,10 @@
-//! Connections of a session process with the sessions of other nodes: tasks that answer them, and tasks that ask them.
+//! Connections of a session process to the sessions of other nodes: tasks that answer them, and tasks that send questions to them.
 //!
 //! ```text
 //!            links                 ┌─ questions ──> the session (`control`)
-//! sessions ═══════════> NodeLinks ─┼─ failures ───> Failures ──> the first cause of all (`chosen`)     <── told by the agent's side
-//!            (`arriving`)          ├─ questions to several nodes ──> Gatherer   <── those of the API server (`gathering`)
-//!                                  ├─ input ──────> InputRelay ──> ranks here   <── that of the API server (`passing`)
+//! sessions ═══════════> NodeLinks ─┼─ failures ───> Failures ──> the first cause of all (`chosen`)     <── from the agent's side
+//!            (`arriving`)          ├─ questions to several nodes ──> Gatherer   <── from the API server (`gathering`)
+//!                                  ├─ input ──────> InputRelay ──> ranks here   <── from the API server (`passing`)
 //!                                  └─ calls ──────> the launch's set
 //! ```
 
@@ -32,14 +32,14 @@ use crate::set::{ClusterSet, CommunicatorSource, MemberTerms, Sessions};
 use crate::spec::SessionSpec;
 use crate::wire::start::LinkTerms;
 
-/// Parts of a session to which the sessions of other nodes lead.
+/// Parts of a session that receive messages from the sessions of other nodes.
 pub(super) struct Here<'s> {
     pub(super) spec: &'s SessionSpec,
-    /// The session, which is not kept alive by them.
+    /// The session; this weak sender does not keep it alive.
     pub(super) control: mpsc::WeakSender<Control>,
     pub(super) input: &'s Arc<Mutex<Input>>,
     pub(super) calls: &'s AgentCalls,
-    /// Way to the agent, for warnings.
+    /// Sender to the agent, for warnings.
     pub(super) urgent: &'s mpsc::Sender<ToAgent>,
 }
 
@@ -47,28 +47,28 @@ pub(super) struct Here<'s> {
 pub(super) struct Ends {
     /// Receiver of the API server's questions to several nodes.
     pub(super) gathering: mpsc::Sender<Asked>,
-    /// Receiver of its input for several nodes.
+    /// Receiver of the API server's input for several nodes.
     pub(super) passing: mpsc::Sender<Arrived>,
-    /// The first cause, where sessions have chosen it.
+    /// The first cause, if the sessions have selected it.
     pub(super) chosen: mpsc::Receiver<Cause>,
-    /// Told of the cause that the API server was told.
+    /// Receiver of the cause that was sent to the API server.
     pub(super) told: watch::Sender<Told>,
 }
 
-/// The sessions of other nodes, as this one reaches them.
+/// This session's connections to the sessions of other nodes.
 pub(super) struct OtherNodes {
-    /// `None` for a launch on one node, and for one whose fences go by way of the agents.
+    /// `None` for a launch on one node, and for a launch with fences through the agents.
     links: Option<Arc<NodeLinks>>,
-    /// The launch's set, once this session has part in it.
+    /// The launch's set, once this session is a member.
     set: Arc<OnceLock<ClusterSet>>,
     relay: JoinHandle<()>,
     gatherer: Option<JoinHandle<()>>,
-    /// Stage that the failure of the launch has reached.
+    /// Stage of the launch's failure.
     failure: watch::Receiver<Stage>,
 }
 
 impl OtherNodes {
-    /// Starts the tasks that serve them; `arriving` brings links from the door.
+    /// Starts the tasks of these connections. `arriving` receives links from the door.
     pub(super) fn serve(
         here: &Here<'_>,
         terms: Option<LinkTerms>,
@@ -106,7 +106,8 @@ impl OtherNodes {
         (Self { links, set, relay, gatherer, failure }, Ends { gathering, passing, chosen, told: telling })
     }
 
-    /// Takes part in the launch's set, whose members `roots` brings; returns where ranks reach this part of it.
+    /// Joins the launch's set, with `roots` as the connections from its other members; returns the address at which ranks reach this
+    /// member.
     pub(super) fn enter_set(
         &self,
         here: &Here<'_>,
@@ -117,14 +118,14 @@ impl OtherNodes {
         let calls = Arc::new(here.calls.clone());
         let sessions = self.links.clone().map(|links| links as Arc<dyn Sessions>);
         let own = || ClusterSet::new(here.spec, terms, Arc::clone(&calls) as _, sessions, calls, communicators);
-        // It is the first.
+        // This is the first call.
         let set = self.set.get_or_init(own);
         task::spawn(set.clone().admit_all(roots));
         let contact = set.listen();
         contact.inspect_err(|error| tracing::warn!("ranks here cannot take part in calls: {error}")).ok()
     }
 
-    /// Way of fences and gets to them: links, or else the agent.
+    /// Path of fences and gets to other nodes: links if there are any, otherwise the agent.
     pub(super) fn nodes(&self, calls: &AgentCalls) -> Arc<dyn Nodes> {
         match &self.links {
             Some(links) => Arc::clone(links) as _,
@@ -132,11 +133,11 @@ impl OtherNodes {
         }
     }
 
-    /// Lets the others go when the session has ended, for this cause, once they agree on the first one.
+    /// Leaves the launch after the session has ended for this cause. Before that, the sessions agree on the first cause.
     pub(super) async fn leave(mut self, cause: Option<&Cause>) {
         let Some(links) = self.links else { return };
         failures::until_settled(cause, &mut self.failure).await;
-        // Who waits for an answer hears that there is none.
+        // Callers that wait for an answer receive an error.
         self.gatherer.inspect(JoinHandle::abort);
         self.relay.abort();
         links.close().await;

@@ -1,6 +1,6 @@
-//! Messages of a session process to its agent: takes words from their sources, writes what [`Waiting`] lets go, to whichever agent is
-//! there. Starts and exits wait a moment for the next event: all events of a launch that ends at once wake the agent, and the API
-//! server, once.
+//! Messages from a session process to its agent. Collects messages from their sources, and writes them to the present agent as [`Waiting`]
+//! releases them. Start and exit events wait briefly for the next event. The events of a launch that ends at once thus wake the agent and
+//! the API server once.
 
 use std::io;
 use std::sync::Arc;
@@ -23,45 +23,45 @@ use crate::cause::Cause;
 use crate::event::{Event, Report};
 use crate::wire;
 
-/// Bytes that are gathered for one write, at most.
+/// Limit of one write, in bytes.
 const BATCH: usize = 256 << 10;
 
-/// Time that the events of starts and exits may wait for others to be written with them.
+/// Time for which start and exit events may wait, to be written together with other events.
 const MOMENT: Duration = Duration::from_millis(5);
 
 /// Sources of a session's messages.
 pub(super) struct Outgoing {
-    /// Calls, replies and warnings, which wait for no credit.
+    /// Calls, replies and warnings, which need no credit.
     pub(super) urgent: mpsc::Receiver<ToAgent>,
     pub(super) events: mpsc::Receiver<Event>,
     pub(super) traces: mpsc::Receiver<Bytes>,
-    /// The first cause; `None` once it has come or cannot come any more.
+    /// The first cause; `None` after it has arrived or can no longer arrive.
     pub(super) alarm: Option<oneshot::Receiver<Cause>>,
-    /// The first cause, where sessions have chosen it: it is told in place of this session's own.
+    /// The first cause, if the sessions have selected it. It is sent in place of this session's own cause.
     pub(super) chosen: mpsc::Receiver<Cause>,
-    /// Told of the cause that the API server was told.
+    /// Receiver of the cause that was sent to the API server.
     pub(super) told: watch::Sender<Told>,
     pub(super) credit: Arc<OutputCredit>,
     pub(super) confirmations: Arc<Confirmations>,
 }
 
-/// Input of the loop that writes.
+/// Input of the writing loop.
 #[allow(clippy::large_enum_variant, reason = "there is one at a time")]
 enum Happening {
-    /// Something to say.
+    /// A message to send.
     Word(Word),
     /// Credit or the limit of held events has changed.
     Credit,
-    /// Something is known of the connection, or of what came over it.
+    /// The state of the connection has changed, or an update has arrived over it.
     News,
     /// The batch has waited for [`MOMENT`].
     Due,
 }
 
 impl Outgoing {
-    /// Writes until the session has ended and its report, which is the last event, is acknowledged; or nobody will ever take it.
+    /// Writes until the session has ended and its report, which is the last event, is acknowledged or cannot be delivered.
     ///
-    /// Messages are taken and dropped when the agent is gone, so that the session can still end.
+    /// After the agent is gone, messages are received and dropped, so that the session can still end.
     ///
     /// # Errors
     /// Fails at the end if the agent did not read everything.
@@ -118,7 +118,7 @@ impl Outgoing {
         Happening::Word(word)
     }
 
-    /// Takes in what is known of the connection. What was to be written to the one before is not.
+    /// Handles updates of the connection. Unwritten data of the previous connection is dropped.
     fn learn(&self, mut news: News, waiting: &mut Waiting, batch: &mut Batch) -> Haste {
         if let Some(connection) = news.connection.take() {
             batch.reconnect(connection);
@@ -128,7 +128,7 @@ impl Outgoing {
         Haste::Now
     }
 
-    /// Says what the API server was told of a cause, if that has changed.
+    /// Publishes the cause that was sent to the API server, if it has changed.
     fn tell_of_cause(&self, waiting: &Waiting) {
         self.told.send_if_modified(|told| {
             let is_new = !waiting.has_told(told);
@@ -139,28 +139,28 @@ impl Outgoing {
         });
     }
 
-    /// True if the next message is there already, so that it can be written with those of the batch.
+    /// Returns true if the next message is already available, so that it can be part of the batch.
     fn has_more(&self, waiting: &Waiting) -> bool {
         let event = waiting.expects_events() && (!self.events.is_empty() || self.events.is_closed());
         !self.urgent.is_empty() || (event && waiting.has_room(&self.credit))
     }
 }
 
-/// Waits for what comes once; for ever `None` after that.
+/// Waits for the one value of the receiver. Returns `None` at once after that.
 async fn once<T>(receiver: &mut Option<oneshot::Receiver<T>>) -> Option<T> {
     let value = receiver.as_mut()?.await.ok();
     *receiver = None;
     value
 }
 
-/// Frames that are gathered for one write.
+/// Frames for one write.
 struct Batch {
     /// `None` while there is no connection to an agent.
     socket: Option<WriteHalf>,
     bytes: BytesMut,
-    /// Time at which the batch is written though nothing more came; set while nothing in it is in haste.
+    /// Time at which the batch is written without further events. Set while all messages of the batch may wait.
     due: Option<Instant>,
-    /// First failure of a write to the present connection: the agent is gone.
+    /// First failed write to the present connection. It means that the agent is gone.
     written: io::Result<()>,
 }
 
@@ -173,7 +173,7 @@ impl Batch {
         self.bytes.len() >= BATCH
     }
 
-    /// Goes on with another connection, or with none.
+    /// Replaces the connection, or removes it.
     fn reconnect(&mut self, connection: Connection) {
         self.bytes.clear();
         match connection {
@@ -182,7 +182,7 @@ impl Batch {
         }
     }
 
-    /// Decides when frames are written that came after the first `before` bytes.
+    /// Sets the time of the write for frames after the first `before` bytes.
     fn schedule(&mut self, before: usize, haste: Haste) {
         match haste {
             Haste::Moment if before == 0 => self.due = Some(Instant::now() + MOMENT),
@@ -212,8 +212,8 @@ impl Batch {
     }
 }
 
-/// Adds the program that a rank runs: when it was started, and in the answer to each progress query, as a script becomes its program
-/// by `exec`. A rank that has ended runs none.
+/// Adds the program of a rank to its start event and to each progress answer, because a script may replace itself by `exec`. A rank that
+/// has ended has no program.
 fn with_program(mut happened: proto::NodeEvent) -> proto::NodeEvent {
     match &mut happened.what {
         Some(What::Started(started)) => started.program = program_of(started.pid),
@@ -227,7 +227,7 @@ fn with_program(mut happened: proto::NodeEvent) -> proto::NodeEvent {
     happened
 }
 
-/// File of the program that a process runs; empty if there is no such process.
+/// Path of a process's program; empty if there is no such process.
 pub(super) fn program_of(pid: u32) -> Bytes {
     std::fs::read_link(format!("/proc/{pid}/exe")).map_or(Bytes::new(), |program| wire::bytes(program.as_os_str()))
 }

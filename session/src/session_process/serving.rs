@@ -1,4 +1,4 @@
-//! A session that is ready: everything that it is connected to, and its way to its end.
+//! A session that is ready to run, with all its connections, until its end.
 //!
 //! ```text
 //!             reader ─> Incoming ──control, input, answers──> session ──events, alarm──> Outgoing ─> writer
@@ -35,13 +35,13 @@ use crate::spec::SessionSpec;
 use crate::transcript;
 use crate::wire::start::SessionStart;
 
-/// Number of PMI messages of a traced launch that may wait; beyond it they are left out.
+/// Capacity of the queue of traced PMI messages. Further messages are left out.
 const TRACES: usize = 4096;
 
-/// Session that is ready to run.
+/// A session that is ready to run.
 pub(super) struct Start(SessionStart);
 
-/// Both ends of the agent's socket, each with who works at it.
+/// Both ends of the agent's socket, each with its task's state.
 struct Conversation {
     reader: ReadHalf,
     incoming: Incoming,
@@ -50,7 +50,7 @@ struct Conversation {
 }
 
 impl Start {
-    /// Adds the variables of the PAM session, and of the user's account, that the launch does not set.
+    /// Adds the variables of the PAM session and of the user's account that the launch does not set.
     pub(super) fn new(mut start: SessionStart, of_pam: Vec<(OsString, OsString)>, account: &Account) -> Self {
         let environment = &mut start.spec.settings.environment;
         let of_account = account.variables().map(|(name, value)| (name.into(), value));
@@ -62,18 +62,18 @@ impl Start {
         Self(start)
     }
 
-    /// Id of its launch.
+    /// Id of the launch.
     pub(super) fn launch_id(&self) -> &str {
         &self.0.spec.launch_id
     }
 
-    /// Descriptors of its ranks, and of links to other nodes.
+    /// Numbers of descriptors for the ranks and for links to other nodes.
     pub(super) fn descriptors(&self) -> DescriptorPlan {
         let spec = &self.0.spec;
         DescriptorPlan { ranks: spec.job.placement.ranks_on(spec.node).len(), others: spec.hosts.len() }
     }
 
-    /// Runs the session, with everything that it is connected to at the other end of the socket.
+    /// Runs the session, connected to the agent's socket and the door.
     pub(super) async fn serve(
         self,
         socket: UnixStream,
@@ -112,7 +112,7 @@ impl Start {
             tag: LaunchTag::new(JobId::new(&spec.launch_id).map_err(io::Error::other)?),
             fabric: Some(fabric),
             topology_in_environment: terms.topology_in_environment,
-            // The fork server is.
+            // The fork server is the keeper.
             keeper: None,
             process: HostProcess::Dedicated,
             set,
@@ -148,14 +148,14 @@ impl Start {
 }
 
 impl Conversation {
-    /// Runs the session, and lasts until its agent, or the next one, has been told everything.
+    /// Runs the session until it has ended and its agent, or a later agent, has received all messages.
     async fn last(self, spec: SessionSpec, io: SessionIo, others: OtherNodes) -> io::Result<()> {
         let reading = task::spawn(self.incoming.run(self.reader));
         let (report, finish) = oneshot::channel();
         let writing = task::spawn(self.outgoing.run(self.writer, finish));
         let ended = crate::run(spec, io).await;
         others.leave(ended.cause.as_ref()).await;
-        // Nobody listens if the agent is gone.
+        // Fails if the agent is gone.
         let _ = report.send(ended);
         let written = writing.await;
         reading.abort();
@@ -163,7 +163,7 @@ impl Conversation {
     }
 }
 
-/// Each message opens with whose it is: on their way to the user, those of several nodes mix.
+/// Each message begins with its rank, because messages of several nodes are mixed on their way to the user.
 fn trace_sink(traces: mpsc::Sender<Bytes>) -> TraceSink {
     let mut left_out = 0_u64;
     Box::new(move |message| {
@@ -205,7 +205,7 @@ mod tests {
         Account { uid: 1000, gid: 100, name: "ada".to_owned(), home: path("/home/ada"), shell: path("/bin/sh") }
     }
 
-    /// Last value of a variable, which is the one that counts.
+    /// Last value of a variable. It overrides earlier values.
     fn variable(start: &Start, name: &str) -> Option<OsString> {
         let variables = start.0.spec.settings.environment.iter();
         variables.rev().find(|(present, _)| present == name).map(|(_, value)| value.clone())

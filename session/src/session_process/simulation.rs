@@ -1,6 +1,6 @@
-//! A session process without processes, sockets and clock, for the simulation of whole clusters: its machine, its PMI server, its part
-//! in fences, its failure policy and its words to the agent, as they are. What the runners do with channels and tasks, this does in
-//! one thread: inputs go in with the time, [`SessionEffect`]s come out, to be carried out by the simulation.
+//! A session process without processes, sockets and clock, for the simulation of whole clusters. It uses the real state machine, PMI
+//! server, fences, failure policy and agent protocol. In place of the runners' channels and tasks, it has one thread. Its inputs arrive
+//! with the time. The simulation carries out its outputs, the [`SessionEffect`]s.
 
 mod input;
 mod links;
@@ -47,39 +47,39 @@ use pmi_transport::fence::AnswerId;
 
 pub use pmi_transport::fence::FanOut;
 
-/// Something that a session wants done.
+/// An effect that the simulation must carry out for a session.
 #[derive(Debug)]
 pub enum SessionEffect {
-    /// Start the process of a rank; answered by [`SimulatedSession::rank_started`] or [`SimulatedSession::rank_not_started`].
+    /// Start the process of a rank. The simulation then calls [`SimulatedSession::rank_started`] or [`SimulatedSession::rank_not_started`].
     Start(Rank),
     /// Send a signal to a rank's process.
     Signal(Rank, Signal),
-    /// Kill what ranks left behind, then call [`SimulatedSession::swept`].
+    /// Kill the remaining processes of the ranks, then call [`SimulatedSession::swept`].
     Sweep,
-    /// Hand these bytes of its PMI server to a rank.
+    /// Send these bytes from its PMI server to a rank.
     ToRank(Rank, Bytes),
     /// Close a rank's PMI connection.
     HangUp(Rank),
-    /// There is input for a rank, or its end.
+    /// Input, or the end of the input, is available for a rank.
     InputReady(Rank),
-    /// The input of a rank ends before its end: the user is warned, or the log of the agent is.
+    /// The input of a rank was ended early, and the user was warned. Without a rank, the agent's log has the warning.
     InputCut(Option<Rank>),
     /// Write these frames to the agent.
     ToAgent(Bytes),
-    /// Ask the API server for a new job, until [`SimulatedSession::spawn_answered`].
+    /// Send a request for a new job to the API server. The simulation then calls [`SimulatedSession::spawn_answered`].
     Spawn { call: u64, parent: JobId, rank: Rank, request: SpawnRequest },
     /// Send a frame to the session of another node.
     ToNode(NodeIndex, proto::LinkFrame),
-    /// End the process: everything was said.
+    /// End the process after all messages were sent.
     Exit,
 }
 
-/// Bytes that may be under way.
+/// Initial windows of the flow control, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Windows {
-    /// Of output, from the session.
+    /// Output window of the session.
     pub output: u64,
-    /// Of input, to the session.
+    /// Input window of the session.
     pub input: u64,
 }
 
@@ -88,10 +88,10 @@ pub struct SimulatedSession {
     spec: Arc<SessionSpec>,
     machine: SessionMachine,
     server: Server,
-    /// The other server, where the ranks speak PMIx.
+    /// PMIx server, if the ranks use PMIx.
     pmix: Option<Pmix>,
     spawned: SpawnedJobs,
-    /// Questions of other nodes' servers to this one.
+    /// Unanswered questions from servers of other nodes to this node's server.
     asked: BTreeMap<Ticket, AnswerId>,
     /// Number of links that are being opened.
     opening: usize,
@@ -104,35 +104,35 @@ pub struct SimulatedSession {
     credit: OutputCredit,
     input: SessionInput,
     confirmations: Confirmations,
-    /// Events for which there was no room.
+    /// Events that wait for room.
     outbox: VecDeque<Event>,
     ending: Ending,
     is_connected: bool,
-    /// Reason of the server to end its job, which counts before the end of the rank that gave it.
+    /// Reason of the server to end its job. It takes precedence over the exit of the rank that caused it.
     reason: Option<(JobNumber, EndReason)>,
     effects: VecDeque<SessionEffect>,
 }
 
-/// Way of a session from its last rank to its exit.
+/// Stage between the end of a session's last rank and the exit of the session.
 #[derive(Debug)]
 enum Ending {
     NotYet,
-    /// The last rank has ended; others may have to be told of a failure, until then at most.
+    /// The last rank has ended. Other nodes may need a failure notification, until this time at most.
     Telling {
         report: Report,
         until: Instant,
     },
-    /// Events wait for credit; the report comes behind them.
+    /// Events wait for credit. The report follows them.
     Draining {
         report: Report,
     },
-    /// The report was given.
+    /// The report was sent.
     Reported,
     Over,
 }
 
 impl SimulatedSession {
-    /// A session that an agent has just begun, which may send `windows.output` bytes of output.
+    /// Returns a session that an agent has just started, with an output window of `windows.output` bytes.
     pub fn new(spec: SessionSpec, fan_out: FanOut, windows: Windows, now: Instant) -> Self {
         let spec = Arc::new(spec);
         let nodes = spec.hosts.len() as u32;
@@ -164,12 +164,12 @@ impl SimulatedSession {
         session
     }
 
-    /// The next effect to carry out.
+    /// Returns the next effect to carry out.
     pub fn poll_effect(&mut self) -> Option<SessionEffect> {
         self.effects.pop_front()
     }
 
-    /// Time at which [`Self::on_time`] is to be called.
+    /// Time at which [`Self::on_time`] must be called.
     pub fn next_wake(&self) -> Option<Instant> {
         let policy = self.links.as_ref().and(self.policy.next_wake()).map(tokio::time::Instant::into_std);
         let told = match &self.ending {
@@ -181,7 +181,7 @@ impl SimulatedSession {
         [self.machine.next_wake(), policy, told, links, self.input.next_wake(), pmix].into_iter().flatten().min()
     }
 
-    /// The time of [`Self::next_wake`] has come.
+    /// Handles the time of [`Self::next_wake`].
     pub fn on_time(&mut self, now: Instant) {
         if self.machine.next_wake().is_some_and(|wake| wake <= now) {
             self.machine.on_time(now);
@@ -198,7 +198,7 @@ impl SimulatedSession {
         self.settle(now);
     }
 
-    /// The process of a rank runs.
+    /// Handles the start of a rank's process.
     pub fn rank_started(&mut self, rank: Rank, pid: u32, now: Instant) {
         let Some(slot) = self.machine.ranks().slot_of(rank) else { return };
         self.machine.on_started(slot, pid, 1, now);
@@ -211,7 +211,7 @@ impl SimulatedSession {
         self.settle(now);
     }
 
-    /// The process of a rank cannot be started.
+    /// Handles the failure to start a rank's process.
     pub fn rank_not_started(&mut self, rank: Rank, reason: &str, now: Instant) {
         let Some(slot) = self.machine.ranks().slot_of(rank) else { return };
         let failure = StartFailure::Failed { class: StartClass::System, reason: reason.to_owned() };
@@ -219,7 +219,7 @@ impl SimulatedSession {
         self.settle(now);
     }
 
-    /// A rank has written to its PMI server.
+    /// Handles bytes from a rank to its PMI server.
     pub fn rank_said(&mut self, rank: Rank, bytes: &[u8], now: Instant) {
         let slot = self.machine.ranks().slot_of(rank).map(|slot| self.machine.ranks().get(slot));
         let (job, local) = slot.map_or((JobNumber::LAUNCHED, None), |slot| (slot.job, Some(slot.local)));
@@ -235,7 +235,7 @@ impl SimulatedSession {
         }
     }
 
-    /// A rank has written something to its output, if there is room for it.
+    /// Handles output of a rank. Returns false, and drops the output, if there is no room for it.
     pub fn rank_printed(&mut self, rank: Rank, bytes: Bytes, now: Instant) -> bool {
         let has_room = self.outbox.is_empty() && self.waiting.has_room(&self.credit);
         if has_room {
@@ -245,14 +245,14 @@ impl SimulatedSession {
         has_room
     }
 
-    /// A rank reads so many bytes of its input at most.
+    /// Handles a read of at most `most` bytes from a rank's input.
     pub fn rank_reads(&mut self, rank: Rank, most: usize, now: Instant) -> InputRead {
         let read = self.input.read(rank, most, now);
         self.settle(now);
         read
     }
 
-    /// The process of a rank was reaped, and its output read empty.
+    /// Handles the exit of a rank's process, after its output was read to the end.
     pub fn rank_exited(&mut self, rank: Rank, exit: RankExit, now: Instant) {
         let Some(slot) = self.machine.ranks().slot_of(rank) else { return };
         self.input.leave(rank);
@@ -279,13 +279,13 @@ impl SimulatedSession {
         self.settle(now);
     }
 
-    /// What ranks left behind was killed.
+    /// Handles the end of a sweep: the remaining processes of the ranks were killed.
     pub fn swept(&mut self, now: Instant) {
         self.machine.on_swept(Vec::new());
         self.settle(now);
     }
 
-    /// A frame of the agent has come.
+    /// Handles a frame from the agent.
     pub fn on_agent(&mut self, message: proto::ToSession, now: Instant) {
         match message.what {
             Some(What::Command(command)) => self.take_command(command, now),
@@ -328,21 +328,21 @@ impl SimulatedSession {
         }
     }
 
-    /// The connection to the agent broke.
+    /// Handles a broken connection to the agent.
     pub fn agent_lost(&mut self, now: Instant) {
         self.is_connected = false;
         self.confirmations.reconnect(Connection::Broken);
         self.settle(now);
     }
 
-    /// Another agent has connected.
+    /// Handles the connection of another agent.
     pub fn agent_came(&mut self, now: Instant) {
         self.is_connected = true;
         self.confirmations.reconnect(Connection::Broken);
         self.settle(now);
     }
 
-    /// No agent will come any more.
+    /// Handles the permanent loss of the agent.
     pub fn agent_gone(&mut self, now: Instant) {
         self.is_connected = false;
         self.credit.lift();
@@ -351,7 +351,7 @@ impl SimulatedSession {
         self.settle(now);
     }
 
-    /// A frame of another node's session has come.
+    /// Handles a frame from another node's session.
     pub fn on_node(&mut self, from: NodeIndex, frame: proto::LinkFrame, now: Instant) {
         if let Some(links) = &mut self.links {
             links.on_frame(from, frame, now);
@@ -359,7 +359,7 @@ impl SimulatedSession {
         }
     }
 
-    /// The link to another node broke, or could not be opened.
+    /// Handles a link to another node that broke or could not be opened.
     pub fn link_broke(&mut self, node: NodeIndex, reason: &str, now: Instant) {
         if let Some(links) = &mut self.links {
             links.on_broken(node, reason, now);
@@ -367,19 +367,19 @@ impl SimulatedSession {
         }
     }
 
-    /// So many links to other nodes are being opened.
+    /// Sets the number of links to other nodes that are being opened.
     pub fn opens_links(&mut self, number: usize, now: Instant) {
         self.opening = number;
         self.tell_need(now);
         self.settle(now);
     }
 
-    /// Returns true once the session has left the launch's links.
+    /// Returns true after the session has left the launch's links.
     pub fn has_left(&self) -> bool {
         self.links.as_ref().is_none_or(Links::has_left)
     }
 
-    /// Tells the machine how long other nodes need this one, as `NodeNeed` of the runner does.
+    /// Sends the machine the time for which other nodes need this node, like `NodeNeed` of the runner.
     fn tell_need(&mut self, now: Instant) {
         let need = match self.pmix.as_ref().map_or(Need::Over, Pmix::need) {
             Need::Over if self.opening > 0 => Need::WhileRanksRun,

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! command ───────────────────> Input ──> waiting ──> the session's readers
-//! numbered pieces, any order ──> ahead ──in order──^      └─taken─> the agent, or who passes the piece on
+//! numbered pieces, any order ──> ahead ──in order──^      └─taken─> the agent, or the node that sent the piece
 //! ```
-//! Commands must be read on while a rank does not read its input, so input waits here. An API server has no more than a window of it under
-//! way; one that was started anew knows nothing of what waits already, and sends a window on top. Beyond [`INPUT_WINDOWS_MAX`] of them the input
-//! ends: readers never see a gap. Pieces that the session has taken are reported, and make room for more.
+//! Commands must be read even if a rank does not read its input, so input waits here. An API server sends at most one window of input in
+//! advance. After a restart, it has no record of waiting input, and sends another window. Beyond [`INPUT_WINDOWS_MAX`] windows the input
+//! ends, so that readers never see a gap. The session reports pieces that it has taken, which makes room for more.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,35 +25,35 @@ use crate::settings::StdinTarget;
 use crate::spec::SessionSpec;
 use crate::wire::event::{NodeHappening, encode_happening};
 
-/// The input ends: nothing that follows would be without a gap.
+/// The input ends, because later input would follow a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum InputEnd {
-    /// No more input is kept: that of too many API servers has come, and nobody has read it.
+    /// The limit of waiting input is reached. API servers have sent too many windows that no rank has read.
     #[error("ranks have not read {unread} bytes of input, and no more than {max} are kept: their input ends there")]
     Unread {
-        /// Bytes that wait.
+        /// Number of waiting bytes.
         unread: u64,
-        /// Bytes that may.
+        /// Limit of waiting bytes.
         max: u64,
     },
-    /// A piece of an API server came by way of other nodes when the next server had sent some itself.
+    /// A piece from one API server arrived through other nodes after the next API server had sent input itself.
     #[error(
         "input is missing before what came last, as the API server was restarted: the input of the ranks ends there"
     )]
     Gap,
 }
 
-/// Ranks that read a launch's input, as seen from this node.
+/// Ranks that read a launch's input, relative to this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Readers {
-    /// At least one is on this node.
+    /// At least one reader is on this node.
     Here,
-    /// None is on this node.
+    /// No reader is on this node.
     Elsewhere,
 }
 
 impl Readers {
-    /// Those of a session's launch.
+    /// Readers of the session's launch.
     pub(super) fn of(spec: &SessionSpec) -> Self {
         let is_here = |rank: Rank| spec.job.placement.node_of(rank) == Some(spec.node);
         let stdin = &spec.settings.stdin;
@@ -63,11 +63,11 @@ impl Readers {
 
 /// Item on its way to the session.
 pub(super) enum Waiting {
-    /// A piece, and the receiver of the report that it was taken: the agent, if there is no other.
+    /// A piece, and the receiver of the report that it was taken. Without a receiver, the agent gets the report.
     Piece(Bytes, Option<oneshot::Sender<()>>),
     /// End of the input.
     End,
-    /// This many bytes of the API server came after the end. They count as taken: other nodes wait for the credit.
+    /// Number of bytes that the API server sent after the end of the input. They count as taken, because other nodes wait for the credit.
     Ignored(u64),
 }
 
@@ -75,25 +75,25 @@ pub(super) enum Waiting {
 pub(super) struct Input {
     pieces: mpsc::UnboundedSender<Waiting>,
     has_ended: bool,
-    /// Bytes that may be on their way.
+    /// Limit of waiting bytes.
     max: u64,
-    /// Bytes that were pushed since the start.
+    /// Number of bytes received since the start.
     received: u64,
-    /// Bytes that the session has taken since the start.
+    /// Number of bytes that the session has taken since the start.
     taken: Arc<AtomicU64>,
     numbered: Numbered,
 }
 
-/// Pieces that come by way of other nodes.
+/// Pieces that arrive through other nodes.
 #[derive(Default)]
 struct Numbered {
-    /// Place of the next byte.
+    /// Offset of the next byte.
     next: u64,
-    /// Pieces whose turn has not come, by their places and the order in which they came.
+    /// Pieces that arrived too early, by offset and order of arrival.
     ahead: BTreeMap<(u64, u64), (InputPiece, oneshot::Sender<()>)>,
     ahead_bytes: u64,
     arrived: u64,
-    /// True once an API server has sent input without numbers: it knows nothing of these.
+    /// True after an API server has sent input without numbers. That server has no record of numbered pieces.
     is_over: bool,
 }
 
@@ -103,7 +103,7 @@ pub(super) struct Pieces {
     taken: Arc<AtomicU64>,
 }
 
-/// Returns both ends of a launch's input without a task between them.
+/// Returns both ends of a launch's input, without a task between them.
 pub(super) fn ends(window: u64) -> (Input, Pieces) {
     let (pieces, waiting) = mpsc::unbounded_channel::<Waiting>();
     let taken = Arc::new(AtomicU64::new(0));
@@ -113,7 +113,7 @@ pub(super) fn ends(window: u64) -> (Input, Pieces) {
     (input, Pieces { waiting, taken })
 }
 
-/// Returns both ends of a launch's input. Input for readers elsewhere counts as taken at once. Bytes that were taken are reported to
+/// Returns both ends of a launch's input. If the readers are on other nodes, input counts as taken at once. Taken bytes are reported to
 /// `agent`.
 pub(super) fn connect(readers: Readers, window: u64, agent: mpsc::Sender<ToAgent>) -> (Input, StdinSource) {
     let (input, mut pieces) = ends(window);
@@ -153,12 +153,12 @@ pub(super) fn connect(readers: Readers, window: u64, agent: mpsc::Sender<ToAgent
 }
 
 impl Pieces {
-    /// The session has taken a piece of this length. Returns the report for the agent, unless the piece has another receiver.
+    /// Counts a piece of `len` bytes as taken. Returns the report for the agent, unless the piece has another receiver.
     pub(super) fn take(&self, len: u64, told: Option<oneshot::Sender<()>>) -> Option<ToAgent> {
         self.taken.fetch_add(len, Ordering::Relaxed);
         match told {
             Some(told) => {
-                // The node that passed the piece on may be lost.
+                // The node that forwarded the piece may be lost.
                 let _ = told.send(());
                 None
             }
@@ -166,20 +166,20 @@ impl Pieces {
         }
     }
 
-    /// The next item, if there is one.
+    /// Returns the next item, if there is one.
     #[cfg(feature = "simulation")]
     pub(super) fn try_next(&mut self) -> Option<Waiting> {
         self.waiting.try_recv().ok()
     }
 }
 
-/// Report that this many bytes of the API server's input were taken.
+/// Report that `len` bytes of the API server's input were taken.
 pub(super) fn taken(len: u64) -> ToAgent {
     ToAgent::event(encode_happening(&NodeHappening::StdinTaken(len)))
 }
 
 impl Input {
-    /// Passes on a piece. One after the end is ignored, and counts as taken.
+    /// Forwards a piece. A piece after the end is ignored and counts as taken.
     ///
     /// # Errors
     /// Ends the input if there is no room for the piece.
@@ -191,11 +191,11 @@ impl Input {
         room
     }
 
-    /// Takes a piece that came by way of other nodes, and passes on what of it is next and new, with all that has waited for it. The receiver
-    /// hears when ranks have taken the piece, or take nothing any more.
+    /// Receives a piece that arrived through other nodes. Forwards its new bytes when they are next in order, with the pieces that waited
+    /// for them. The returned receiver resolves when ranks have taken the piece, or when no rank reads any more.
     ///
     /// # Errors
-    /// Ends the input if there is no room for the piece, or if one before it was lost.
+    /// Ends the input if there is no room for the piece, or if a previous piece was lost.
     pub(super) fn push_numbered(&mut self, piece: InputPiece) -> Result<oneshot::Receiver<()>, InputEnd> {
         let (told, taken) = oneshot::channel();
         if self.numbered.is_over && piece.offset + piece.bytes.len() as u64 > self.numbered.next && !self.has_ended {
@@ -211,7 +211,7 @@ impl Input {
         {
             let (InputPiece { offset, mut bytes, is_last, .. }, told) = first.remove();
             self.numbered.ahead_bytes -= bytes.len() as u64;
-            // What came before is passed over, and still waited for.
+            // Known bytes are skipped. The piece still waits until they are taken.
             let known = (self.numbered.next - offset).min(bytes.len() as u64);
             bytes.advance(known as usize);
             self.numbered.next += bytes.len() as u64;
@@ -223,16 +223,16 @@ impl Input {
         Ok(taken)
     }
 
-    /// Ends the input: readers see its end behind the pieces that were pushed.
+    /// Ends the input. Readers see the end after all pushed pieces.
     pub(super) fn end(&mut self) {
         if !std::mem::replace(&mut self.has_ended, true) {
-            // No task takes it when the session has ended.
+            // Fails when the session has ended.
             let _ = self.pieces.send(Waiting::End);
         }
         self.drop_ahead();
     }
 
-    /// Nobody waits for pieces any more whose turn does not come.
+    /// Drops pieces that can no longer become next in order. Their receivers see the drop.
     fn drop_ahead(&mut self) {
         self.numbered.ahead.clear();
         self.numbered.ahead_bytes = 0;
@@ -251,14 +251,14 @@ impl Input {
         let len = piece.len() as u64;
         let next = match told {
             None if self.has_ended => Waiting::Ignored(len),
-            // Its receiver learns that no rank reads it.
+            // The drop of the sender reports that no rank reads the piece.
             Some(_) if self.has_ended => return,
             told => {
                 self.received += len;
                 Waiting::Piece(piece, told)
             }
         };
-        // No task takes it when the session has ended.
+        // Fails when the session has ended.
         let _ = self.pieces.send(next);
     }
 }
@@ -288,7 +288,7 @@ mod tests {
             self.input.push(Bytes::from_static(piece.as_bytes())).unwrap();
         }
 
-        /// Next report of input that was taken, in bytes.
+        /// Returns the next report of taken input, in bytes.
         async fn taken(&mut self) -> Option<u64> {
             match self.told.recv().await?.into_what() {
                 Some(What::Event(proto::NodeEvent {
@@ -323,7 +323,7 @@ mod tests {
     async fn what_a_new_api_server_sends_on_top_of_a_full_window_arrives() {
         let mut ends = ends(Readers::Here, 8);
         let mut stream = ends.stream();
-        // A rank reads nothing meanwhile. The second server knows nothing of the first one's pieces.
+        // No rank reads input now. The second API server has no record of the first one's pieces.
         ["1234", "5678", "abcd", "efgh"].into_iter().for_each(|piece| ends.push(piece));
         for expected in ["1234", "5678", "abcd", "efgh"] {
             assert_eq!(stream.recv().await.unwrap(), expected);

@@ -45,7 +45,7 @@ fn a_process_without_an_order_or_an_agent_ends() {
         far.send(bytes, Label::new(b"no launch").unwrap().as_fd()).unwrap();
         (far, door)
     };
-    // A process of several threads, as this one, becomes nobody, and says so.
+    // A process with several threads, like this one, cannot change its user, and reports that.
     let (far, door) = ordered(&me);
     let mut agent = door::connect(&far).unwrap();
     assert!(live(&terms, &errand, door, None).is_ok());

@@ -1,5 +1,5 @@
-//! Words of a session that are not written yet, or may have to be written again, in an order of their own. Pure: words and news of the
-//! connection go in, frames come out.
+//! Messages of a session that are not written yet, or may have to be written again, each kind in its own order. Pure: its inputs are
+//! messages and connection updates, its outputs are frames.
 //!
 //! ```text
 //! calls, replies, warnings ───────────────────────────────────────────────────────────────────────────┐
@@ -7,8 +7,8 @@
 //! output, trace, exits ──> held while there is no credit ──┘        └──again on each new stream──┘
 //! ```
 //!
-//! A rank's output and its exit stay in order; nothing else waits for credit. What was kept is written again when the stream from
-//! the agent to the API server is a new one, so the session process stays after its report until that is acknowledged.
+//! Output and exit of a rank stay in order. All other messages need no credit. Kept messages are written again on each new stream from the
+//! agent to the API server. The session process therefore continues after its report until the report is acknowledged.
 
 use std::collections::VecDeque;
 
@@ -25,44 +25,44 @@ use crate::event::{Event, Report};
 use crate::wire;
 use crate::wire::event::{NodeHappening, encode_happening};
 
-/// Something that a session has to say.
+/// A message of a session.
 pub(super) enum Word {
     /// A call, a reply or a warning.
     Urgent(ToAgent),
     /// The first cause, ahead of all events.
     Alarm(Cause),
-    /// The first cause that sessions have chosen.
+    /// The first cause that the sessions selected.
     Chosen(Cause),
-    /// An event, and how it is encoded.
+    /// An event and its encoding.
     Event(Event, proto::NodeEvent),
     /// A message of a traced launch.
     Trace(Bytes),
-    /// The session has ended, and all its events have been taken.
+    /// The session has ended, and all its events were received.
     End,
-    /// Its report; `None` if there is none.
+    /// The report of the session; `None` if there is none.
     Report(Option<Report>),
 }
 
-/// Time at which a message is to be written.
+/// Time of the write of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Haste {
-    /// As soon as no more is at hand.
+    /// When no further message is available.
     Now,
-    /// Within a moment.
+    /// Within a few milliseconds.
     Moment,
-    /// With the report, which comes soon.
+    /// With the report, which follows soon.
     LastOfAll,
 }
 
-/// Stage of the session, as far as its events tell.
+/// Stage of the session, according to its events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
-    /// More events come.
+    /// More events follow.
     #[default]
     Running,
-    /// The session has ended, and all its events have been taken.
+    /// The session has ended, and all its events were received.
     Ended,
-    /// Its report is the last event that is kept.
+    /// The report is kept as the last event.
     Reported,
 }
 
@@ -71,16 +71,16 @@ enum Stage {
 pub(super) struct Waiting {
     held: Held,
     kept: KeptEvents,
-    /// The first cause, which is told once, ahead of held events.
+    /// The first cause. It is sent once, before held events.
     cause: Option<Cause>,
     way: Way,
     stage: Stage,
-    /// Reason why what is kept need not be kept any longer.
+    /// Reason why the session can discard its kept events.
     end: Option<End>,
 }
 
 impl Waiting {
-    /// Returns true once everything was said, and nobody need be told again.
+    /// Returns true after all messages were sent and none must be sent again.
     pub(super) fn is_over(&self) -> bool {
         self.has_reported() && self.end.is_some()
     }
@@ -89,12 +89,12 @@ impl Waiting {
         self.stage == Stage::Reported
     }
 
-    /// Returns true while more events come.
+    /// Returns true while more events follow.
     pub(super) fn expects_events(&self) -> bool {
         self.stage == Stage::Running
     }
 
-    /// Returns true once the report is all that is left to say.
+    /// Returns true when only the report is left to send.
     pub(super) fn expects_report(&self) -> bool {
         self.stage == Stage::Ended && !self.waits_for_credit()
     }
@@ -103,22 +103,22 @@ impl Waiting {
         !self.held.queue.is_empty()
     }
 
-    /// Returns true while more may be taken in.
+    /// Returns true while more messages are accepted.
     pub(super) fn has_room(&self, credit: &OutputCredit) -> bool {
         self.held.bytes < credit.held_max() && self.kept.has_room()
     }
 
-    /// Appends what is no event to `batch`; keeps events that may be sent at once, and holds the rest.
+    /// Appends messages without events to `batch`. Keeps events that may be sent at once, and holds all other events.
     pub(super) fn take(&mut self, word: Word, credit: &OutputCredit, batch: &mut BytesMut) -> Haste {
         match word {
             Word::Urgent(frame) => self.take_urgent(frame, batch),
-            // Another one was chosen, or it came by both ways.
+            // The sessions have selected another cause, or the cause arrived both as alarm and as event.
             Word::Alarm(_) | Word::Event(Event::Ending(_), _) if self.cause.is_some() => {}
             Word::Alarm(cause) | Word::Event(Event::Ending(cause), _) => {
                 self.kept.push(wire::event::encode(&Event::Ending(cause.clone())));
                 self.cause = Some(cause);
             }
-            // Nothing follows the report.
+            // No message follows the report.
             Word::Chosen(_) if self.has_reported() => {}
             Word::Chosen(cause) if self.cause.as_ref() == Some(&cause) => {}
             Word::Chosen(cause) => {
@@ -129,7 +129,7 @@ impl Waiting {
                 if matches!(happened, Event::Progress { .. }) {
                     credit.answered();
                 }
-                // What must keep its place in a rank's output is held; all other events may be sent.
+                // Events with a fixed position in a rank's output are held. All other events may be sent.
                 match happened {
                     Event::Output(_) | Event::Exited { .. } => self.held.push(encoded),
                     _ => self.kept.push(encoded),
@@ -143,7 +143,7 @@ impl Waiting {
                 return Haste::LastOfAll;
             }
             Word::Report(report) => {
-                // Behind everything that the session has said.
+                // The report follows all other messages of the session.
                 if let Some(report) = &report {
                     self.kept.push(wire::event::encode_report(report));
                 }
@@ -153,22 +153,22 @@ impl Waiting {
         Haste::Now
     }
 
-    /// Takes a message that waits for no credit.
+    /// Accepts a message that needs no credit.
     fn take_urgent(&mut self, mut frame: ToAgent, batch: &mut BytesMut) {
         match frame.take_event() {
-            // Nothing follows the report.
+            // No message follows the report.
             Some(_) if self.has_reported() => {}
             Some(event) => self.kept.push(event),
             None => frame.append_to(batch),
         }
     }
 
-    /// The connection has broken, or is another one: nothing is written before the order to resume.
+    /// Handles a broken or replaced connection. No event is written before the order to resume.
     pub(super) fn break_off(&mut self) {
         self.kept.break_off();
     }
 
-    /// Takes in what came over the connection; appends the answers to `batch`.
+    /// Handles updates from the connection, and appends the answers to `batch`.
     pub(super) fn learn(&mut self, news: &News, confirmations: &Confirmations, batch: &mut BytesMut) {
         self.kept.confirm(news.confirmed);
         if let Some(resume) = news.resume {
@@ -185,18 +185,18 @@ impl Waiting {
         self.way = news.way.unwrap_or(self.way);
     }
 
-    /// Appends to `batch` what may be written now: events that there is credit for, and those that are to be written again.
+    /// Appends the frames to `batch` that may be written now: events with credit, and events that must be written again.
     pub(super) fn let_go(&mut self, credit: &OutputCredit, confirmations: &Confirmations, batch: &mut BytesMut) {
         self.held.release(credit, &mut self.kept);
         self.kept.write(batch, || confirmations.commands_to_tell());
     }
 
-    /// The cause that the API server was told.
+    /// The cause that was sent to the API server, with its state.
     pub(super) fn told(&self) -> Told {
         Told { cause: self.cause.clone(), is_heard: self.is_heard(), way: self.way }
     }
 
-    /// Returns true if that is the same as before.
+    /// Returns true if the given cause and state are still current.
     pub(super) fn has_told(&self, told: &Told) -> bool {
         (told.is_heard, told.way) == (self.is_heard(), self.way) && told.cause == self.cause
     }
@@ -210,7 +210,7 @@ impl Waiting {
 #[derive(Default)]
 struct Held {
     queue: VecDeque<(proto::NodeEvent, usize)>,
-    /// Sum of their costs.
+    /// Sum of the costs.
     bytes: usize,
 }
 
@@ -221,7 +221,7 @@ impl Held {
         self.queue.push_back((happened, cost));
     }
 
-    /// Passes the events on that there is credit for. It is spent once, however often they are written.
+    /// Releases the events that have credit. The credit is spent once, even if the events are written several times.
     fn release(&mut self, credit: &OutputCredit, kept: &mut KeptEvents) {
         while let Some((happened, cost)) = self.queue.pop_front_if(|(_, cost)| credit.spend(*cost)) {
             self.bytes -= cost;

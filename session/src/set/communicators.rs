@@ -1,5 +1,5 @@
-//! Communicators that ranks of a session are in, for processes that ask the set's member about them: `MPI_COMM_WORLD`, and the groups that ranks
-//! have made with the session's PMIx server. Other communicators MPI libraries make among themselves; no launcher hears of them.
+//! Communicators of a session's ranks, for processes that ask the set's member: `MPI_COMM_WORLD`, and groups that ranks have made with the
+//! session's PMIx server. MPI libraries create other communicators without the launcher.
 
 use std::sync::{Arc, Weak};
 
@@ -16,12 +16,12 @@ use pmix_core::server::{GroupFacts, GroupMembers};
 
 use crate::cause::RankNumbers;
 
-/// Name of the communicator of all ranks of a launch; its number in its set is 0.
+/// Name of the communicator of all ranks of a launch. Its number in its set is 0.
 const WORLD: &str = "MPI_COMM_WORLD";
-/// The launch itself among the jobs of a server; those after it were spawned, and have no addresses.
+/// The launched job in a server. Later jobs were spawned, and have no addresses.
 const LAUNCH: JobIndex = JobIndex(0);
 
-/// Where a set finds the communicators of a session's ranks: the host makes it, and gives it to both.
+/// Source of the communicators of a session's ranks. The host creates it, and passes it to the set and to the session.
 #[derive(Clone, Default)]
 pub struct CommunicatorSource(Arc<Mutex<State>>);
 
@@ -32,7 +32,7 @@ struct State {
 }
 
 impl CommunicatorSource {
-    /// The set has this id, with which ids of groups begin from now on.
+    /// Sets the id of the set. From now on, ids of groups begin with it.
     pub(super) fn found(&self, set: SetId) {
         let mut state = self.0.lock();
         state.set = Some(set);
@@ -41,7 +41,7 @@ impl CommunicatorSource {
         }
     }
 
-    /// Groups are made with this server.
+    /// Sets the server that makes the groups.
     pub(crate) fn follow(&self, server: &Arc<Driver>) {
         let mut state = self.0.lock();
         state.server = Some(Arc::downgrade(server));
@@ -55,7 +55,7 @@ impl CommunicatorSource {
         server.and_then(|server| server.upgrade()).map(|server| server.groups()).unwrap_or_default()
     }
 
-    /// Answer of a member whose launch has so many ranks, to a question for one communicator by its id or name, or for all.
+    /// Answers a question for one communicator by its id or name, or for all communicators, in a launch with `ranks` ranks.
     pub(super) fn answer(&self, member: Uid, ranks: u32, asked: &[u8]) -> Result<Bytes, CallError> {
         let set = member.set();
         let own = set.root().to_string().trim_end_matches("/node/0").to_owned();
@@ -100,7 +100,7 @@ fn job_of(namespace: &str) -> &str {
     namespace.split_once('.').map_or(namespace, |(job, _)| job)
 }
 
-/// The document, without members if it would be too long with them, and with as many communicators as there is room for.
+/// Returns the document. If it is too long, it has no members. If it is still too long, it has only as many communicators as fit.
 fn fitted(mut answer: Communicators) -> Bytes {
     let mut body = document(&answer);
     if body.len() > BODY_MAX {

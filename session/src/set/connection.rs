@@ -1,5 +1,5 @@
-//! Connections between sets on one machine: Unix sockets in the abstract namespace, of one user by the kernel's word, greeted with a
-//! proof of the set's key.
+//! Connections between sets on one machine: Unix sockets in the abstract namespace. The kernel confirms that both ends have the same user.
+//! The greeting contains a proof of the set's key.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,41 +12,41 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-/// Time that a greeting may take.
+/// Timeout of a greeting.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(3);
-/// Tries to connect, and the time between them: a root that is busy takes a moment.
+/// Attempts to connect, and the pause between them: a busy root may need some time.
 const TRIES: u32 = 3;
 const BETWEEN_TRIES: Duration = Duration::from_millis(50);
 
-/// Failure of a connection to become one between two sets.
+/// Failure to establish a connection between two sets.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConnectError {
-    /// The socket fails, or nobody listens.
+    /// The socket failed, or no process listens.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The other end says nothing.
-    #[error("it says nothing for {} s", GREETING_TIMEOUT.as_secs())]
+    /// The other end sends nothing.
+    #[error("it sends nothing for {} s", GREETING_TIMEOUT.as_secs())]
     Silent,
     /// The other end is a process of another user.
     #[error("it is a process of uid {0}")]
     Stranger(u32),
-    /// The greeting is none.
+    /// The greeting is invalid.
     #[error(transparent)]
     Greeting(#[from] GreetingError),
-    /// Whoever listens is not the set's root.
-    #[error("whoever listens there does not know the set's key")]
+    /// The listening process is not the set's root.
+    #[error("the process that listens there does not have the set's key")]
     Impostor,
-    /// The kernel has no random numbers to give.
+    /// The kernel returned no random numbers.
     #[error(transparent)]
     Random(#[from] DirectoryError),
 }
 
-/// Path by which tokio names the socket of a set in the abstract namespace.
+/// Path of a set's socket in the abstract namespace, for tokio.
 pub(super) fn path(nonce: &Nonce) -> PathBuf {
     abstract_path(&nonce.socket_name())
 }
 
-/// Path by which tokio names a socket in the abstract namespace.
+/// Path of a socket in the abstract namespace, for tokio.
 pub(super) fn abstract_path(name: &str) -> PathBuf {
     PathBuf::from(format!("\0{name}"))
 }
@@ -78,7 +78,7 @@ async fn greet(mut socket: UnixStream, to: &SetRecord, caller: Caller) -> Result
     if greeting::is_root(to.key(), &own, &proof) { Ok(socket) } else { Err(ConnectError::Impostor) }
 }
 
-/// Takes a connection: who it is of, and what for. A caller without the key gets no further byte.
+/// Accepts a connection, and returns its caller and purpose. A caller without the key receives only the challenge.
 pub(super) async fn receive(socket: UnixStream, key: &SetKey) -> Result<(UnixStream, Caller), ConnectError> {
     timeout(GREETING_TIMEOUT, be_greeted(socket, key)).await.unwrap_or(Err(ConnectError::Silent))
 }
@@ -100,7 +100,7 @@ pub(super) fn check_user(socket: &UnixStream) -> Result<(), ConnectError> {
     if uid == geteuid().as_raw() { Ok(()) } else { Err(ConnectError::Stranger(uid)) }
 }
 
-/// Waits until the other end closes the connection, or says something, which it must not.
+/// Waits until the other end closes the connection, or sends data in violation of the protocol.
 pub(super) async fn closed(socket: &UnixStream) {
     loop {
         let is_open = match socket.readable().await {

@@ -1,12 +1,12 @@
-//! Meetings of launches on one machine (MPI's connect and accept): of the launches that meet, the one with the lowest id brings all
-//! together, with the same [`Rendezvous`](crate::rendezvous) as the API server of a cluster.
+//! Meetings of launches on one machine (MPI's connect and accept). The participating launch with the lowest id coordinates the meeting,
+//! with the same [`Rendezvous`](crate::rendezvous) as the API server of a cluster.
 //!
 //! ```text
 //! launch b ── own id, MeetCall ──> root of launch a: arrive ─┐
 //! launch a ── itself ──────────────────────────────> arrive ─┴─ all are here ──> MeetAnswer to each
-//!                                        └─ looks whether b is there: its end, and that of c, ends the meeting
+//!                                        └─ checks whether b exists: the end of b or c ends the meeting
 //! ```
-//! Messages are sent after their length in four bytes. The end of a connection is the end of a launch for the meeting.
+//! A message follows its length in four bytes. In a meeting, the end of a connection counts as the end of a launch.
 
 use pmi_transport::task;
 use std::collections::BTreeSet;
@@ -27,17 +27,17 @@ use super::{Founded, OwnSet, SetError, blocking};
 use crate::rendezvous::{Answer, Participant, launch_of};
 use crate::wire;
 
-/// Longest id of a launch, in bytes.
+/// Limit of the id of a launch, in bytes.
 const ID_MAX: usize = 256;
-/// Time within which a launch that was heard of appears in the directory: it is founded by what makes others hear of it.
+/// Time limit for a launch to appear in the directory. The action that makes a launch visible to other launches also creates its set.
 const APPEARANCE: Duration = Duration::from_secs(2);
-/// Time between two looks for it.
+/// Pause between two looks in the directory.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// Time within which a caller says what it brings.
+/// Time limit for a caller to send its contribution.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl OwnSet {
-    /// Comes to a meeting of this launch with others on this machine.
+    /// Takes part in a meeting of this launch with other launches on this machine.
     pub(super) async fn meet_others(&self, meeting: Meeting) -> Result<Met, MeetError> {
         let own = self.0.facts.launch.clone().ok_or(MeetError::NotFound)?;
         let founded = self.founded().await.map_err(unavailable)?;
@@ -54,19 +54,20 @@ impl OwnSet {
         wire::meeting::answer_from_bytes(&answer)
     }
 
-    /// Brings the launch of a connection together with the others it names.
+    /// Handles the connection of a launch that takes part in a meeting which this launch coordinates.
     pub(super) async fn host(&self, mut socket: UnixStream) {
         let Ok(Some((launch, call))) = timeout(CALL_TIMEOUT, read_call(&mut socket)).await else { return };
         let answer = tokio::select! {
             answer = self.arrive(&launch, &call) => answer,
-            // It is gone, and so is its part of the meeting.
+            // The launch is gone, so its part of the meeting ends.
             () = connection::closed(&socket) => return self.0.rendezvous.withdraw(&launch),
         };
-        // It may have gone by now.
+        // The launch may have ended.
         let _ = write(&mut socket, &answer).await;
     }
 
-    /// The launch comes to a meeting here, and hears how it ends. Launches that have not come are watched meanwhile.
+    /// Adds a launch to a meeting that this launch coordinates, and returns the encoded result. Missing launches are monitored during the
+    /// wait.
     async fn arrive(&self, launch: &str, call: &[u8]) -> Vec<u8> {
         wire::rendezvous::answer_to_bytes(self.bring_together(launch, call).await)
     }
@@ -75,7 +76,7 @@ impl OwnSet {
         let call = wire::rendezvous::call_from_bytes(call);
         let call = call.map_err(|error| MeetError::Unavailable { reason: error.to_string() })?;
         if !call.jobs.iter().all(|job| launch_of(&job.namespace) == Some(launch)) {
-            return Err(MeetError::Unavailable { reason: "a launch tells of jobs that are not its own".to_owned() });
+            return Err(MeetError::Unavailable { reason: "a launch reports jobs that are not its own".to_owned() });
         }
         let others = launches(&call.others, launch)?;
         let participant = Participant { uid: geteuid().as_raw(), launch, node: 0 };
@@ -92,7 +93,7 @@ impl OwnSet {
         answer.await.unwrap_or(Err(gone))
     }
 
-    /// Returns when a launch has ended, or none of this id appears.
+    /// Returns when a launch has ended, or when no launch with this id appears.
     async fn watch(&self, launch: &str) {
         let Ok(founded) = self.founded().await else { return };
         if let Ok(record) = self.appear(launch).await
@@ -102,7 +103,7 @@ impl OwnSet {
         }
     }
 
-    /// The set of a launch. One that was heard of a moment ago is waited for.
+    /// Returns the set of a launch. Waits for a set that does not exist yet.
     async fn appear(&self, launch: &str) -> Result<SetRecord, MeetError> {
         let until = Instant::now() + APPEARANCE;
         loop {
@@ -123,7 +124,7 @@ impl Founded {
     }
 }
 
-/// The launches of other namespaces.
+/// Returns the launches of other namespaces.
 fn launches(namespaces: &[String], own: &str) -> Result<BTreeSet<String>, MeetError> {
     let others: Option<BTreeSet<String>> = namespaces.iter().map(|name| launch_of(name).map(str::to_owned)).collect();
     others.filter(|others| !others.is_empty() && !others.contains(own)).ok_or(MeetError::NotFound)
@@ -133,9 +134,9 @@ fn unavailable(error: SetError) -> MeetError {
     MeetError::Unavailable { reason: error.to_string() }
 }
 
-/// Asks the launch that brings the others together.
+/// Sends the call to the launch that coordinates the meeting, and waits for the answer.
 async fn ask(founded: &Founded, host: &SetRecord, own: &str, call: &[u8]) -> Result<Vec<u8>, MeetError> {
-    // Whoever ends closes its connections.
+    // A launch that ends closes its connections.
     let ended = |_: std::io::Error| MeetError::NotFound;
     let mut socket = match connection::connect(host, founded.caller(Purpose::Meeting)).await {
         Ok(socket) => socket,
@@ -152,7 +153,7 @@ async fn read_call(socket: &mut UnixStream) -> Option<(String, Vec<u8>)> {
     Some((launch, read(socket, MESSAGE_MAX).await?))
 }
 
-/// Reads a message; `None` at the end of the connection, and if it is too long.
+/// Reads a message; `None` at the end of the connection, and for a message over the limit.
 async fn read(socket: &mut UnixStream, most: usize) -> Option<Vec<u8>> {
     let len = usize::try_from(socket.read_u32().await.ok()?).ok().filter(|&len| len <= most)?;
     let mut message = vec![0; len];

@@ -1,6 +1,6 @@
-//! The runner of a set's member: carries out the effects of its [`Machine`] with connections and tokio's clock.
+//! Runner of a set's member. Carries out the effects of its [`Machine`] with connections and tokio's clock.
 //!
-//! One task owns the machine; each link has tasks of its own ([`line`]).
+//! One task owns the machine. Each link has tasks of its own ([`line`]).
 
 pub(super) mod line;
 
@@ -25,29 +25,29 @@ use tokio::time::Instant;
 use self::line::{Line, Link};
 use super::communicators::CommunicatorSource;
 
-/// Inputs that wait for the machine.
+/// Capacity of the machine's input queue.
 const INPUTS: usize = 256;
-/// Most links that others have opened. Whoever comes then is refused by the end of its connection.
+/// Limit of links for connections from other processes. Further connections are closed.
 const LINKS_MAX: usize = 1024;
-/// Longest time without an input.
+/// Longest wait for an input.
 const IDLE: Duration = Duration::from_secs(3600);
 
 type Reply = oneshot::Sender<Result<Bytes, CallError>>;
 
-/// Ways of a member to others.
+/// Connections of a member to its neighbours.
 #[async_trait]
 pub(super) trait Ways: Send + Sync + 'static {
-    /// Opens a line to a neighbour. Fails with the reason, where callers are to know it.
+    /// Opens a line to a neighbour. Returns the reason of a failure if callers should receive it.
     async fn open(&self, neighbour: Neighbour) -> Result<Line, Option<String>>;
 
-    /// Names of the user, where the member serves them.
+    /// Name service of the user, if the member serves names.
     fn names(&self) -> Option<Arc<dyn Services>>;
 
-    /// Communicators of the ranks here; `None` for a tool.
+    /// Communicators of the ranks of this set or session; `None` for a tool.
     fn communicators(&self) -> Option<CommunicatorSource>;
 }
 
-/// A member that runs.
+/// A running member.
 #[derive(Clone, Debug)]
 pub(super) struct Member {
     inputs: mpsc::Sender<Input>,
@@ -62,17 +62,17 @@ enum Input {
         timeout: Duration,
         reply: Reply,
     },
-    /// A link is there.
+    /// A link was opened.
     Linked(Neighbour, Line, Opener),
-    /// A link cannot be, for this reason.
+    /// A link could not be opened, for this reason.
     NotLinked(Neighbour, Option<String>),
-    /// A frame has come.
+    /// A frame has arrived.
     Frame(Neighbour, Frame),
-    /// A frame has come from the session of another node, which can be answered by this line.
+    /// A frame has arrived from the session of another node. This line carries the answers.
     FromSession(Neighbour, Line, Frame),
-    /// So many frames were written to the link of this number.
+    /// This number of frames was written to the link with this number.
     Written(Neighbour, u64, u32),
-    /// The link of this number has ended.
+    /// The link with this number has ended.
     Ended(Neighbour, u64),
     /// A handler has answered.
     Answered(Ticket, Result<Bytes, CallError>),
@@ -111,13 +111,13 @@ impl Member {
         result.await.unwrap_or_else(|_| Err(ending()))
     }
 
-    /// Takes a link that a neighbour has opened.
+    /// Adds a link that a neighbour has opened.
     pub(super) async fn take(&self, neighbour: Neighbour, line: Line) {
-        // It has ended otherwise.
+        // Fails if the member has ended.
         let _ = self.inputs.send(Input::Linked(neighbour, line, Opener::Them)).await;
     }
 
-    /// Takes a frame of another node's session.
+    /// Handles a frame from another node's session.
     pub(super) async fn hear(&self, neighbour: Neighbour, line: Line, frame: Frame) {
         let _ = self.inputs.send(Input::FromSession(neighbour, line, frame)).await;
     }
@@ -160,7 +160,7 @@ impl Runner {
                 Some(why) => self.machine.handle_refused(neighbour, why, now),
                 None => self.machine.handle_lost(neighbour, now),
             },
-            // Also of a link whose place another one has taken.
+            // This includes frames of a replaced link.
             Input::Frame(neighbour, frame) => self.machine.handle_frame(neighbour, frame, now),
             Input::FromSession(neighbour, line, frame) => {
                 self.on_link(neighbour, line, Opener::Them);
@@ -182,8 +182,8 @@ impl Runner {
         self.links.get(&neighbour).is_some_and(|link| link.number == number)
     }
 
-    /// Takes a link. Where both ends open one at a time, that of the lower set is used. A rank has one process, and one line leads to a
-    /// session.
+    /// Adds a link. If both ends open a link at the same time, the link of the lower set is used. A rank has one process and a session has
+    /// one line, so a second link to them is dropped.
     fn on_link(&mut self, neighbour: Neighbour, line: Line, opener: Opener) {
         let stays = match neighbour {
             Neighbour::Set(set) if self.machine.me().set() < set => Opener::Us,
@@ -217,14 +217,14 @@ impl Runner {
                 Effect::Close(neighbour) => drop(self.links.remove(&neighbour)),
                 Effect::Send(neighbour, frame) => {
                     if let Some(link) = self.links.get(&neighbour) {
-                        // Its end is told by its tasks.
+                        // The link's tasks report its end.
                         let _ = link.frames.send(frame);
                     }
                 }
                 Effect::Serve(request) => self.serve(request),
                 Effect::Ended(id, result) => {
                     if let Some(reply) = self.replies.remove(&id) {
-                        // Whoever called may have given up.
+                        // The caller may have stopped waiting.
                         let _ = reply.send(result);
                     }
                 }
@@ -232,14 +232,14 @@ impl Runner {
         }
     }
 
-    /// Serves what the machine does not answer by itself: names and communicators.
+    /// Serves requests for names and communicators. The machine answers all other requests.
     fn serve(&mut self, request: Request) {
         let is_about_names = (Method::LOOKUP..=Method::UNPUBLISH).contains(&request.method);
         if let Some(names) = self.ways.names().filter(|_| is_about_names) {
             let inputs = self.inputs.clone();
             task::spawn(async move {
                 let result = ask_names(&*names, request.method, request.body).await;
-                // The member may have ended.
+                // Fails if the member has ended.
                 let _ = inputs.send(Input::Answered(request.ticket, result)).await;
             });
             return;
@@ -269,12 +269,12 @@ async fn ask_names(names: &dyn Services, method: Method, body: Bytes) -> Result<
     asked.map_err(|error| CallError::Handler(Fault(error.to_string())))
 }
 
-/// Opens a link, and tells the member how that ended.
+/// Opens a link, and sends the result to the member.
 async fn open(ways: Arc<dyn Ways>, neighbour: Neighbour, inputs: mpsc::Sender<Input>) {
     let input = match ways.open(neighbour).await {
         Ok(line) => Input::Linked(neighbour, line, Opener::Us),
         Err(why) => Input::NotLinked(neighbour, why),
     };
-    // The member may have ended.
+    // Fails if the member has ended.
     let _ = inputs.send(input).await;
 }

@@ -1,6 +1,7 @@
-//! Names that ranks publish: those of this launch in memory, and what other launches of the user may find in the directory of its sets.
+//! Names that ranks publish. Names of this launch are in memory. The directory of the user's sets contains the names that other launches
+//! may find.
 //!
-//! A lookup finds names of this launch first. What it may find of other launches is decided in [`crate::names`].
+//! A lookup searches the names of this launch first. [`crate::names`] selects among the names of other launches.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,19 +19,19 @@ use super::{Founded, OwnSet, SetError, blocking};
 use crate::names::{Candidate, LaunchNames, Outcome, choose};
 use crate::wire;
 
-/// Time between two looks for a name that a rank waits for. A look is one directory that is opened, or is not there.
+/// Pause between two looks for a name while a rank waits. A look opens one directory, which may not exist.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// Tries to take an offer that changes meanwhile.
+/// Attempts to take an offer that changes at the same time.
 const TRIES: usize = 3;
 
-/// What a look for a name comes to.
+/// Result of a look for a name.
 enum Look {
     Found(Bytes),
-    /// Not found, but perhaps then.
+    /// Not found, but perhaps at this time.
     Later(std::time::Instant),
 }
 
-/// A name of another launch, as the directory has it.
+/// A name of another launch in the directory.
 struct Other<'a> {
     offered: &'a Offered,
     offer: &'a Offer,
@@ -85,14 +86,14 @@ impl OwnSet {
         let until = Instant::now() + timeout.unwrap_or_default();
         loop {
             let mut published = std::pin::pin!(self.0.published.notified());
-            // A name that is published after the look counts as well.
+            // A name that is published after the look also counts.
             published.as_mut().enable();
             let (set, user, service, range) = (self.clone(), user.clone(), service.clone(), range.clone());
             let looked = blocking(move || set.look(&user, &service, &range)).await.map_err(unavailable)?;
             let now = Instant::now();
             let pause = match looked {
                 Ok(Look::Found(port)) => return Ok(port),
-                // A lookup that does not wait waits for the end of a doubt.
+                // Even a lookup without a timeout waits until a doubtful name is decided.
                 Ok(Look::Later(then)) if timeout.is_none() || now < until => {
                     then.saturating_duration_since(now.into_std())
                 }
@@ -103,12 +104,12 @@ impl OwnSet {
                 Ok(Look::Later(_)) => return Err(NameError::NotFound),
                 Err(error) => return Err(error),
             };
-            // It has ended early if a rank here has published.
+            // The wait ends early if a rank of this launch has published a name.
             let _ = timeout_of(LOOK_AGAIN.min(pause), published).await;
         }
     }
 
-    /// Publishes a name in this launch, and offers it to others that may find it. Blocks.
+    /// Publishes a name in this launch, and offers it to other launches that may find it. Blocks.
     fn publish(&self, service: Bytes, name: Published) -> Result<(), NameError> {
         let mut names = self.0.names.lock();
         self.drop_taken(&mut names, &service);
@@ -135,11 +136,11 @@ impl OwnSet {
         Err(NameError::NotFound)
     }
 
-    /// Looks for a name among those of this launch.
+    /// Looks for a name of this launch.
     fn look_at_own(&self, user: &NameUser, service: &Bytes, range: &NameRange) -> Option<Bytes> {
         let mut names = self.0.names.lock();
         if names.seek(service) && !names.table.published(service).is_empty() {
-            // Other launches are to know that this one looks for it itself.
+            // The offer shows other launches that this launch looks for the name itself.
             self.offer(&mut names, service, None);
         }
         loop {
@@ -151,14 +152,14 @@ impl OwnSet {
             let founded = self.0.founded.lock().clone().filter(|_| found.range.leaves_launch());
             let offer = encode(service, &found, names.has_sought(service));
             let taken = founded.map(|founded| founded.directory.take(&founded.record, service, &offer));
-            // Of a reader here and one of another launch, the directory knows the first.
+            // If a rank of this launch and another launch read the name, the directory determines the first reader.
             if !matches!(taken, Some(Ok(false))) {
                 return Some(found.port);
             }
         }
     }
 
-    /// Looks for a name among those of other launches; `None` if another reader has taken it.
+    /// Looks for a name of other launches; `None` if another reader has taken the name.
     fn look_at_others(
         &self,
         directory: &Directory,
@@ -176,7 +177,7 @@ impl OwnSet {
         if others.is_empty() {
             return Err(NameError::NotFound);
         }
-        // Nearer launches that have not published it yet are to be seen.
+        // Nearer launches that have not published the name must have a set, so that they are found.
         activation::activate_all();
         let sets = directory.list().map_err(no_directory)?;
         let launches: Vec<_> = sets
@@ -189,7 +190,7 @@ impl OwnSet {
         let outcome = {
             let mut names = self.0.names.lock();
             if names.table.find(user, service, range).is_some() {
-                // Published here meanwhile.
+                // The name was published in this launch in the meantime.
                 drop(names);
                 return Ok(self.look_at_own(user, service, range).map(Look::Found));
             }
@@ -206,7 +207,7 @@ impl OwnSet {
         }
     }
 
-    /// Forgets names under `service` that another launch was the first to read. Blocks.
+    /// Removes names under `service` that another launch has read, if only the first reader may have them. Blocks.
     fn drop_taken(&self, names: &mut LaunchNames, service: &Bytes) {
         let is_once = |name: &Published| name.lifetime == Lifetime::FirstRead && name.range.leaves_launch();
         if names.table.published(service).iter().any(is_once) {
@@ -214,8 +215,8 @@ impl OwnSet {
         }
     }
 
-    /// Offers to other launches what they may find under `service`, `new` for the first time; what they have taken is gone from here. Where the
-    /// directory cannot be used, the name is found in this launch alone. Blocks.
+    /// Updates the offer of names under `service` to other launches. `new` is offered for the first time. Names that other launches have
+    /// taken are removed from this launch. Without a usable directory, only this launch finds the name. Blocks.
     fn offer(&self, names: &mut LaunchNames, service: &Bytes, new: Option<&Published>) {
         let sought = names.has_sought(service);
         let leaving = names.table.published(service).iter().filter(|name| name.range.leaves_launch());
@@ -253,7 +254,7 @@ impl Other<'_> {
     }
 }
 
-/// The name of the narrowest range that `user` may find among the offers of a launch.
+/// Returns the name with the narrowest range that `user` may find in the offers of a launch.
 fn narrowest<'a>(offered: &'a Offered, user: &NameUser, range: &NameRange) -> Option<Other<'a>> {
     let of = |offer: &'a Offer| {
         let (name, sought) = decode(&offer.content)?;
@@ -263,7 +264,7 @@ fn narrowest<'a>(offered: &'a Offered, user: &NameUser, range: &NameRange) -> Op
     offered.offers.iter().filter_map(of).min_by_key(|other| other.name.range.width())
 }
 
-/// Content of an offer: whether the launch looks for the name itself, and the publication.
+/// Encodes an offer: the publication, and whether the launch looks for the name itself.
 fn encode(service: &Bytes, name: &Published, sought: bool) -> Offer {
     let mut content = vec![u8::from(sought)];
     content.extend(wire::call::published_to_bytes(service.clone(), name.clone()));

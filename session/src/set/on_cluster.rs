@@ -1,11 +1,11 @@
-//! Sets on a cluster: that of a launch, of which each session is a member, and that of a command.
+//! Sets on a cluster: the set of a launch, with each session as a member, and the set of a command.
 //!
 //! ```text
 //!  processes of this node ──socket──────┐                  ┌──> sessions of other nodes, by the launch's links
 //!  sessions of other nodes ──frames──> member of the set ──┤
-//!  roots of other sets ──Entrance──────┘                  └──> roots of other sets, by passes of the API server
+//!  roots of other sets ──Entrance──────┘                  └──> roots of other sets, with passes of the API server
 //! ```
-//! The member begins with the first of these that comes.
+//! The member starts at the first connection or frame.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -41,19 +41,19 @@ use crate::spec::SessionSpec;
 use crate::wire::pass::SetPass;
 use crate::{random, unix_time};
 
-/// Roots of other sets that are let in at a time.
+/// Limit of roots of other sets that are admitted at a time.
 const ENTERING_MAX: usize = 64;
-/// Time for a link to open.
+/// Time limit for the opening of a link.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Source of passes to other sets.
 #[async_trait]
 pub trait Passes: Send + Sync {
-    /// Asks for a pass to a set; fails with the reason.
+    /// Requests a pass to a set. Returns the reason if that fails.
     async fn pass(&self, to: SetId) -> Result<SetPass, String>;
 }
 
-/// Terms of a launch's set, the same for all of its sessions.
+/// Settings of a launch's set, equal in all of its sessions.
 #[derive(Clone, Debug)]
 pub struct MemberTerms {
     /// Id of the set.
@@ -62,7 +62,7 @@ pub struct MemberTerms {
     pub key: LinkKey,
 }
 
-/// The set of a launch on a cluster, as one of its sessions has part in it.
+/// The set of a launch on a cluster, in one of its sessions.
 #[derive(Clone)]
 pub struct ClusterSet(Arc<Shared>);
 
@@ -72,11 +72,11 @@ struct Shared {
     entrance: Entrance,
     ways: Arc<ByPasses>,
     member: Mutex<Option<Member>>,
-    /// Number of guests that have come.
+    /// Number of guests so far.
     guests: AtomicU32,
 }
 
-/// Ways of a member on a cluster.
+/// Connections of a member on a cluster.
 struct ByPasses {
     me: Uid,
     passes: Arc<dyn Passes>,
@@ -87,7 +87,7 @@ struct ByPasses {
 }
 
 impl ClusterSet {
-    /// Part of the session of `spec`, which has these ways to others, and whose ranks are in these communicators.
+    /// Returns the part of the session of `spec`, with these connections to other processes. `communicators` are those of its ranks.
     pub fn new(
         spec: &SessionSpec,
         terms: MemberTerms,
@@ -105,7 +105,7 @@ impl ClusterSet {
         Self(Arc::new(Shared { set, spec: spec.clone(), entrance, ways, member, guests }))
     }
 
-    /// Takes a frame that has come from the session of another node.
+    /// Handles a frame from the session of another node.
     pub async fn hear(&self, from: NodeIndex, frame: Bytes) {
         let Some(sessions) = &self.0.ways.sessions else { return };
         match Frame::take(&mut BytesMut::from(frame)) {
@@ -118,12 +118,12 @@ impl ClusterSet {
         }
     }
 
-    /// Lets the roots of other sets in, until no more can come.
+    /// Admits the roots of other sets until no more can arrive.
     pub async fn admit_all(self, mut arriving: mpsc::Receiver<Handed>) {
         let mut entering = JoinSet::new();
         while let Some(handed) = arriving.recv().await {
             while entering.try_join_next().is_some() {}
-            // Members other than the root take none.
+            // Only the root of a set admits other sets.
             if self.0.spec.node.0 != 0 || entering.len() >= ENTERING_MAX {
                 continue;
             }
@@ -140,10 +140,10 @@ impl ClusterSet {
         }
     }
 
-    /// Takes processes of this node, of which each is told by a variable of its environment where to come.
+    /// Accepts connections from processes of this node. Ranks find the returned contact in an environment variable.
     ///
     /// # Errors
-    /// Fails if there can be no socket.
+    /// Fails if no socket can be created.
     pub fn listen(&self) -> Result<Contact, SetError> {
         let (nonce, key) = (Nonce::random()?, SetKey::from_bytes(random::bytes().map_err(SetError::Socket)?));
         let of_ranks = Contact { set: self.0.set, nonce, key };
@@ -155,7 +155,7 @@ impl ClusterSet {
         Ok(of_ranks)
     }
 
-    /// Takes the processes that come to a socket, as far as `takes` says so of their ranks.
+    /// Accepts connections at a socket from processes with a rank that `takes` accepts.
     fn listen_at(&self, contact: &Contact, takes: fn(&Self, u32) -> bool) -> Result<(), SetError> {
         let listener = UnixListener::bind(connection::path(&contact.nonce)).map_err(SetError::Socket)?;
         let (set, key) = (self.clone(), contact.key.clone());
@@ -201,8 +201,8 @@ impl ClusterSet {
     }
 }
 
-/// Says why no guests are taken here. Where sessions of the set share a network, the first of them takes them; but the name of the socket
-/// follows from the id of the set, and any user may have taken it.
+/// Logs the reason why this session accepts no guests. If sessions of the set share a network, the first of them accepts the guests. But
+/// the name of the socket follows from the id of the set, so any user may have bound it.
 async fn tell_of_guests(guests: Contact, error: SetError) {
     let holder = timeout(OPEN_TIMEOUT, UnixStream::connect(connection::path(&guests.nonce))).await;
     let holder = holder.ok().and_then(Result::ok).and_then(|socket| socket.peer_cred().ok());
@@ -225,7 +225,7 @@ impl Ways for ByPasses {
             match (neighbour, &self.sessions) {
                 (Neighbour::Set(set), _) => self.enter(set).await.map_err(Some),
                 (Neighbour::Member(node), Some(sessions)) => self.reach(sessions, node).await.map_err(|_| None),
-                // Processes come by themselves.
+                // Processes connect by themselves.
                 _ => Err(None),
             }
         };
@@ -246,10 +246,12 @@ impl ByPasses {
         let SetPass { address, pass, .. } = self.passes.pass(set).await?;
         let pass = pass.ok_or("the API server has answered with no pass")?;
         let entered = pass.enter(&address).await;
-        entered.map(Line::Sealed).map_err(|error| format!("the root of set {set} lets nobody in: {}", chain(&error)))
+        entered
+            .map(Line::Sealed)
+            .map_err(|error| format!("the root of set {set} accepts no process: {}", chain(&error)))
     }
 
-    /// A line to another session that is there.
+    /// Returns a line to another session after that session has confirmed a frame.
     async fn reach(&self, sessions: &Arc<dyn Sessions>, node: u32) -> Result<Line, String> {
         let destination = Uid::new(self.me.set(), Process::Node(node));
         let (ttl, detours, method, id, remaining_ms, body) = (0, 0, 0, 0, 0, Bytes::new());
@@ -262,12 +264,12 @@ impl ByPasses {
     }
 }
 
-/// The set of a command that speaks to launches on a cluster.
+/// The set of a command that calls launches on a cluster.
 #[derive(Clone, Debug)]
 pub struct CommandSet(Member);
 
 impl CommandSet {
-    /// The set of this id. To be called within a runtime.
+    /// Returns the set with this id. Must be called within a runtime.
     pub fn new(set: SetId, passes: Arc<dyn Passes>) -> Self {
         let ways = ByPasses { me: set.root(), passes, sessions: None, names: None, communicators: None };
         let (homes, topology) = (Vec::new(), Topology::Strides);
@@ -275,10 +277,10 @@ impl CommandSet {
         Self(Member::start(membership, Arc::new(ways)))
     }
 
-    /// Calls a method of a process of any launch of the user.
+    /// Calls a method of a process in any launch of the user.
     ///
     /// # Errors
-    /// Fails as the call does.
+    /// Fails like the call.
     pub async fn call(&self, to: Uid, method: Method, body: Bytes, timeout: Duration) -> Result<Bytes, CallError> {
         self.0.call(to, method, body, timeout).await
     }

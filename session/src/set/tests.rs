@@ -29,13 +29,13 @@ fn set(place: &Path, launch: &str) -> OwnSet {
     OwnSet::new(Some(place.to_owned()), facts)
 }
 
-/// The set of a launch of programs below some processes.
+/// Returns the set of a launch with these programs and ancestors.
 fn kin_set(place: &Path, launch: &str, kin: Kin) -> OwnSet {
     let facts = SetFacts { launch: Some(launch.to_owned()), ranks: 3, nodes: 1, kin, ..SetFacts::default() };
     OwnSet::new(Some(place.to_owned()), facts)
 }
 
-/// A publication by rank 0 of a program in the range of a user.
+/// Publishes a name as rank 0, with the range of the user.
 async fn publish(
     set: &OwnSet,
     service: &'static str,
@@ -70,7 +70,7 @@ fn namespace(launch: &str) -> String {
     format!("kvs_{launch}_0")
 }
 
-/// What `launch` brings to a meeting with the jobs of `others`.
+/// Returns the contribution of `launch` to a meeting with the jobs of `others`.
 fn meeting(launch: &str, others: &[&str]) -> Meeting {
     let job = Job::on_one_node(JobId::new(&namespace(launch)).unwrap(), 3);
     Meeting {
@@ -106,12 +106,12 @@ async fn a_set_is_founded_when_somebody_looks_for_it() {
     let asked = blocking({
         let (launch, place) = (launch.clone(), place.clone());
         move || {
-            // Look-ups of other tests found all launches of this machine.
+            // Lookups of other tests make all launches on this machine create their sets.
             let found = || Directory::open_existing(&place).ok()??.find_launch(&launch).ok()?;
             while !activation::activate(&launch) && found().is_none() {
                 std::thread::yield_now();
             }
-            // Nobody waits there any more.
+            // No process waits at that socket any more.
             activation::activate(&launch)
         }
     });
@@ -173,7 +173,7 @@ async fn a_lookup_waits_as_long_as_it_said() {
     b.leave().await;
 }
 
-/// Two copies of a program that couples a server and a client: the second one's client looks before its own server has published.
+/// Two copies of a program with a server and a client. The second copy's client looks before its own server has published.
 #[tokio::test]
 async fn two_copies_of_a_coupled_program_never_meet() {
     let (_home, place) = home();
@@ -184,7 +184,7 @@ async fn two_copies_of_a_coupled_program_never_meet() {
             let set = set.clone();
             tokio::spawn(async move { look_up(&set, "bay", Some(60 * SECOND)).await })
         };
-        // Both look already: the one that is published is the other's own.
+        // Both launches already look. The published name is for the launch's own client.
         let waiting = [look(&a), look(&b)];
         while !(a.0.names.lock().has_sought(b"bay") && b.0.names.lock().has_sought(b"bay")) {
             tokio::task::yield_now().await;
@@ -199,7 +199,7 @@ async fn two_copies_of_a_coupled_program_never_meet() {
     }
 }
 
-/// Two scripts that start a server and a client each, as launches of their own.
+/// Two scripts, each of which starts a server and a client as separate launches.
 #[tokio::test]
 async fn a_client_finds_the_server_that_the_same_script_has_started() {
     let (_home, place) = home();
@@ -211,7 +211,7 @@ async fn a_client_finds_the_server_that_the_same_script_has_started() {
     let [server, other_server] = [1, 2].map(|script| launch(format!("s{script}-{tag}"), script, 10));
     let [client, other_client] = [1, 2].map(|script| launch(format!("c{script}-{tag}"), script, 20));
     publish(&other_server, "bay", "2", Lifetime::Withdrawn).await.unwrap();
-    // It has been started, and has not published.
+    // The server was started, and has not published its name.
     let founding = tokio::spawn(server.clone().found_on_demand(3600 * SECOND));
     while !blocking(|| std::fs::read_to_string("/proc/net/unix").unwrap()).await.unwrap().contains(&format!("s1-{tag}"))
     {
@@ -265,7 +265,7 @@ async fn processes_of_any_two_sets_call_each_other() {
     let [a, b, c] = sets;
     b.leave().await;
     let gone = a.call(ids[1].root(), Method::PING, Bytes::new(), SECOND * 30).await;
-    // The link may be there for a moment longer, and take the call with it.
+    // The link may remain open briefly, and the call fails with the link.
     let at = ids[0].root();
     assert!([CallError::NoRoute { at }, CallError::Lost { at }].map(Err).contains(&gone), "{gone:?}");
     assert_eq!(a.sets().await.unwrap().len(), 2);
@@ -347,7 +347,7 @@ async fn nobody_waits_for_a_launch_that_is_not_there_or_ends() {
     let [a, b] = ["a", "b"].map(|launch| set(&place, launch));
     assert_eq!(b.meet(meeting("b", &["absent"])).await, Err(MeetError::NotFound));
     assert_eq!(a.meet(meeting("a", &["absent"])).await, Err(MeetError::NotFound));
-    // Either of the two can be the one that ends, before it has come.
+    // Either of the two launches can end before it takes part.
     for (waits, ends) in [("c", "d"), ("d", "c")] {
         let ending = set(&place, ends);
         ending.found().await.unwrap();

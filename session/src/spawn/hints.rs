@@ -1,5 +1,5 @@
-//! Hints of a spawn, as MPI 4.1 (11.8.4), Hydra, Open MPI and PMIx name them: where to look for a program, its directory, its variables,
-//! and the hosts of its ranks, or how many a host gets. Unknown hints choose nothing, as the standard has it.
+//! Hints of a spawn, with the names of MPI 4.1 (11.8.4), Hydra, Open MPI and PMIx: directory of the program file, working directory, variables,
+//! hosts of the ranks, and number of ranks per host. Unknown hints have no effect, as the standard requires.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
@@ -18,14 +18,14 @@ use rank_spawner::{CpuBind, Object};
 use super::SpawnRefusal;
 use crate::process_set::ProcessSetName;
 
-/// Keys under which hosts are named.
+/// Keys for hosts.
 const HOSTS: [&[u8]; 5] = [b"host", b"hosts", b"add-host", b"pmix.host", b"pmix.addhost"];
-/// Most hosts that a program may name.
+/// Maximum number of hosts of a program.
 const HOSTS_MAX: usize = 1 << 16;
-/// Most ranks that a host may be named for.
+/// Maximum number of ranks for a host.
 const SLOTS_MAX: u32 = 1 << 20;
 
-/// Host on which ranks of a program are wished for.
+/// Requested host for ranks of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct WishedHost {
     pub(super) name: String,
@@ -33,7 +33,7 @@ pub(super) struct WishedHost {
     pub(super) slots: u32,
 }
 
-/// Hosts of a program's ranks, in their order: `node0:2,node1` or `node[0-3]`; none if it names none.
+/// Returns the hosts of a program's ranks, in their order: `node0:2,node1` or `node[0-3]`. Empty if the program names no host.
 pub(super) fn hosts(app: &SpawnApp) -> Result<Vec<WishedHost>, SpawnRefusal> {
     let named = app.info.iter().filter(|(key, _)| HOSTS.contains(&&**key)).map(|(_, value)| value);
     let mut hosts = Vec::new();
@@ -53,20 +53,20 @@ pub(super) fn hosts(app: &SpawnApp) -> Result<Vec<WishedHost>, SpawnRefusal> {
     Ok(hosts)
 }
 
-/// Keys under which files of hosts are named.
+/// Keys for files of hosts.
 const HOSTFILES: [&[u8]; 4] = [b"hostfile", b"add-hostfile", b"pmix.hostfile", b"pmix.addhostfile"];
-/// The most bytes of such a file.
+/// Maximum number of bytes of such a file.
 const HOSTFILE_MAX: u64 = 1 << 20;
 
-/// True if a program of the request names its hosts by a file.
+/// Returns true if a program of the request names its hosts by a file.
 pub(crate) fn names_files(request: &SpawnRequest) -> bool {
     request.apps.iter().flat_map(|app| &app.info).any(|(key, _)| HOSTFILES.contains(&&**key))
 }
 
-/// Puts hosts in the place of the files that name them, which are read on the node of the rank that asks, as its user. It may block.
+/// Replaces files of hosts by their hosts. The files are read on the requesting rank's node, as its user. This may block.
 ///
 /// # Errors
-/// Refuses a file that cannot be read, and one without a host.
+/// Refuses a file that cannot be read, and a file without a host.
 pub(crate) fn hosts_of_files(request: &mut SpawnRequest, directory: &Path) -> Result<(), SpawnRefusal> {
     for (key, value) in request.apps.iter_mut().flat_map(|app| &mut app.info) {
         if HOSTFILES.contains(&&**key) {
@@ -79,9 +79,9 @@ pub(crate) fn hosts_of_files(request: &mut SpawnRequest, directory: &Path) -> Re
     Ok(())
 }
 
-/// The hosts of a file, as a hint has them.
+/// Returns the hosts of a file, in the form of a hint.
 fn hosts_of_file(path: &Path) -> Result<String, String> {
-    // What is no file could keep us waiting, or have no end.
+    // The open or read of a special file could block, or have no end.
     let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let file = opened.map_err(|error| error.to_string())?;
     if !file.metadata().is_ok_and(|file| file.is_file()) {
@@ -103,8 +103,8 @@ fn hosts_of_file(path: &Path) -> Result<String, String> {
     Ok(hosts.join(","))
 }
 
-/// Number of ranks of a program: that which is asked for, or the greatest one below it that the hint `soft` names (MPI 4.1, 11.8.4): numbers,
-/// and FIRST:LAST or FIRST:LAST:STEP for several, with commas between them.
+/// Returns the number of ranks of a program: the requested number, or the greatest number up to it in the hint `soft` (MPI 4.1, 11.8.4). The
+/// hint lists numbers, and FIRST:LAST or FIRST:LAST:STEP for several, with commas between them.
 pub(super) fn ranks(app: &SpawnApp) -> Result<u32, SpawnRefusal> {
     let Some(soft) = hint(app, "soft") else { return Ok(app.ranks) };
     let wrong = || SpawnRefusal::Soft { text: String::from_utf8_lossy(soft).into_owned(), asked: app.ranks };
@@ -122,13 +122,13 @@ pub(super) fn ranks(app: &SpawnApp) -> Result<u32, SpawnRefusal> {
     most.filter(|&most| most > 0).ok_or_else(wrong)
 }
 
-/// Greatest number of FIRST, FIRST + STEP, ... up to LAST that is at most `bound`.
+/// Returns the greatest number of FIRST, FIRST + STEP, ... up to LAST that is at most `bound`.
 fn series(first: i64, last: i64, step: i64, bound: u32) -> Option<u32> {
     let bound = i64::from(bound);
     let distance = match step {
-        // Upwards, no further than the bound.
+        // Upwards, at most to the bound.
         1.. => last.min(bound).checked_sub(first)? / step * step,
-        // Downwards, no less far than the bound.
+        // Downwards, at least to the bound.
         ..0 => {
             let steps = first.checked_sub(bound)?.max(0).checked_add(step.checked_abs()? - 1)? / step.checked_abs()?;
             steps.checked_mul(step)?
@@ -140,16 +140,17 @@ fn series(first: i64, last: i64, step: i64, bound: u32) -> Option<u32> {
     u32::try_from(number).ok().filter(|_| is_within)
 }
 
-/// Binding of its ranks, as Open MPI (`bind_to`) and PMIx (PMIX_BINDTO) say it; `None` if they are not to be bound. Words that this
-/// launcher does not know bind nobody.
+/// Returns the binding of its ranks, in the words of Open MPI (`bind_to`) and PMIx (PMIX_BINDTO); `None` for no binding. Unknown words bind no
+/// rank.
 pub(super) fn binding(app: &SpawnApp) -> Option<CpuBind> {
     let text = ["bind_to", "bindto", "pmix.bindto"].into_iter().find_map(|key| hint(app, key))?;
     let word = std::str::from_utf8(text).ok()?.trim().to_ascii_lowercase();
     Object::called(word.split(':').next()?).map(CpuBind::to)
 }
 
-/// Number of ranks that a node gets before the next one is filled, as Open MPI (`npernode`, `map_by`) and PMIx (PMIX_MAPBY, PMIX_PPR) say it: `2`,
-/// `ppr:2:node`, `2:node`, or `node` for one. Words about objects of a node choose nothing: ranks that are spawned are not bound.
+/// Returns the number of ranks that a node gets before the next one is filled, in the words of Open MPI (`npernode`, `map_by`) and PMIx
+/// (PMIX_MAPBY, PMIX_PPR): `2`, `ppr:2:node`, `2:node`, or `node` for one. Words about objects of a node have no effect: they bind no spawned
+/// rank.
 pub(super) fn per_node(app: &SpawnApp) -> Option<u32> {
     let text = |key: &str| std::str::from_utf8(hint(app, key)?).ok().map(str::trim);
     let number = |text: &str| text.parse().ok().filter(|ranks| (1..=SLOTS_MAX).contains(ranks));
@@ -162,12 +163,12 @@ pub(super) fn per_node(app: &SpawnApp) -> Option<u32> {
     by_number.or_else(|| ["map_by", "mapby", "pmix.mapby", "pmix.ppr"].into_iter().find_map(|key| mapped(text(key)?)))
 }
 
-/// The hint `key`, if there is one.
+/// Returns the hint `key`, if there is one.
 pub(super) fn hint<'app>(app: &'app SpawnApp, key: &str) -> Option<&'app Bytes> {
     app.info.iter().find(|(known, _)| *known == *key.as_bytes()).map(|(_, value)| value)
 }
 
-/// The program, in the directory of the hint `path` if that names one. A list of directories is left to `PATH`.
+/// Returns the program, in the directory of the hint `path` if that names one. A list of directories is left to `PATH`.
 pub(super) fn program(app: &SpawnApp) -> OsString {
     let name = OsStr::from_bytes(&app.program);
     let directory = hint(app, "path").filter(|path| !path.is_empty() && !path.contains(&b':'));
@@ -179,12 +180,12 @@ pub(super) fn program(app: &SpawnApp) -> OsString {
     }
 }
 
-/// Name that its ranks have together; one that cannot be is none.
+/// Returns the process set name of its ranks; an invalid name is ignored.
 pub(super) fn process_set(app: &SpawnApp) -> Option<ProcessSetName> {
     std::str::from_utf8(hint(app, "pmix.pset.nm")?).ok()?.parse().ok()
 }
 
-/// Variables of the hint `env`, `NAME=VALUE` on each line.
+/// Returns the variables of the hint `env`, `NAME=VALUE` on each line.
 pub(super) fn variables(app: &SpawnApp) -> Vec<(OsString, OsString)> {
     let lines = hint(app, "env").into_iter().flat_map(|lines| lines.split(|&byte| byte == b'\n'));
     let own = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();

@@ -1,4 +1,4 @@
-//! Calls of ranks to their launcher: the name service and spawns.
+//! Calls of ranks to the launcher: name service and spawns.
 
 use bytes::Bytes;
 use pmi_core::ids::{JobId, Rank};
@@ -16,7 +16,7 @@ use super::{WireError, job_id, milliseconds, time, wrong};
 
 /// Longest name of a launch, a job or a node, in bytes.
 const ID_MAX: usize = 256;
-/// Most processes in a range.
+/// Limit of processes in a range.
 const PEERS_MAX: usize = 1024;
 
 /// Encodes a request about names.
@@ -55,7 +55,7 @@ pub fn encode_name(NameRequest { user, call }: NameRequest) -> proto::NameCall {
 /// Decodes a request about names.
 ///
 /// # Errors
-/// Refuses a kind of call, lifetime or range that this version does not know, a timeout beyond a year, and ids and ranges that are too long.
+/// Fails for an unknown kind of call, lifetime or range. Fails for a timeout of more than a year, and for ids and ranges over the limits.
 pub fn decode_name(call: proto::NameCall) -> Result<NameRequest, WireError> {
     let kind = Kind::try_from(call.kind).map_err(|_| wrong("the kind of a name call", call.kind, "0 to 3"))?;
     let user = decode_user(call.user.unwrap_or_default())?;
@@ -77,14 +77,14 @@ pub fn decode_name(call: proto::NameCall) -> Result<NameRequest, WireError> {
     Ok(NameRequest { user, call })
 }
 
-/// A published name as a text of bytes, for those that keep it.
+/// Encodes a published name as bytes for storage.
 pub fn published_to_bytes(service: Bytes, name: Published) -> Vec<u8> {
     let Published { publisher, port, lifetime, range } = name;
     let call = NameCall::Publish { service, port, lifetime, range };
     encode_name(NameRequest { user: publisher, call }).encode_to_vec()
 }
 
-/// A published name of such bytes; `None` if they hold something else.
+/// Decodes a published name from such bytes; `None` for other content.
 pub fn published_from_bytes(bytes: &[u8]) -> Option<(Bytes, Published)> {
     let NameRequest { user: publisher, call } = decode_name(proto::NameCall::decode(bytes).ok()?).ok()?;
     let NameCall::Publish { service, port, lifetime, range } = call else { return None };
@@ -151,7 +151,7 @@ fn decode_range(range: proto::NameRange) -> Result<NameRange, WireError> {
     })
 }
 
-/// Encodes an answer of the name service; the port is empty but for a lookup.
+/// Encodes an answer of the name service. Only the answer to a lookup has a port.
 pub fn encode_name_answer(answer: &Result<Bytes, NameError>) -> proto::NameAnswer {
     let of = |outcome: Outcome| proto::NameAnswer { outcome: outcome.into(), ..Default::default() };
     match answer {
@@ -179,7 +179,7 @@ pub fn encode_name_answer(answer: &Result<Bytes, NameError>) -> proto::NameAnswe
 /// Decodes an answer of the name service.
 ///
 /// # Errors
-/// Returns the error of the service; [`NameError::Unavailable`] for an outcome that this version does not know.
+/// Returns the error of the service; [`NameError::Unavailable`] for an unknown outcome.
 pub fn decode_name_answer(answer: proto::NameAnswer) -> Result<Bytes, NameError> {
     let holder = answer.message;
     match Outcome::try_from(answer.outcome) {
@@ -199,7 +199,7 @@ pub fn decode_name_answer(answer: proto::NameAnswer) -> Result<Bytes, NameError>
     }
 }
 
-/// Encodes a spawn that `rank` of `job` asks for; the parent in `request` does not count.
+/// Encodes a spawn request of `rank` of `job`. The parent in `request` is ignored.
 pub fn encode_spawn(job: &JobId, rank: Rank, request: &SpawnRequest) -> proto::SpawnCall {
     proto::SpawnCall {
         parent_job: job.as_str().to_owned(),
@@ -209,10 +209,10 @@ pub fn encode_spawn(job: &JobId, rank: Rank, request: &SpawnRequest) -> proto::S
     }
 }
 
-/// Decodes a spawn, with the job and the rank that ask for it.
+/// Decodes a spawn request, with its job and rank.
 ///
 /// # Errors
-/// Refuses a name of a job that cannot be one.
+/// Fails for an invalid job name.
 pub fn decode_spawn(call: proto::SpawnCall) -> Result<(JobId, Rank, SpawnRequest), WireError> {
     let job = job_id("the job that spawns", &call.parent_job)?;
     let apps = call.apps.into_iter().map(decode_app).collect();
@@ -259,7 +259,7 @@ pub fn encode_spawn_answer(answer: &Result<JobId, SpawnError>) -> proto::SpawnAn
     }
 }
 
-/// Decodes the result of a spawn: the job that runs.
+/// Decodes the result of a spawn: the running job.
 ///
 /// # Errors
 /// Fails with [`SpawnError::Failed`] if the job does not run.

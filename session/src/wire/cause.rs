@@ -10,7 +10,7 @@ use rank_spawner::RankExit;
 use super::{WireError, milliseconds, time, wrong};
 use crate::cause::{Cause, CauseKind, StartClass};
 
-/// Rank that others wait for, with the last PMI command it sent, if it sent any.
+/// A rank for which other ranks wait, with its last PMI command, if it sent any.
 type Missing = (Rank, Option<String>);
 
 /// Encodes a cause.
@@ -68,7 +68,7 @@ fn encode_kind(kind: &CauseKind) -> Kind {
 /// Decodes a cause.
 ///
 /// # Errors
-/// Refuses a kind that this version does not know, and time limits that no clock can add.
+/// Fails for an unknown kind, and for time limits over the limit of a message.
 pub fn decode(cause: proto::Cause) -> Result<Cause, WireError> {
     let kind = decode_kind(cause.kind.ok_or(WireError::Missing { what: "kind of cause" })?)?;
     Ok(Cause { host: cause.host, kind })
@@ -164,12 +164,12 @@ pub(super) fn encode_phase(phase: Option<Phase>) -> proto::RankPhase {
     }
 }
 
-/// Decodes the point that the PMI conversation of a rank had reached when it ended; `None` without PMI.
+/// Decodes the point that a rank's PMI conversation had reached at its exit; `None` without PMI.
 pub fn decode_reached(exit: &proto::RankExitStatus) -> Option<DialoguePoint> {
     decode_phase(exit.phase).map(|phase| DialoguePoint { phase, fences: exit.fences })
 }
 
-/// Decodes the phase of a rank's PMI conversation; `None` without PMI, and for a phase that this version does not know.
+/// Decodes the phase of a rank's PMI conversation; `None` without PMI, and for an unknown phase.
 pub fn decode_phase(number: i32) -> Option<Phase> {
     match proto::RankPhase::try_from(number) {
         Err(_) | Ok(proto::RankPhase::Unspecified) => None,

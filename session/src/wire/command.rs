@@ -1,4 +1,4 @@
-//! Commands to a node's part of a launch while it runs.
+//! Commands to a node's part of a running launch.
 
 use bytes::Bytes;
 use pmi_core::ids::{NodeIndex, Rank};
@@ -13,15 +13,15 @@ use crate::rank_ranges::RankRanges;
 use crate::session_io::Control;
 use crate::spawn::SpawnOrder;
 
-/// Command to a node, by its receiver.
+/// A command to a node, by its receiver.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Command {
     /// Request to the session.
     Control(Control),
-    /// Question to the sessions of several nodes, this one first; answered under its number.
+    /// Question to the sessions of several nodes. This node is the first of them. The answer repeats the number.
     Gather {
-        /// The number.
+        /// Number of the question.
         question: u64,
         /// The question.
         order: GatherOrder,
@@ -30,16 +30,16 @@ pub enum Command {
     Stdin(Bytes),
     /// End of the input.
     StdinEnd,
-    /// Input for the ranks of several nodes, this one first.
+    /// Input for the ranks of several nodes. This node is the first of them.
     Input(InputPiece),
-    /// Grant of so many bytes of credit for output.
+    /// Grant of this number of bytes of output credit.
     OutputCredit(u64),
 }
 
 /// Decodes a command of a launch on `nodes` nodes.
 ///
 /// # Errors
-/// Refuses a command that this version does not know, ranges that name no ranks or no nodes, and a spawn whose parts do not fit together.
+/// Fails for an unknown command, for ranges without ranks or nodes, and for a spawn with inconsistent parts.
 pub fn decode(command: proto::NodeCommand, nodes: usize) -> Result<Command, WireError> {
     Ok(match command.what.ok_or(WireError::Missing { what: "command" })? {
         What::Signal(signal) => Command::Control(Control::Signal(signal)),
@@ -69,7 +69,7 @@ pub fn decode(command: proto::NodeCommand, nodes: usize) -> Result<Command, Wire
         What::StdinEnd(proto::Nothing {}) => Command::StdinEnd,
         What::Input(piece) => Command::Input(input::decode(piece, nodes)?),
         What::OutputCredit(bytes) => Command::OutputCredit(bytes),
-        // The agent answers it, with the session's help.
+        // The agent answers this command with the session's help.
         What::Resume(_) => {
             return Err(wrong("a command to a session", "the order to resume", "one that concerns its ranks"));
         }
@@ -79,7 +79,7 @@ pub fn decode(command: proto::NodeCommand, nodes: usize) -> Result<Command, Wire
 /// Decodes a selection of ranks.
 ///
 /// # Errors
-/// Refuses what [`RankRanges::new`] refuses.
+/// Fails like [`RankRanges::new`].
 pub fn decode_ranges(ranges: &[proto::RankRange]) -> Result<RankRanges, WireError> {
     let ends: Vec<_> = ranges.iter().map(|range| (range.first, range.last)).collect();
     Ok(RankRanges::new(&ends)?)

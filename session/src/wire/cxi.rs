@@ -1,10 +1,10 @@
-//! Surveys of a node's CXI services between messages and the types of [`crate::cxi`].
+//! Conversion between surveys of a node's CXI services and the types of [`crate::cxi`].
 
 use pmi_transport::proto::v1 as proto;
 
 use crate::cxi::{CxiSurvey, SurveyedNic, SurveyedService};
 
-/// Encodes a survey, as an agent answers it to the API server.
+/// Encodes a survey for an agent's answer to the API server.
 pub fn encode(survey: CxiSurvey) -> proto::ListCxiServicesResponse {
     let service = |service: SurveyedService| proto::CxiService {
         svc_id: service.svc_id,
@@ -24,7 +24,7 @@ pub fn encode(survey: CxiSurvey) -> proto::ListCxiServicesResponse {
     }
 }
 
-/// Decodes a survey. Every message is one: its numbers are shown, and never acted on.
+/// Decodes a survey. Every message is valid, because its numbers are only displayed.
 pub fn decode(survey: proto::ListCxiServicesResponse) -> CxiSurvey {
     let text = |text: String| Some(text).filter(|text| !text.is_empty());
     let service = |service: proto::CxiService| SurveyedService {

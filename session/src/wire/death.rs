@@ -1,4 +1,4 @@
-//! Ranks that have died while the others go on.
+//! Deaths of ranks in a launch that continues.
 
 use pmi_core::deaths::{Death, DeathKind};
 use pmi_core::ids::Rank;
@@ -14,7 +14,7 @@ pub fn encode_all(deaths: &[Death]) -> proto::Deaths {
 /// Decodes deaths.
 ///
 /// # Errors
-/// Refuses what [`decode`] refuses.
+/// Fails like [`decode`].
 pub fn decode_all(deaths: proto::Deaths) -> Result<Vec<Death>, WireError> {
     deaths.deaths.into_iter().map(decode).collect()
 }
@@ -32,7 +32,7 @@ pub fn encode(death: &Death) -> proto::Death {
 /// Decodes a death.
 ///
 /// # Errors
-/// Refuses a kind that this version does not know.
+/// Fails for an unknown kind.
 pub fn decode(death: proto::Death) -> Result<Death, WireError> {
     let kind =
         proto::DeathKind::try_from(death.kind).map_err(|_| wrong("the kind of a death", death.kind, "0 to 2"))?;

@@ -21,37 +21,37 @@ use crate::gathered::{Gathered, NodeSelection};
 use crate::map_hash::MapHash;
 use crate::shell_limits::SoftLimit;
 
-/// Item of a node's stream of reports.
+/// Item in a node's report stream.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum NodeHappening {
-    /// Event of the session.
+    /// An event of the session.
     Event(Event),
-    /// So many bytes of input were taken by the ranks that read it.
+    /// Number of input bytes that the reading ranks have taken.
     StdinTaken(u64),
-    /// The node's part of the launch is over.
+    /// The node's part of the launch has ended.
     Report {
-        /// Exit status or signal of each rank of the node; ranks that never started are missing.
+        /// Exit status or signal of each rank of the node, without ranks that never started.
         exits: Vec<(Rank, RankExit)>,
-        /// From the first start to the end of the last rank.
+        /// Time from the first start to the end of the last rank.
         duration: Duration,
-        /// Resources that the ranks used; `None` where that is not known.
+        /// Resources that the ranks used; `None` if unknown.
         usage: Option<Usage>,
     },
-    /// A PMI message of a launch that is traced: a line, with its line end.
+    /// A PMI message of a traced launch: one line with its line end.
     Trace(Bytes),
-    /// What the session has gathered of others.
+    /// Answers that the session has gathered from several nodes.
     Gathered {
-        /// The number of the question.
+        /// Number of the question.
         question: u64,
-        /// Answers of nodes.
+        /// Answers of the nodes.
         gathered: Gathered,
     },
     /// The ranks of several nodes have taken a piece of input.
     InputPassed {
-        /// Place of its first byte in the launch's input.
+        /// Offset of its first byte in the launch's input.
         offset: u64,
-        /// Nodes that have not taken it; `None` if all have.
+        /// Nodes that have not received it; `None` if all nodes have it.
         missed: Option<NodeSelection>,
     },
 }
@@ -93,8 +93,7 @@ pub fn encode(event: &Event) -> proto::NodeEvent {
     unnumbered(what)
 }
 
-/// Bytes of output credit that an event costs; 0 for events that need none, because there are few of them. Both ends of the report
-/// charge by this function.
+/// Output credit, in bytes, that an event costs; 0 for rare events, which need no credit. Both ends of the report stream use this function.
 pub fn cost(event: &proto::NodeEvent) -> usize {
     match &event.what {
         Some(What::Output(output)) => kept_cost(output.data.len()),
@@ -103,7 +102,7 @@ pub fn cost(event: &proto::NodeEvent) -> usize {
     }
 }
 
-/// Bytes of output credit that a decoded item costs; the same as [`cost`] of its message.
+/// Output credit, in bytes, that a decoded item costs; equal to [`cost`] of its message.
 pub fn happening_cost(happening: &NodeHappening) -> usize {
     match happening {
         NodeHappening::Event(Event::Output(output)) => kept_cost(output.bytes.len()),
@@ -112,10 +111,10 @@ pub fn happening_cost(happening: &NodeHappening) -> usize {
     }
 }
 
-/// Largest cost of one event of a session, in bytes: by so much a node may overdraw its credit.
+/// Largest cost of one event of a session, in bytes. A node may overdraw its credit by this amount.
 pub const COST_MAX: usize = kept_cost(Output::PIECE_MAX);
 
-/// Encodes an item of a node's stream of reports.
+/// Encodes an item of a node's report stream.
 pub fn encode_happening(happening: &NodeHappening) -> proto::NodeEvent {
     let what = match happening {
         NodeHappening::Event(event) => return encode(event),
@@ -138,12 +137,12 @@ pub fn encode_gathered(question: u64, gathered: &Gathered) -> proto::NodeEvent {
     unnumbered(What::Gathered(gathered::encode(question, gathered)))
 }
 
-/// An event that is not numbered yet.
+/// Returns an event without a number.
 fn unnumbered(what: What) -> proto::NodeEvent {
     proto::NodeEvent { what: Some(what), ..proto::NodeEvent::default() }
 }
 
-/// Encodes the end of a node's part of a launch; its cause was reported by [`Event::Ending`].
+/// Encodes the end of a node's part of a launch. [`Event::Ending`] has reported its cause.
 pub fn encode_report(report: &Report) -> proto::NodeEvent {
     let exits = report.exits.iter().map(|&(rank, exit)| encode_exit(rank, exit, None)).collect();
     let (duration_us, usage) = (microseconds(report.duration), report.usage.map(encode_usage));
@@ -154,13 +153,13 @@ fn microseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Encodes what ranks used.
+/// Encodes the resource usage of ranks.
 pub fn encode_usage(usage: Usage) -> proto::Usage {
     let Usage { user, system, peak_memory } = usage;
     proto::Usage { user_us: microseconds(user), system_us: microseconds(system), peak_memory_bytes: peak_memory }
 }
 
-/// Decodes what ranks used.
+/// Decodes the resource usage of ranks.
 pub fn decode_usage(usage: proto::Usage) -> Usage {
     Usage {
         user: Duration::from_micros(usage.user_us),
@@ -169,21 +168,21 @@ pub fn decode_usage(usage: proto::Usage) -> Usage {
     }
 }
 
-/// Encodes what the ranks of a node used.
+/// Encodes the resource usage of a node's ranks.
 pub fn encode_node_usage((node, usage): (NodeIndex, Usage)) -> proto::NodeUsage {
     proto::NodeUsage { node: node.0, usage: Some(encode_usage(usage)) }
 }
 
-/// Decodes a range of nodes, unless it is none.
+/// Decodes the range of the nodes' resource usage; `None` if it is incomplete.
 pub fn decode_usage_range(least: Option<proto::NodeUsage>, most: Option<proto::NodeUsage>) -> Option<UsageRange> {
     let of = |told: proto::NodeUsage| Some((NodeIndex(told.node), decode_usage(told.usage?)));
     Some(UsageRange { least: of(least?)?, most: of(most?)? })
 }
 
-/// Decodes an item of a node's stream of reports.
+/// Decodes an item of a node's report stream.
 ///
 /// # Errors
-/// Refuses an item or a notice that this version does not know, and times that no clock can add.
+/// Fails for an unknown item or notice, and for times over the limit.
 pub fn decode(event: proto::NodeEvent) -> Result<NodeHappening, WireError> {
     Ok(NodeHappening::Event(match event.what.ok_or(WireError::Missing { what: "event" })? {
         What::Mapped(hash) => Event::Mapped(MapHash(hash)),

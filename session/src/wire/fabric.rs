@@ -1,5 +1,5 @@
-//! Fabric credentials between messages and the types of `cxi-fabric`. Keys are copied into memory that is wiped as soon as they
-//! are read, and lent from such memory where they are sent. What encryption, HTTP/2 and sockets hold of a message is theirs.
+//! Conversion between messages with fabric credentials and the types of `cxi-fabric`. Decoding copies keys into memory that is wiped.
+//! Encoding borrows them from such memory. Copies in encryption, HTTP/2 and sockets are not under control of this module.
 
 use bytes::Bytes;
 use cxi_fabric::environment::Provider;
@@ -11,15 +11,15 @@ use prost::Message;
 use super::{WireError, wrong};
 use crate::fabric::{Claims, NodeFabric};
 
-/// Longest key, in bytes; those of managers have some tens.
+/// Limit of the length of a key, in bytes. Keys of fabric managers have some tens of bytes.
 const KEY_MAX: usize = 4096;
-/// Largest number of NICs of a node.
+/// Limit of the number of NICs of a node.
 const NICS_MAX: usize = 64;
-/// Longest name of a NIC, in bytes.
+/// Limit of the length of a NIC name, in bytes.
 const DEVICE_MAX: usize = 32;
 
-/// Encodes a launch's credentials for its nodes, with the traffic classes that their services are to allow. The key is wiped when the
-/// last copy of the message is dropped.
+/// Encodes a launch's credentials for its nodes, with the traffic classes that its services must allow. The key is wiped when the last copy
+/// of the message is dropped.
 pub fn encode(credentials: &Credentials, traffic_classes: TrafficClasses) -> proto::CxiCredentials {
     proto::CxiCredentials {
         vni: credentials.vni.into(),
@@ -31,10 +31,10 @@ pub fn encode(credentials: &Credentials, traffic_classes: TrafficClasses) -> pro
     }
 }
 
-/// Text that the API server signs, so that no relay can give a launch another VNI than its own.
+/// Text that the API server signs, so that no relay can assign the VNI of another launch.
 pub fn signed_text(launch_id: &str, credentials: &proto::CxiCredentials) -> Secret {
     let begin = b"fabric credentials\0";
-    // The capacity is exact: a vector that grows leaves copies behind.
+    // The capacity is exact, because a growing vector leaves copies in freed memory.
     let mut text = Vec::with_capacity(begin.len() + launch_id.len() + 1 + credentials.encoded_len());
     text.extend_from_slice(begin);
     text.extend_from_slice(launch_id.as_bytes());
@@ -43,10 +43,10 @@ pub fn signed_text(launch_id: &str, credentials: &proto::CxiCredentials) -> Secr
     Secret::new(text)
 }
 
-/// Decodes credentials, also those in the design document's shape.
+/// Decodes credentials, including credentials in the design document's format.
 ///
 /// # Errors
-/// Refuses numbers that are no VNI, a key or a list of NICs that is too long, and names that no NIC has.
+/// Fails for an invalid VNI, for a key or a list of NICs over the limits, and for an invalid NIC name.
 pub fn decode(message: &proto::CxiCredentials) -> Result<Claims, WireError> {
     if message.auth_key.len() > KEY_MAX {
         return Err(wrong("the length of the fabric key", message.auth_key.len(), format!("at most {KEY_MAX} bytes")));
@@ -72,7 +72,7 @@ pub fn decode(message: &proto::CxiCredentials) -> Result<Claims, WireError> {
 /// Decodes the number of a VNI.
 ///
 /// # Errors
-/// Refuses what is none.
+/// Fails for a number that is no VNI.
 pub fn decode_vni(number: u32) -> Result<Vni, WireError> {
     vni("the VNI", number)
 }
@@ -90,7 +90,7 @@ pub fn encode_services(services: &[NicService]) -> Vec<proto::CxiNic> {
 /// Decodes services on the NICs of a node.
 ///
 /// # Errors
-/// Refuses a list that is too long, and names that no NIC has.
+/// Fails for a list over the limit, and for an invalid NIC name.
 pub fn decode_services(nics: &[proto::CxiNic]) -> Result<Vec<NicService>, WireError> {
     if nics.len() > NICS_MAX {
         return Err(wrong("the number of NICs", nics.len(), format!("at most {NICS_MAX}")));
@@ -104,7 +104,7 @@ pub fn decode_services(nics: &[proto::CxiNic]) -> Result<Vec<NicService>, WireEr
     nics.iter().map(service).collect()
 }
 
-/// Fabric of a node as its session is told of it; `None` where ranks are told nothing.
+/// Encodes a node's fabric for its session; `None` if its ranks get no fabric settings.
 pub fn encode_node(fabric: &NodeFabric) -> Option<proto::NodeFabric> {
     let credentials = |claims: &Claims| proto::CxiCredentials {
         nics: encode_services(&claims.services),
@@ -114,10 +114,10 @@ pub fn encode_node(fabric: &NodeFabric) -> Option<proto::NodeFabric> {
     Some(proto::NodeFabric { provider, credentials: fabric.claims.as_ref().map(credentials) })
 }
 
-/// Decodes the fabric of a node, as its agent has set it up.
+/// Decodes the fabric of a node that its agent has set up.
 ///
 /// # Errors
-/// Refuses what [`decode`] does, and a provider that is neither cxi nor verbs.
+/// Fails like [`decode`], and for a provider other than cxi and verbs.
 pub fn decode_node(message: &proto::NodeFabric) -> Result<NodeFabric, WireError> {
     let provider = [Provider::Cxi, Provider::Verbs].into_iter().find(|provider| provider.name() == message.provider);
     Ok(NodeFabric {

@@ -1,4 +1,4 @@
-//! The failure of a launch, as its sessions tell each other of it.
+//! Failure of a launch, in messages between its sessions.
 
 use bytes::Bytes;
 use pmi_transport::proto::v1 as proto;
@@ -7,14 +7,15 @@ use prost::Message;
 use super::{WireError, cause};
 use crate::cause::Cause;
 
-/// Failure of a launch: what a session found, on its way to the root; what the root chose, on its way from there.
+/// Failure of a launch. On the way to the root, it contains a session's cause. On the way from the root, it contains the selected first
+/// cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchFailure {
     /// The cause.
     pub cause: Cause,
-    /// Number of nodes, from the one after the receiver on, that are to be told by the receiver.
+    /// Number of nodes after the receiver that the receiver must notify.
     pub below: u32,
-    /// On its way to the root: the API server has not heard of it within the time that it is given, and need not be waited for again.
+    /// Only on the way to the root: the API server has not acknowledged the cause in time. The root need not wait for it again.
     pub api_is_silent: bool,
 }
 
@@ -27,7 +28,7 @@ pub fn encode(failure: &LaunchFailure) -> Bytes {
 /// Decodes a failure.
 ///
 /// # Errors
-/// Refuses bytes that are no message, and what [`cause::decode`] refuses.
+/// Fails for invalid bytes, and like [`cause::decode`].
 pub fn decode(message: Bytes) -> Result<LaunchFailure, WireError> {
     let proto::LaunchFailure { cause, below, api_is_silent } = proto::LaunchFailure::decode(message)?;
     let cause = cause::decode(cause.ok_or(WireError::Missing { what: "cause" })?)?;

@@ -15,7 +15,7 @@ const NODES_MAX: u32 = 1 << 20;
 /// Encodes the members of a fence.
 ///
 /// # Errors
-/// Fails for a kind of fence that the protocol has no word for.
+/// Fails for a kind of fence that the protocol does not support.
 pub fn encode_scope(scope: &Scope) -> Result<proto::FenceScope, WireError> {
     let plain = |kind: Kind| proto::FenceScope { kind: kind.into(), ..Default::default() };
     let of_nodes = |kind: Kind, name: &Arc<str>, nodes: &[NodeIndex]| proto::FenceScope {
@@ -35,7 +35,7 @@ pub fn encode_scope(scope: &Scope) -> Result<proto::FenceScope, WireError> {
 /// Decodes the members of a fence.
 ///
 /// # Errors
-/// Refuses nodes out of order and kinds that this version does not know.
+/// Fails for nodes out of order, and for unknown kinds.
 pub fn decode_scope(scope: proto::FenceScope) -> Result<Scope, WireError> {
     let kind = Kind::try_from(scope.kind).map_err(|_| wrong("the kind of a fence", scope.kind, "0 to 3"))?;
     Ok(match kind {
@@ -46,7 +46,7 @@ pub fn decode_scope(scope: proto::FenceScope) -> Result<Scope, WireError> {
     })
 }
 
-/// Encodes nodes in ascending order as gaps: the first one counted from 0, each other one from the one before.
+/// Encodes nodes in ascending order as gaps. The first gap is relative to 0, each later gap is relative to the previous node.
 pub fn encode_nodes(nodes: &[NodeIndex]) -> Vec<u32> {
     let mut last = 0;
     nodes.iter().map(|node| node.0.wrapping_sub(std::mem::replace(&mut last, node.0))).collect()
@@ -55,7 +55,7 @@ pub fn encode_nodes(nodes: &[NodeIndex]) -> Vec<u32> {
 /// Decodes nodes from gaps.
 ///
 /// # Errors
-/// Refuses a node that is named twice, and indexes beyond the largest number of nodes.
+/// Fails for repeated nodes, and for indexes over the largest number of nodes.
 pub fn decode_nodes(gaps: &[u32]) -> Result<Vec<NodeIndex>, WireError> {
     let mut last: u32 = 0;
     let node = |(position, &gap): (usize, &u32)| {

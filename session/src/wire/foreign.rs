@@ -1,7 +1,6 @@
-//! Launches in the shape of the design document: fields for each node instead of one spec for all.
+//! Launches in the format of the design document, with fields for each node instead of one spec for all nodes.
 //!
-//! Settings that such a request has no field for get the plainest value: its ranks run as the agent's own user, start in `/`, and
-//! may speak any PMI.
+//! Settings without a field in such a request get the simplest value. The ranks run as the agent's user, start in `/`, and may use any PMI.
 
 use std::collections::HashMap;
 
@@ -10,24 +9,24 @@ use pmi_transport::proto::v1 as proto;
 
 use super::{WireError, wrong};
 
-/// Facts that a request in the design document's shape has no field for.
+/// Values without a field in a request in the design document's format.
 #[derive(Clone, Debug)]
 pub struct Unsaid<'a> {
     /// Name of the receiving node.
     pub node_id: &'a str,
     /// gRPC address of the receiving node.
     pub address: &'a str,
-    /// User of the ranks.
+    /// User id of the ranks.
     pub uid: u32,
     /// Secret of the launch: 128 random bits.
     pub secret: Bytes,
 }
 
-/// Returns the launch spec that such a request stands for, and the receiver's index among its nodes.
+/// Returns the equivalent launch spec, and the receiver's index among its nodes.
 ///
 /// # Errors
-/// Refuses peers whose ranks leave a gap or overlap, or whose names or addresses are lists of several; a request whose peers leave out the
-/// receiver; and a head that is not the first node.
+/// Fails for peers with a gap or an overlap in their ranks, and for peers with a list as name or address. Fails for peers without the
+/// receiver, and for a head that is not the first node.
 pub fn launch_spec(
     request: &proto::LaunchProcessesRequest,
     unsaid: &Unsaid<'_>,
@@ -50,7 +49,7 @@ pub fn launch_spec(
     let names: Vec<_> = peers.iter().map(|peer| peer.node_id.as_str()).collect();
     let addresses: Vec<_> = peers.iter().map(|peer| peer.grpc_address.as_str()).collect();
     let family = match request.pmi_mode() {
-        // The default of the enumeration: it says nothing.
+        // This is the default of the enumeration, so it expresses no choice.
         proto::PmiMode::Pmi2 => proto::PmiFamily::Auto,
         proto::PmiMode::Pmix => proto::PmiFamily::PmixOnly,
     };
@@ -81,7 +80,7 @@ pub fn launch_spec(
     Ok((spec, me as u32))
 }
 
-/// The nodes of the launch; a request without peers is for this node alone.
+/// Nodes of the launch. A request without peers is for this node alone.
 fn peers(request: &proto::LaunchProcessesRequest, unsaid: &Unsaid<'_>) -> Result<Vec<proto::PeerInfo>, WireError> {
     let texts = request.peers.iter().flat_map(|peer| [&peer.node_id, &peer.grpc_address]);
     if let Some(text) = texts.into_iter().find(|text| !hostlist::is_name(text)) {

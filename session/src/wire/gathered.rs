@@ -14,9 +14,9 @@ use crate::call_stacks::RankStack;
 use crate::event::RankProgress;
 use crate::gathered::{GatherDetail, GatherOrder, Gathered, GatheredStacks, NodeAnswer, RankAnswer, Unheard};
 
-/// Most ranges of ranks that the stacks of an answer have.
+/// Limit of ranges of ranks in the stacks of an answer.
 const RANGES_MAX: usize = 32 << 10;
-/// Most ranks that the stacks of an answer name. What names more is no answer of ours.
+/// Limit of ranks in the stacks of a received answer. No session sends more.
 const STACK_RANKS_MAX: usize = 4 << 20;
 
 /// Encodes a question.
@@ -31,7 +31,7 @@ pub fn encode_order(order: &GatherOrder) -> proto::GatherOrder {
 /// Decodes a question to nodes of a launch on `nodes` nodes.
 ///
 /// # Errors
-/// Refuses what [`NodeSelection::new`](crate::gathered::NodeSelection::new) refuses, and a time that no clock can add.
+/// Fails like [`NodeSelection::new`](crate::gathered::NodeSelection::new), and for a time over the limit.
 pub fn decode_order(order: Option<proto::GatherOrder>, nodes: usize) -> Result<GatherOrder, WireError> {
     let proto::GatherOrder { nodes: ranges, stacks, time_ms } = order.ok_or(WireError::Missing { what: "question" })?;
     Ok(GatherOrder {
@@ -41,7 +41,7 @@ pub fn decode_order(order: Option<proto::GatherOrder>, nodes: usize) -> Result<G
     })
 }
 
-/// Encodes an answer to question `question` of the API server; 0 between sessions.
+/// Encodes an answer to question `question` of the API server. Answers between sessions have number 0.
 pub fn encode(question: u64, gathered: &Gathered) -> proto::Gathered {
     let unheard = |Unheard { node, reason }: &Unheard| proto::UnheardNode { node: node.0, reason: reason.clone() };
     proto::Gathered {
@@ -55,7 +55,7 @@ pub fn encode(question: u64, gathered: &Gathered) -> proto::Gathered {
 /// Decodes an answer.
 ///
 /// # Errors
-/// Refuses stacks of more ranks than any launch has.
+/// Fails for stacks of more ranks than any launch has.
 pub fn decode(message: proto::Gathered) -> Result<Gathered, WireError> {
     let unheard = |node: proto::UnheardNode| Unheard { node: NodeIndex(node.node), reason: node.reason };
     Ok(Gathered {
@@ -65,7 +65,7 @@ pub fn decode(message: proto::Gathered) -> Result<Gathered, WireError> {
     })
 }
 
-/// Encodes the answer of one session to another.
+/// Encodes the answer from one session to another.
 pub fn encode_answer(gathered: &Gathered) -> Bytes {
     encode(0, gathered).encode_to_vec().into()
 }
@@ -73,14 +73,14 @@ pub fn encode_answer(gathered: &Gathered) -> Bytes {
 /// Decodes the answer of another session.
 ///
 /// # Errors
-/// Refuses bytes that are no message, and what [`decode`] refuses.
+/// Fails for invalid bytes, and like [`decode`].
 pub fn decode_answer(message: Bytes) -> Result<Gathered, WireError> {
     decode(proto::Gathered::decode(message)?)
 }
 
-/// Bytes that a rank takes in an answer, at most.
+/// Limit of the bytes of a rank in an answer.
 pub fn cost(rank: &RankAnswer) -> usize {
-    // Tag and length of the rank, and those of its program.
+    // 10 bytes for the tags and lengths of the rank and of its program.
     progress::encode(&rank.progress).encoded_len() + rank.program.len() + 10
 }
 
@@ -94,7 +94,7 @@ fn encode_node(answer: &NodeAnswer) -> proto::GatheredNode {
     proto::GatheredNode { node: answer.node.0, ranks, left_out: answer.left_out, program }
 }
 
-/// The program that most of the ranks run; empty if that of one which runs is not known.
+/// Returns the most frequent program of the running ranks; empty if the program of a running rank is unknown.
 fn common_program(ranks: &[RankAnswer]) -> Bytes {
     let mut counts = BTreeMap::<&Bytes, usize>::new();
     let running = ranks.iter().filter(|rank| runs(&rank.progress));
@@ -137,7 +137,7 @@ fn encode_stacks(stacks: &GatheredStacks) -> proto::GatheredStacks {
     proto::GatheredStacks { stacks, left_out }
 }
 
-/// Ranges of neighbours among ranks that are in order.
+/// Combines consecutive ranks into ranges. The ranks are in order.
 fn ranges(ranks: &[Rank]) -> Vec<proto::RankRange> {
     let neighbours = ranks.chunk_by(|one, next| next.0 == one.0 + 1);
     let range = |run: &[Rank]| Some(proto::RankRange { first: run.first()?.0, last: run.last()?.0 });

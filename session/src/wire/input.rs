@@ -18,7 +18,7 @@ pub fn encode(piece: &InputPiece) -> proto::InputPiece {
 /// Decodes a piece for nodes of a launch on `nodes` nodes.
 ///
 /// # Errors
-/// Refuses what [`NodeSelection::new`] refuses, and a piece whose end no 64 bits can say.
+/// Fails like [`NodeSelection::new`], and for a piece with an end that exceeds 64 bits.
 pub fn decode(piece: proto::InputPiece, nodes: usize) -> Result<InputPiece, WireError> {
     let proto::InputPiece { offset, data, is_last, nodes: ranges } = piece;
     let nodes = decode_selection("nodes of a piece of input", ranges, nodes)?;
@@ -28,28 +28,28 @@ pub fn decode(piece: proto::InputPiece, nodes: usize) -> Result<InputPiece, Wire
     Ok(InputPiece { offset, bytes: data, is_last, nodes })
 }
 
-/// Encodes the answer to the piece at `offset`, which these nodes have not taken.
+/// Encodes the answer to the piece at `offset`. `missed` are the nodes that have not received it.
 pub fn encode_passed(offset: u64, missed: Option<&NodeSelection>) -> proto::InputPassed {
     proto::InputPassed { offset, missed: encode_ranges(missed) }
 }
 
-/// Encodes the answer of one session to another.
+/// Encodes the answer from one session to another.
 pub fn encode_answer(offset: u64, missed: Option<&NodeSelection>) -> Bytes {
     encode_passed(offset, missed).encode_to_vec().into()
 }
 
-/// Decodes the answer of another session: the nodes that have not taken the piece, `None` if all have.
+/// Decodes the answer of another session: the nodes that have not received the piece; `None` if all nodes have it.
 ///
 /// # Errors
-/// Refuses bytes that are no message, and what [`decode_missed`] refuses.
+/// Fails for invalid bytes, and like [`decode_missed`].
 pub fn decode_answer(message: Bytes) -> Result<Option<NodeSelection>, WireError> {
     decode_missed(proto::InputPassed::decode(message)?)
 }
 
-/// Decodes the nodes that have not taken a piece; `None` if all have.
+/// Decodes the nodes that have not received a piece; `None` if all nodes have it.
 ///
 /// # Errors
-/// Refuses ranges that are not in order.
+/// Fails for ranges that are not in order.
 pub fn decode_missed(answer: proto::InputPassed) -> Result<Option<NodeSelection>, WireError> {
     let proto::InputPassed { missed, .. } = answer;
     if missed.is_empty() { Ok(None) } else { decode_ranges("nodes without a piece of input", missed).map(Some) }

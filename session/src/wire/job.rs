@@ -1,4 +1,4 @@
-//! A job and its programs, as a launch and a spawn carry them.
+//! A job and its programs, in a launch and in a spawn.
 
 use pmi_core::ids::NodeIndex;
 use pmi_core::job::{App, Block, Job, Placement};
@@ -8,7 +8,7 @@ use super::{WireError, absolute, bytes, decode_variables, encode_variables, job_
 use crate::process_set::{ProcessSetName, ProcessSetNameError};
 use crate::spec::AppSpec;
 
-/// Largest number of ranks of a job: MPI counts them in an `int`.
+/// Largest number of ranks of a job, because MPI counts ranks in an `int`.
 const RANKS_MAX: u64 = i32::MAX as u64;
 
 /// Encodes a job.
@@ -33,7 +33,7 @@ pub fn encode(job: &Job) -> proto::Job {
 /// Decodes a job of a launch on `nodes` nodes.
 ///
 /// # Errors
-/// Refuses a job without ranks, with ranks on nodes that there are not, and with more or fewer ranks than its programs have.
+/// Fails for a job without ranks, or with ranks on nodes that do not exist. Fails if the number of ranks differs from that of the programs.
 pub fn decode(job: proto::Job, nodes: usize) -> Result<Job, WireError> {
     let placement = decode_blocks(&job.blocks, nodes)?;
     let of_programs: u64 = job.apps.iter().map(|app| u64::from(app.ranks)).sum();
@@ -54,7 +54,7 @@ pub fn decode(job: proto::Job, nodes: usize) -> Result<Job, WireError> {
 /// Decodes the placement of a job of a launch on `nodes` nodes.
 ///
 /// # Errors
-/// Refuses ranks on nodes that there are not, no ranks, and more than MPI can count.
+/// Fails without ranks, for ranks on nodes that do not exist, and for more ranks than MPI can count.
 pub fn decode_blocks(blocks: &[proto::Block], nodes: usize) -> Result<Placement, WireError> {
     let mut placement = Placement::default();
     let mut size: u64 = 0;
@@ -94,7 +94,7 @@ pub fn encode_app(app: &AppSpec) -> proto::AppSpec {
 /// Decodes the programs of a job, one for each of `job.apps`.
 ///
 /// # Errors
-/// Refuses more or fewer programs than the job has, an empty program name and a relative directory.
+/// Fails for a number of programs that differs from the job's, an empty program name, and a relative directory.
 pub fn decode_apps(apps: Vec<proto::AppSpec>, job: &Job) -> Result<Vec<AppSpec>, WireError> {
     decode_programs(apps, job.apps.len())
 }

@@ -1,4 +1,4 @@
-//! Rendezvous of launches, between a session, its agent and the API server.
+//! Rendezvous of launches, in messages between a session, its agent and the API server.
 
 use pmi_core::kvs::{Segment, SegmentError};
 use pmi_core::services::{MeetError, Meeting, Met, MetJob};
@@ -21,7 +21,7 @@ pub fn encode(meeting: Meeting) -> proto::MeetCall {
     }
 }
 
-/// The same as bytes, for another launch on this machine.
+/// Encodes a rendezvous as bytes, for another launch on this machine.
 pub fn to_bytes(meeting: Meeting) -> Vec<u8> {
     encode(meeting).encode_to_vec()
 }
@@ -51,7 +51,7 @@ pub fn encode_error(error: &MeetError) -> proto::MeetAnswer {
 /// Decodes the answer to a rendezvous.
 ///
 /// # Errors
-/// Returns the error of the rendezvous; [`MeetError::Unavailable`] where jobs or segments of other launches cannot be decoded.
+/// Returns the error of the rendezvous; [`MeetError::Unavailable`] if jobs or segments of other launches cannot be decoded.
 pub fn decode_answer(answer: proto::MeetAnswer) -> Result<Met, MeetError> {
     let unavailable = |reason: String| MeetError::Unavailable { reason };
     match Outcome::try_from(answer.outcome) {
@@ -70,10 +70,10 @@ pub fn decode_answer(answer: proto::MeetAnswer) -> Result<Met, MeetError> {
     })
 }
 
-/// The same from bytes.
+/// Decodes the answer from bytes.
 ///
 /// # Errors
-/// Those of [`decode_answer`].
+/// Fails like [`decode_answer`].
 pub fn answer_from_bytes(answer: &[u8]) -> Result<Met, MeetError> {
     let answer = proto::MeetAnswer::decode(answer);
     decode_answer(answer.map_err(|error| MeetError::Unavailable { reason: error.to_string() })?)

@@ -1,4 +1,4 @@
-//! Work on CXI services between messages and the types of [`crate::nics`].
+//! Conversion between messages about CXI services and the types of [`crate::nics`].
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ pub(super) fn encode(task: &NicsTask) -> proto::NicsTask {
 /// Decodes a task.
 ///
 /// # Errors
-/// Refuses what is none, and what [`fabric`] refuses.
+/// Fails for a message without a task, and like [`fabric`].
 pub(super) fn decode(task: proto::NicsTask) -> Result<NicsTask, WireError> {
     Ok(match task.what.ok_or(WireError::Missing { what: "task" })? {
         What::Claim(proto::ClaimServices { credentials, signature, ranks, spared }) => {
@@ -59,7 +59,7 @@ pub(super) fn decode(task: proto::NicsTask) -> Result<NicsTask, WireError> {
     })
 }
 
-/// Encodes the answer of the process that has done it.
+/// Encodes the answer of the process that has run the task.
 pub(super) fn encode_answer(answer: NicsAnswer) -> proto::NicsAnswer {
     proto::NicsAnswer {
         services: fabric::encode_services(&answer.services),
@@ -69,10 +69,10 @@ pub(super) fn encode_answer(answer: NicsAnswer) -> proto::NicsAnswer {
     }
 }
 
-/// Decodes that answer.
+/// Decodes the answer of the process that has run the task.
 ///
 /// # Errors
-/// Refuses what [`fabric::decode_services`] does.
+/// Fails like [`fabric::decode_services`].
 pub(super) fn decode_answer(answer: proto::NicsAnswer) -> Result<NicsAnswer, WireError> {
     Ok(NicsAnswer {
         services: fabric::decode_services(&answer.services)?,

@@ -5,16 +5,16 @@ use pmi_transport::proto::v1 as proto;
 use super::{WireError, wrong};
 use crate::gathered::NodeSelection;
 
-/// Encodes a selection; `None` is one of no nodes.
+/// Encodes a selection; `None` is a selection without nodes.
 pub(super) fn encode_ranges(nodes: Option<&NodeSelection>) -> Vec<proto::NodeRange> {
     let ranges = nodes.into_iter().flat_map(NodeSelection::ranges);
     ranges.map(|range| proto::NodeRange { first: *range.start(), last: *range.end() }).collect()
 }
 
-/// Decodes a selection of nodes of a launch on `nodes` nodes; `what` says of which ones.
+/// Decodes a selection of nodes in a launch on `nodes` nodes. `what` names the selection in errors.
 ///
 /// # Errors
-/// Refuses what [`NodeSelection::new`] refuses.
+/// Fails like [`NodeSelection::new`].
 pub(super) fn decode_selection(
     what: &'static str,
     ranges: Vec<proto::NodeRange>,
@@ -26,7 +26,7 @@ pub(super) fn decode_selection(
     NodeSelection::new(ranges, limit).map_err(|error| wrong(what, seen.join(","), error.to_string()))
 }
 
-/// The same, of any launch.
+/// Decodes a selection of nodes in any launch.
 pub(super) fn decode_ranges(what: &'static str, ranges: Vec<proto::NodeRange>) -> Result<NodeSelection, WireError> {
     decode_selection(what, ranges, u32::MAX as usize)
 }

@@ -1,5 +1,5 @@
-//! The order to start a session, as an agent hands it to its fork server: a launch with the API server's signature. The fork server looks at
-//! the signature and at a few fields; the session process, which gets the order as it is, reads the launch when it has become the user.
+//! The order to start a session, from an agent to its fork server: a launch with the API server's signature. The fork server checks the
+//! signature and a few fields. The session process receives the order unchanged, and decodes the launch after it has changed to the user.
 
 use bytes::Bytes;
 use pmi_core::ids::NodeIndex;
@@ -16,29 +16,29 @@ use crate::nics::{NicsAnswer, NicsTask};
 pub struct StartOrder {
     /// Number under which the API server signed the launch.
     pub serial: Serial,
-    /// Encoded launch. It holds the key of its links.
+    /// Encoded launch. It contains the key of its links.
     pub spec: Bytes,
-    /// Part of the launch.
+    /// This node in the launch.
     pub node: NodeIndex,
-    /// The API server's signature; empty where nobody proves anything.
+    /// The API server's signature; empty without authentication.
     pub signature: Signature,
-    /// Work of root's that is to be done in place of a session.
+    /// Work to run as root in place of a session.
     pub nics: Option<NicsTask>,
 }
 
-/// Fields of a launch that a fork server reads.
+/// Fields of a launch that a fork server decodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
     /// Id of the launch.
     pub launch_id: String,
-    /// User whose processes the ranks are.
+    /// User id of the ranks.
     pub uid: u32,
-    /// Names of its nodes.
+    /// Names of the launch's nodes.
     pub nodes: Vec<String>,
 }
 
 impl StartOrder {
-    /// Work that concerns no launch.
+    /// Returns an order for work without a launch.
     pub fn of_task(task: NicsTask) -> Self {
         let (spec, signature) = (Bytes::new(), Signature::default());
         Self { serial: Serial(0), spec, node: NodeIndex(0), signature, nics: Some(task) }
@@ -52,10 +52,10 @@ impl StartOrder {
         Zeroizing::new(order.encode_to_vec())
     }
 
-    /// Decodes an order. Its memory is wiped when nothing of it is needed any more.
+    /// Decodes an order. Its memory is wiped when its last part is dropped.
     ///
     /// # Errors
-    /// Refuses bytes that are no order.
+    /// Fails for invalid bytes.
     pub fn decode(order: Vec<u8>) -> Result<Self, WireError> {
         let order = Bytes::from_owner(Zeroizing::new(order));
         let proto::StartOrder { serial, spec, node_index, signature, signer, nics } = proto::StartOrder::decode(order)?;
@@ -64,40 +64,40 @@ impl StartOrder {
         Ok(Self { serial: Serial(serial), spec, node: NodeIndex(node_index), signature, nics })
     }
 
-    /// Reads the few fields of its launch that say whose and for which nodes it is.
+    /// Decodes only the fields that identify the launch, its user and its nodes.
     ///
     /// # Errors
-    /// Refuses what is no launch.
+    /// Fails for bytes that are no launch.
     pub fn head(&self) -> Result<Head, WireError> {
         let proto::LaunchSpecHead { launch_id, uid, nodes } = proto::LaunchSpecHead::decode(self.spec.clone())?;
         Ok(Head { launch_id, uid, nodes: placed::nodes(&nodes)? })
     }
 }
 
-/// Encodes the answer of the process that does an errand.
+/// Encodes the answer of the process that runs an errand.
 pub fn encode_nics_answer(answer: NicsAnswer) -> Vec<u8> {
     nics::encode_answer(answer).encode_to_vec()
 }
 
-/// Decodes that answer.
+/// Decodes the answer of the process that runs an errand.
 ///
 /// # Errors
-/// Refuses bytes that are none.
+/// Fails for invalid bytes.
 pub fn decode_nics_answer(answer: Vec<u8>) -> Result<NicsAnswer, WireError> {
     nics::decode_answer(proto::NicsAnswer::decode(Bytes::from(answer))?)
 }
 
-/// A fork server's answer to a challenge: the number of the last launch that the API server has signed.
+/// Decodes a fork server's answer to a challenge: the number of the last launch that the API server has signed.
 ///
 /// # Errors
-/// Refuses bytes that are none.
+/// Fails for invalid bytes.
 pub fn decode_last_serial(word: Vec<u8>) -> Result<(Serial, Signature), WireError> {
     let proto::SignedSerial { last_serial, signature } = proto::SignedSerial::decode(Bytes::from(word))?;
     let signature = signature.ok_or(WireError::Missing { what: "signature" })?;
     Ok((Serial(last_serial), Signature { signature: signature.signature, signer: signature.signer }))
 }
 
-/// Encodes that answer.
+/// Encodes a fork server's answer to a challenge.
 pub fn encode_last_serial(last: Serial, signature: proto::SerialSignature) -> Vec<u8> {
     proto::SignedSerial { last_serial: last.0, signature: Some(signature) }.encode_to_vec()
 }

@@ -5,14 +5,14 @@ use lattice_overlay::address::SetId;
 use pmi_transport::proto::v1 as proto;
 use pmi_transport::session_link::Pass;
 
-/// Right to connect to a set, and where.
+/// Permission to connect to a set, and its address.
 #[derive(Clone, Debug)]
 pub struct SetPass {
-    /// Set that may connect.
+    /// Set with the permission.
     pub from: SetId,
     /// Address of the agent of the other set's root.
     pub address: String,
-    /// The pass; `None` where none was asked for.
+    /// The pass; `None` if the request did not ask for one.
     pub pass: Option<Pass>,
 }
 
@@ -29,7 +29,7 @@ pub fn encode(pass: &SetPass) -> proto::SetPass {
     }
 }
 
-/// Decodes a pass. One whose parts have another length than they must have is none.
+/// Decodes a pass. Parts with a wrong length count as no pass.
 pub fn decode(message: &proto::SetPass) -> SetPass {
     let proto::SetPass { from, address, opening, key } = message;
     SetPass { from: SetId::from_bits(*from), address: address.clone(), pass: Pass::from_parts(opening, key) }

@@ -1,4 +1,4 @@
-//! A placed launch as a launch spec, which is the same for all nodes; users get it without secret and environment.
+//! A placed launch as a launch spec, which is equal for all nodes. Users receive it without secret and environment.
 
 use bytes::Bytes;
 use lattice_overlay::address::SetId;
@@ -12,7 +12,7 @@ use crate::placed::{ClusterTerms, PlacedLaunch};
 use crate::settings::{LaunchSettings, StdinTarget};
 use crate::spec::LaunchSecret;
 
-/// A launch and what the API server decided about it, in a message to nodes.
+/// Encodes a launch and the API server's decisions about it, for nodes.
 pub fn encode(launch: &PlacedLaunch, terms: &ClusterTerms) -> proto::LaunchSpec {
     proto::LaunchSpec {
         launch_id: launch.launch_id.clone(),
@@ -33,7 +33,7 @@ pub fn encode(launch: &PlacedLaunch, terms: &ClusterTerms) -> proto::LaunchSpec 
     }
 }
 
-/// A launch in a message to whoever looks at it: without its environment, and nothing but what is shown.
+/// Encodes a launch for display to a user, with only the displayed fields, and without its environment.
 pub fn encode_shown(launch: &PlacedLaunch) -> proto::LaunchSpec {
     proto::LaunchSpec {
         launch_id: launch.launch_id.clone(),
@@ -45,16 +45,16 @@ pub fn encode_shown(launch: &PlacedLaunch) -> proto::LaunchSpec {
     }
 }
 
-/// The launch that a message means; secret, addresses and windows of the message are not looked at.
+/// Decodes a launch. The secret, addresses and windows of the message are ignored.
 ///
 /// # Errors
-/// Refuses a launch whose parts do not fit together, and one with more ranks on a node than a session can serve.
+/// Fails for a launch with inconsistent parts, and for more ranks on a node than a session can serve.
 pub fn decode(spec: proto::LaunchSpec) -> Result<PlacedLaunch, WireError> {
     let hosts = nodes(&spec.nodes)?;
     decode_on(spec, hosts)
 }
 
-/// The launch that a message means on its nodes, which the caller has read already.
+/// Decodes a launch on nodes that the caller has already decoded.
 pub(super) fn decode_on(mut spec: proto::LaunchSpec, hosts: Vec<String>) -> Result<PlacedLaunch, WireError> {
     let launch_id = job_id("the launch's id", &spec.launch_id)?.to_string();
     let settings = settings::take(&mut spec)?;
@@ -72,18 +72,18 @@ pub(super) fn decode_on(mut spec: proto::LaunchSpec, hosts: Vec<String>) -> Resu
     Ok(PlacedLaunch { launch_id, allocation_id, job, hosts, apps, settings })
 }
 
-/// The names of a launch's nodes, by node index, from [`proto::LaunchSpec::nodes`].
+/// Decodes the names of a launch's nodes, by node index, from [`proto::LaunchSpec::nodes`].
 ///
 /// # Errors
-/// Refuses a list that cannot be read.
+/// Fails for an unreadable list.
 pub fn nodes(list: &str) -> Result<Vec<String>, WireError> {
     hostlist::expand(list).map_err(|source| WireError::Hosts { what: "the nodes", source })
 }
 
-/// The addresses of a launch's nodes, by node index, from [`proto::LaunchSpec::addresses`].
+/// Decodes the addresses of a launch's nodes, by node index, from [`proto::LaunchSpec::addresses`].
 ///
 /// # Errors
-/// Refuses a list that cannot be read, and one of another length than the nodes'.
+/// Fails for an unreadable list, and for a length that differs from the number of nodes.
 pub fn addresses(list: &str, nodes: usize) -> Result<Vec<String>, WireError> {
     let addresses = hostlist::expand(list).map_err(|source| WireError::Hosts { what: "the addresses", source })?;
     if addresses.len() != nodes {
@@ -92,10 +92,10 @@ pub fn addresses(list: &str, nodes: usize) -> Result<Vec<String>, WireError> {
     Ok(addresses)
 }
 
-/// The secret of a message to nodes.
+/// Decodes the secret in a message to nodes.
 ///
 /// # Errors
-/// Refuses one of another length.
+/// Fails for a wrong length.
 pub(super) fn secret(bytes: &[u8]) -> Result<LaunchSecret, WireError> {
     match bytes.try_into() {
         Ok(bytes) => Ok(LaunchSecret::from_bytes(bytes)),
@@ -103,10 +103,10 @@ pub(super) fn secret(bytes: &[u8]) -> Result<LaunchSecret, WireError> {
     }
 }
 
-/// The key of a launch's links in a message to nodes; `None` without one.
+/// Decodes the key of a launch's links in a message to nodes; `None` without a key.
 ///
 /// # Errors
-/// Refuses one of another length.
+/// Fails for a wrong length.
 pub fn link_key(bytes: &[u8]) -> Result<Option<LinkKey>, WireError> {
     match bytes.try_into() {
         Ok(bytes) => Ok(Some(LinkKey::from_bytes(bytes))),
@@ -115,13 +115,13 @@ pub fn link_key(bytes: &[u8]) -> Result<Option<LinkKey>, WireError> {
     }
 }
 
-/// The id of a set in a message; `None` without one.
+/// Decodes the id of a set; `None` without a set.
 pub fn set(id: u32) -> Option<SetId> {
     Some(SetId::from_bits(id)).filter(|_| id != 0)
 }
 
-/// Refuses more ranks on a node than a session can serve. A message of a few bytes can name two billion ranks, and blocks may
-/// share nodes, so that ranks are counted by where blocks begin and end.
+/// Fails for more ranks on a node than a session can serve. A short message can name two billion ranks, and several blocks may have the
+/// same node. The ranks are therefore summed from the starts and ends of blocks.
 fn check_nodes(job: &Job) -> Result<(), WireError> {
     let mut changes = vec![0_i64; job.placement.nodes() as usize + 1];
     for block in job.placement.blocks() {

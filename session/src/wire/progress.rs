@@ -1,4 +1,4 @@
-//! Progress of ranks, and what their processes use.
+//! Progress of ranks, and the resource usage of their processes.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ fn encode_affinity(affinity: &RankAffinity) -> proto::RankAffinity {
     proto::RankAffinity { bound_to, allowed: affinity.allowed.to_string() }
 }
 
-/// A list that cannot be read counts as an empty one.
+/// An unreadable list counts as empty.
 fn decode_affinity(affinity: proto::RankAffinity) -> RankAffinity {
     let cpus = |list: &str| list.parse::<CpuSet>().unwrap_or_default();
     RankAffinity {
@@ -72,7 +72,7 @@ fn encode_protocol(protocol: Option<SpokenProtocol>) -> proto::SpokenProtocol {
     }
 }
 
-/// One that is not known counts as none.
+/// An unknown protocol counts as none.
 fn decode_protocol(protocol: i32) -> Option<SpokenProtocol> {
     match proto::SpokenProtocol::try_from(protocol) {
         Ok(proto::SpokenProtocol::SpokePmi) => Some(SpokenProtocol::Pmi),
@@ -83,7 +83,7 @@ fn decode_protocol(protocol: i32) -> Option<SpokenProtocol> {
 
 /// Decodes the progress of one rank.
 pub fn decode(progress: proto::RankProgress) -> RankProgress {
-    // Of a rank that has ended, its end says it as well.
+    // The exit of a rank that has ended also contains the phase.
     let phase_at_end = progress.exit.as_ref().and_then(|exit| decode_phase(exit.phase));
     RankProgress {
         rank: Rank(progress.rank),

@@ -1,4 +1,4 @@
-//! Questions of one session to another one of its launch.
+//! Questions from one session to another session of the launch.
 
 use bytes::Bytes;
 use pmi_transport::proto::v1 as proto;
@@ -8,12 +8,12 @@ use super::{WireError, gathered, input};
 use crate::gathered::GatherOrder;
 use crate::input_piece::InputPiece;
 
-/// Question of a session to another one.
+/// A question from one session to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// What ranks of several nodes do; answered by [`gathered::encode_answer`].
+    /// A query for the state of ranks on several nodes. [`gathered::encode_answer`] encodes the answer.
     Gather(GatherOrder),
-    /// That it takes input, and passes it on; answered by [`input::encode_passed`].
+    /// A request to receive input and forward it. [`input::encode_passed`] encodes the answer.
     Input(InputPiece),
 }
 
@@ -28,10 +28,10 @@ pub fn encode(question: &Question) -> Bytes {
     question.encode_to_vec().into()
 }
 
-/// Decodes a question of another session of a launch on `nodes` nodes; `None` if the message asks nothing.
+/// Decodes a question of another session, in a launch on `nodes` nodes; `None` if the message contains no question.
 ///
 /// # Errors
-/// Refuses bytes that are no message, what [`gathered::decode_order`] refuses and what [`input::decode`] refuses.
+/// Fails for invalid bytes, and like [`gathered::decode_order`] and [`input::decode`].
 pub fn decode(message: Bytes, nodes: usize) -> Result<Option<Question>, WireError> {
     let proto::SessionQuestion { gather, input } = proto::SessionQuestion::decode(message)?;
     Ok(match (gather, input) {

@@ -1,4 +1,4 @@
-//! Calls to meetings of launches, and their answers.
+//! Calls to meetings of launches, and answers to them.
 
 use pmi_core::services::MeetError;
 use pmi_transport::proto::v1 as proto;
@@ -8,10 +8,10 @@ use proto::meet_answer::Outcome;
 use super::{WireError, fence, meeting};
 use crate::rendezvous::{Answer, Call, Introduced, Met};
 
-/// The call that a message means. Jobs and segments are passed on as they came: those who take part check them.
+/// Decodes a call. Its jobs and segments stay encoded, because the participants validate them.
 ///
 /// # Errors
-/// Refuses nodes that cannot be told.
+/// Fails like [`fence::decode_nodes`].
 pub fn decode_call(message: proto::MeetCall) -> Result<Call, WireError> {
     let length = message.encoded_len();
     let introduced = |job: proto::MetJob| Introduced { encoded: job.encode_to_vec().into(), namespace: job.namespace };
@@ -26,20 +26,20 @@ pub fn decode_call(message: proto::MeetCall) -> Result<Call, WireError> {
     })
 }
 
-/// The same from bytes, of another launch on this machine.
+/// Decodes a call from bytes, from another launch on this machine.
 ///
 /// # Errors
-/// Refuses bytes that are no call, and those of [`decode_call`].
+/// Fails for invalid bytes, and like [`decode_call`].
 pub fn call_from_bytes(call: &[u8]) -> Result<Call, WireError> {
     decode_call(proto::MeetCall::decode(call)?)
 }
 
-/// The end of a meeting as bytes.
+/// Encodes the result of a meeting as bytes.
 pub fn answer_to_bytes(answer: Answer) -> Vec<u8> {
     encode_answer(answer).encode_to_vec()
 }
 
-/// The end of a meeting in a message.
+/// Encodes the result of a meeting as a message.
 pub fn encode_answer(answer: Answer) -> proto::MeetAnswer {
     answer.and_then(encode_met).unwrap_or_else(|error| meeting::encode_error(&error))
 }

@@ -1,13 +1,15 @@
-//! Reports of a launch's nodes by way of the agents that passed the launch on: the part that both ends must agree on.
+//! Reports of a launch's nodes through the agents that forwarded the launch: the part that both ends must agree on.
 
 use pmi_transport::proto::v1 as proto;
 use proto::node_command::What;
 
-/// Capability of a node whose agent relays the reports of other nodes, and sends its own by way of another agent, as it tells the API server.
+/// Capability that an agent reports to the API server: it relays the reports of other nodes, and sends its own reports through another
+/// agent.
 pub const CAPABILITY: &str = "report-relay";
 
-/// Returns true if a relay may bring a node this command: it is a confirmation, or something that any agent of the launch can have done to it in
-/// other ways. What starts programs or feeds them comes from the API server itself, for a relay is not to be believed.
+/// Returns true if a relay may forward this command to a node. It must be a confirmation, or have an effect that any agent of the launch
+/// can also cause by other means. Commands that start programs or send them input come from the API server itself, because relays are not
+/// trusted.
 pub fn may_come(command: &proto::NodeCommand) -> bool {
     match &command.what {
         None => true,

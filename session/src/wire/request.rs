@@ -1,9 +1,8 @@
-//! A launch request, in both shapes that `LaunchTasksRequest` has: with a [`proto::LaunchSpec`], as `lattice launch` sends it, and
-//! with the plain fields of the design document alone.
+//! A launch request, in both formats of `LaunchTasksRequest`: with a [`proto::LaunchSpec`], from `lattice launch`, and with only the plain
+//! fields of the design document.
 //!
-//! On the wire 0 and the empty text stand for what is not given; here they become `None`. The ranks of a request can be given
-//! twice there, as `num_tasks` and with the programs: a request that contradicts itself is refused here, and what comes out says
-//! them once.
+//! In a message, 0 and the empty text mean an absent value, which decodes to `None`. A message may contain the number of ranks twice, as
+//! `num_tasks` and with the programs. Decoding refuses contradictions, and returns the number once.
 
 use std::num::NonZeroU32;
 
@@ -20,7 +19,7 @@ use crate::spec::AppSpec;
 /// `PATH` of programs in a request without an environment.
 const PLAIN_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// A request for a launch in an allocation.
+/// Encodes a request for a launch in an allocation.
 pub fn encode(request: &LaunchRequest, allocation_id: String) -> proto::LaunchTasksRequest {
     let app = |program: &ProgramRequest| proto::App {
         ranks: number(program.ranks),
@@ -46,15 +45,15 @@ pub fn encode(request: &LaunchRequest, allocation_id: String) -> proto::LaunchTa
     }
 }
 
-/// The launch that a message asks for.
+/// Decodes a request for a launch.
 ///
 /// # Errors
-/// Refuses a request that no launch can be made of, on whatever nodes.
+/// Fails for a request that is invalid on all nodes.
 pub fn decode(mut request: proto::LaunchTasksRequest) -> Result<LaunchRequest, WireError> {
     let (ranks, per_node) = (NonZeroU32::new(request.num_tasks), NonZeroU32::new(request.tasks_per_node));
     let mut placement = decode_placement(request.placement.take().unwrap_or_default())?;
     placement.tasks_per_node = placement.tasks_per_node.or(per_node);
-    // Who sends the plain fields alone cannot know that a launch is to be followed.
+    // A client that sends only the plain fields has no support for following a launch.
     let is_detached = request.detached || request.spec.is_none();
     let ownership = if is_detached { Ownership::Detached } else { Ownership::Client };
     match request.spec.take() {
@@ -75,7 +74,7 @@ pub fn decode(mut request: proto::LaunchTasksRequest) -> Result<LaunchRequest, W
     }
 }
 
-/// The programs of a spec, of which an only one may have its number of ranks from `num_tasks`.
+/// Decodes the programs of a spec. A single program may get its number of ranks from `num_tasks`.
 fn decode_programs(spec: proto::LaunchSpec, asked: Option<NonZeroU32>) -> Result<Programs, WireError> {
     let wanted: Vec<proto::App> = spec.job.map(|job| job.apps).unwrap_or_default();
     let apps = job::decode_programs(spec.apps, wanted.len())?;
@@ -96,10 +95,10 @@ fn decode_programs(spec: proto::LaunchSpec, asked: Option<NonZeroU32>) -> Result
     }
 }
 
-/// Program and settings of a request in the design document's shape.
+/// Returns the program and settings of a request in the design document's format.
 fn plain(request: proto::LaunchTasksRequest) -> Result<(ProgramRequest, LaunchSettings), WireError> {
     let family = match request.pmi_mode.as_str() {
-        // The design document's pmi2 is all that is not pmix: most of what speaks over that socket speaks PMI-1.
+        // In the design document, pmi2 means every protocol other than pmix. Most programs use PMI-1 on that socket.
         "" | "auto" | "pmi2" => PmiFamily::Auto,
         "pmi1" => PmiFamily::Pmi1,
         "pmix" => PmiFamily::Pmix,
@@ -215,7 +214,7 @@ fn encode_slots(host: &HostSlots) -> proto::HostSlots {
     proto::HostSlots { node: host.node.clone(), slots: host.slots.get() }
 }
 
-/// A line without slots takes no rank, and is passed over.
+/// Decodes a line of a hostfile; `None` for a line without slots, which accepts no rank.
 fn decode_slots(host: proto::HostSlots) -> Option<HostSlots> {
     Some(HostSlots { node: host.node, slots: NonZeroU32::new(host.slots)? })
 }

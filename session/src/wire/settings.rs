@@ -1,4 +1,4 @@
-//! Settings that hold for every rank, as they are spread over the fields of a [`proto::LaunchSpec`].
+//! Settings that apply to every rank, in the fields of a [`proto::LaunchSpec`].
 
 use std::num::NonZeroU64;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use crate::settings::{
 };
 use crate::template::Template;
 
-/// A message with these settings and nothing else.
+/// Returns a message with only these settings.
 pub(super) fn encode(settings: &LaunchSettings) -> proto::LaunchSpec {
     proto::LaunchSpec {
         environment: encode_variables(&settings.environment),
@@ -51,10 +51,10 @@ pub(super) fn encode(settings: &LaunchSettings) -> proto::LaunchSpec {
     }
 }
 
-/// Takes the settings out of a message; its other fields stay.
+/// Removes the settings from a message. Its other fields are unchanged.
 ///
 /// # Errors
-/// Refuses values that this version has no meaning for, and times that no clock can add.
+/// Fails for unknown values, and for times over the limit.
 pub(super) fn take(spec: &mut proto::LaunchSpec) -> Result<LaunchSettings, WireError> {
     Ok(LaunchSettings {
         environment: decode_variables(std::mem::take(&mut spec.environment)),
@@ -213,7 +213,7 @@ fn decode_limit_signal(sent: proto::LimitSignal) -> Result<LimitSignal, WireErro
     Ok(LimitSignal { signal: sent.signal, ahead })
 }
 
-/// A launch without times gets the usual ones.
+/// Decodes the timeouts. A launch without timeouts gets the defaults.
 fn decode_timeouts(timeouts: Option<proto::Patience>) -> Result<Timeouts, WireError> {
     let Some(timeouts) = timeouts else { return Ok(Timeouts::default()) };
     let optional = |what, milliseconds: Option<u64>| milliseconds.map(|number| time(what, number)).transpose();

@@ -16,10 +16,10 @@ pub(super) fn encode(limits: &ShellLimits) -> proto::ShellLimits {
     }
 }
 
-/// A launch without limits of a shell leaves them to the nodes.
+/// Decodes the limits. For a launch without shell limits, the nodes determine them.
 ///
 /// # Errors
-/// Refuses resources that this version does not know, and more limits than there are resources.
+/// Fails for unknown resources, and for more limits than there are resources.
 pub(super) fn decode(limits: Option<proto::ShellLimits>) -> Result<ShellLimits, WireError> {
     let Some(limits) = limits else { return Ok(ShellLimits::default()) };
     let proto::ShellLimits { soft, umask, tells_of_lowered, niceness, oom_score_adjust } = limits;

@@ -1,4 +1,4 @@
-//! Fabric credentials that travel as they were signed.
+//! Fabric credentials in their signed encoding.
 
 use bytes::Bytes;
 use pmi_transport::proto::v1 as proto;
@@ -6,7 +6,7 @@ use pmi_transport::proto::v1 as proto;
 use super::{WireError, fabric};
 use crate::fabric::Claims;
 
-/// Fabric credentials of a launch as they came, with the API server's signature.
+/// Fabric credentials of a launch in their received encoding, with the API server's signature.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SignedCredentials {
     pub(super) message: proto::CxiCredentials,
@@ -14,7 +14,7 @@ pub struct SignedCredentials {
 }
 
 impl SignedCredentials {
-    /// Credentials as they came in a request.
+    /// Credentials from a request.
     pub fn new(message: proto::CxiCredentials, signature: Bytes) -> Self {
         Self { message, signature }
     }
@@ -24,15 +24,15 @@ impl SignedCredentials {
         &self.signature
     }
 
-    /// Text that is signed, for a launch of this id.
+    /// Signed text for a launch with this id.
     pub fn signed_text(&self, launch_id: &str) -> cxi_fabric::Secret {
         fabric::signed_text(launch_id, &self.message)
     }
 
-    /// What they say.
+    /// Decodes the credentials.
     ///
     /// # Errors
-    /// Those of [`fabric::decode`].
+    /// Fails like [`fabric::decode`].
     pub fn claims(&self) -> Result<Claims, WireError> {
         fabric::decode(&self.message)
     }

@@ -1,4 +1,4 @@
-//! The session spec that a node makes of the launch spec which all nodes of a launch are told.
+//! The session spec of one node, from the launch spec that all nodes of a launch receive.
 
 use pmi_core::ids::NodeIndex;
 use pmi_transport::proto::v1 as proto;
@@ -7,13 +7,13 @@ pub use super::placed::{addresses, nodes};
 use super::{WireError, placed, wrong};
 use crate::spec::{LaunchSecret, SessionSpec};
 
-/// Length of a launch's secret in bytes.
+/// Length of a launch's secret, in bytes.
 pub const SECRET_LEN: usize = LaunchSecret::LEN;
 
-/// Part of a launch that node `node` shall run.
+/// Decodes the part of a launch for node `node`.
 ///
 /// # Errors
-/// Refuses a spec whose parts do not fit together, one without a secret, and a node that it does not have.
+/// Fails for a spec with inconsistent parts or without a secret, and for a node that is not in the spec.
 pub fn decode(spec: proto::LaunchSpec, node: NodeIndex) -> Result<SessionSpec, WireError> {
     let hosts = nodes(&spec.nodes)?;
     if node.index() >= hosts.len() {
@@ -22,7 +22,7 @@ pub fn decode(spec: proto::LaunchSpec, node: NodeIndex) -> Result<SessionSpec, W
     let secret = placed::secret(&spec.secret)?;
     let (list, nodes) = (spec.addresses.clone(), hosts.len());
     let launch = placed::decode_on(spec, hosts)?;
-    // A node without others has nobody to be reached by.
+    // No other node connects to the node of a launch on one node.
     let addresses = if nodes == 1 { Vec::new() } else { addresses(&list, nodes)? };
     Ok(launch.session(node, addresses, secret))
 }

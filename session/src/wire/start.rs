@@ -1,5 +1,5 @@
-//! What a session process reads when it has become its user: the launch and this node's part of it, as its order has them, and what its
-//! agent adds about the node.
+//! Start data of a session process, which it decodes after it has changed to its user. The launch and this node's part of it come from the
+//! order. The agent adds data about the node.
 
 use std::sync::Arc;
 
@@ -15,24 +15,24 @@ use crate::fabric::NodeFabric;
 use crate::set::MemberTerms;
 use crate::spec::SessionSpec;
 
-/// Session that an agent asks a session process to run.
+/// A session that an agent starts in a session process.
 #[derive(Clone, Debug)]
 pub struct SessionStart {
-    /// Part of the launch that this node runs.
+    /// This node's part of the launch.
     pub spec: SessionSpec,
-    /// Bytes of output that the session may send before it is granted more.
+    /// Output, in bytes, that the session may send before the first grant.
     pub output_window: u64,
-    /// Bytes of input that may be on their way to the ranks.
+    /// Limit of input on its way to the ranks, in bytes.
     pub stdin_window: u64,
     /// Fabric that the ranks may use.
     pub fabric: NodeFabric,
-    /// Links to the sessions of other nodes; `None` for a launch on one node, and for one whose fences go by way of the agents.
+    /// Links to the sessions of other nodes; `None` for a launch on one node, and for a launch with fences through the agents.
     pub links: Option<LinkTerms>,
-    /// The set that the launch is; `None` for one that is none.
+    /// The launch's set; `None` for a launch without a set.
     pub set: Option<MemberTerms>,
 }
 
-/// Terms of the links of a launch, the same for all of its sessions.
+/// Settings of a launch's links, equal in all of its sessions.
 #[derive(Clone, Debug)]
 pub struct LinkTerms {
     /// Key of the links.
@@ -43,10 +43,11 @@ pub struct LinkTerms {
     pub fan_out: FanOut,
 }
 
-/// Decodes the launch of an order with an agent's first message. Of that the fabric alone counts: no agent says what is run.
+/// Decodes the launch of an order with an agent's first message. Only the fabric of that message is used. An agent must not determine the
+/// programs that run.
 ///
 /// # Errors
-/// Refuses bytes that are no message, and what [`spec::decode`] and [`fabric::decode_node`] refuse.
+/// Fails for invalid bytes, and like [`spec::decode`] and [`fabric::decode_node`].
 pub fn decode(order: StartOrder, message: impl Into<Bytes>) -> Result<SessionStart, WireError> {
     let start = proto::StartSession::decode(message.into())?;
     let launch = proto::LaunchSpec::decode(order.spec)?;

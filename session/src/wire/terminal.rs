@@ -9,7 +9,7 @@ pub fn encode_size(size: TerminalSize) -> proto::TerminalSize {
     proto::TerminalSize { rows: size.rows.into(), columns: size.columns.into() }
 }
 
-/// Decodes a size. A number that no terminal has counts as the greatest one: programs choose their lines by it, and nothing else.
+/// Decodes a size. Numbers over the limit count as the largest size, because programs only use it to format lines.
 pub fn decode_size(size: &proto::TerminalSize) -> TerminalSize {
     let number = |number: u32| u16::try_from(number).unwrap_or(u16::MAX);
     TerminalSize { rows: number(size.rows), columns: number(size.columns) }

@@ -1,4 +1,4 @@
-//! Samples of launches as messages, and strategies for the types that several messages share.
+//! Samples of launches as messages, and strategies for types that several messages contain.
 
 mod calls;
 mod events;
@@ -27,7 +27,7 @@ use crate::shell_limits::{ShellLimits, SoftLimit, TooHigh};
 use crate::spec::{AppSpec, LaunchSecret, SessionSpec};
 use crate::template::Template;
 
-/// Refusal of a message, in words.
+/// Returns the error text of a refused message.
 fn refusal<T: std::fmt::Debug>(result: Result<T, WireError>) -> String {
     result.unwrap_err().to_string()
 }
@@ -150,12 +150,12 @@ fn any_phase() -> impl Strategy<Value = Option<Phase>> {
     proptest::option::of(prop_oneof![Just(Phase::Silent), Just(Phase::Open), Just(Phase::Finalized)])
 }
 
-/// Any time that a message may carry, in whole milliseconds.
+/// Any valid time of a message, in whole milliseconds.
 fn any_time() -> impl Strategy<Value = Duration> {
     (0..=TIME_MAX.as_millis() as u64).prop_map(Duration::from_millis)
 }
 
-/// Any text; messages carry an absent one as an empty one.
+/// Any text. Messages encode a missing text as an empty one.
 fn some_text() -> impl Strategy<Value = Option<String>> {
     proptest::option::of(".{1,20}")
 }

@@ -1,4 +1,4 @@
-//! CPUs of ranks beside those of the plan.
+//! CPUs of ranks that differ from the CPUs of the plan.
 
 use std::process::{Command, Stdio};
 
@@ -42,7 +42,7 @@ async fn the_first_rank_that_has_other_cpus_than_planned_is_told() {
     session.await.unwrap();
     let usable = usable_here(&ThisNode::default()).unwrap();
     let (planned, seen) = (usable.cores()[0].cpus.clone(), usable.cpus());
-    // With one core there is nothing else that a rank could have.
+    // With one core, a rank can have no other CPUs.
     let expected = if planned == seen { Vec::new() } else { vec![(planned, seen)] };
     assert_eq!(told, expected);
 }

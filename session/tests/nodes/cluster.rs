@@ -1,5 +1,5 @@
-//! The sessions of one launch on several nodes, in one process: what lies between them is memory. Their ranks are real processes,
-//! all on this machine.
+//! The sessions of one launch on several nodes, in one process, with in-memory connections. The ranks are real processes, all on this
+//! machine.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -25,10 +25,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// Nothing here takes longer than this unless it hangs.
+/// Time limit of each wait, in case of a hang.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A launch at work.
+/// A running launch.
 pub(crate) struct Cluster {
     between: Arc<Between>,
     sessions: Vec<JoinHandle<Report>>,
@@ -47,7 +47,7 @@ struct Between {
     controls: Vec<mpsc::Sender<Control>>,
     rounds: Mutex<HashMap<(JobId, FenceId), Round>>,
     names: OwnSet,
-    /// The names are in files below it.
+    /// Directory with the files of the names.
     _home: TempDir,
     spawning: Mutex<HashMap<JobId, Spawning>>,
     jobs: Mutex<usize>,
@@ -55,11 +55,11 @@ struct Between {
     launched: Job,
 }
 
-/// A spawned job whose parts are being started.
+/// A spawned job that is being started.
 struct Spawning {
     /// Number of nodes that have not answered.
     left: usize,
-    /// Spawn that waits for them, or for the first failure.
+    /// The spawn call, which waits for all nodes or for the first failure.
     waiting: Option<oneshot::Sender<Option<String>>>,
 }
 
@@ -117,7 +117,7 @@ impl Cluster {
                     if let Event::Spawned { job, failure } = &event {
                         host.count_part(job, failure.clone());
                     }
-                    // A test that has failed listens no more.
+                    // Fails after a failed test.
                     let _ = told.send((node.0, event));
                 }
             });
@@ -126,12 +126,12 @@ impl Cluster {
         Self { sessions: sessions.collect(), between, happened, seen: Vec::new() }
     }
 
-    /// Asks something of one node's session.
+    /// Sends a request to one node's session.
     pub(crate) async fn ask(&self, node: usize, control: Control) {
         self.between.controls[node].send(control).await.expect("the session has ended");
     }
 
-    /// Waits for an event that `wanted` takes, and returns what it makes of it.
+    /// Waits for an event that `wanted` accepts, and returns the result of `wanted`.
     pub(crate) async fn wait_for<T>(&mut self, mut wanted: impl FnMut(u32, &Event) -> Option<T>) -> T {
         loop {
             let next = tokio::time::timeout(DEADLINE, self.happened.recv()).await;
@@ -174,7 +174,7 @@ impl Cluster {
 static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
 impl Outcome {
-    /// The lines of all ranks on their standard outputs, sorted.
+    /// Returns the standard output of all ranks as sorted lines.
     pub(crate) fn lines(&self) -> Vec<String> {
         let mut outputs: BTreeMap<Rank, Vec<u8>> = BTreeMap::new();
         for (_, event) in &self.events {
@@ -191,7 +191,7 @@ impl Outcome {
         lines
     }
 
-    /// Nothing failed, and these lines were printed.
+    /// Checks that no failure occurred and that the ranks printed these lines.
     #[track_caller]
     pub(crate) fn printed(&self, lines: impl IntoIterator<Item = String>) {
         for report in &self.reports {
@@ -206,7 +206,7 @@ impl Outcome {
 
 fn spec(number: usize, node: NodeIndex, job: &Job, nodes: usize, words: &[&str]) -> SessionSpec {
     let environment = std::env::vars_os().chain([
-        // What lies on other nodes is on this very machine, and shared memory must not be taken for a way there.
+        // The other nodes are on this machine, and ranks must not use shared memory to reach them.
         ("OMPI_MCA_btl".into(), "self,tcp".into()),
         ("OMPI_MCA_pml".into(), "ob1".into()),
         ("OMPI_MCA_btl_tcp_if_include".into(), "lo".into()),
@@ -223,7 +223,7 @@ fn spec(number: usize, node: NodeIndex, job: &Job, nodes: usize, words: &[&str])
         process_set: None,
     };
     SessionSpec {
-        // Each node looks for its own processes among all of this machine.
+        // Each node searches all processes of this machine for its own, so each launch id is different.
         launch_id: format!("{number}.{node}"),
         allocation_id: Some("a1".to_owned()),
         job: job.clone(),
@@ -236,7 +236,7 @@ fn spec(number: usize, node: NodeIndex, job: &Job, nodes: usize, words: &[&str])
     }
 }
 
-/// One node's way to the others.
+/// Connection of one node to the other nodes.
 struct Way {
     node: NodeIndex,
     between: Arc<Between>,
@@ -282,7 +282,7 @@ impl Fence for JobFence {
                 let Round { brought, waiting } = rounds.remove(&key).unwrap();
                 let merged: Merged =
                     brought.into_values().flat_map(|brought| brought.segments).collect::<Vec<_>>().into();
-                // Who has ended meanwhile does not listen.
+                // Fails for a node that has ended.
                 waiting.into_iter().for_each(|waiting| drop(waiting.send(merged.clone())));
             }
         }
@@ -293,7 +293,7 @@ impl Fence for JobFence {
 }
 
 impl Cluster {
-    /// Fails all fences that are open, as if node 1 were lost.
+    /// Fails all open fences, like the loss of node 1.
     pub(crate) fn cut_off_node_1(&self) {
         self.between.rounds.lock().unwrap().clear();
     }
@@ -330,7 +330,7 @@ impl Services for Host {
         }
         let Some(reason) = answered.await.expect("a part was not answered") else { return Ok(id) };
         for control in &between.controls {
-            // Where it has ended there is nothing to disown.
+            // A session that has ended has no job to disown.
             let _ = control.send(Control::Disown(id.clone())).await;
         }
         Err(SpawnError::Failed { reason })
@@ -338,7 +338,7 @@ impl Services for Host {
 }
 
 impl Between {
-    /// One rank after the other on one node after the other, from the last node on.
+    /// Places one rank per node in turn, starting with the last node.
     fn order(&self, parent_rank: Rank, request: &SpawnRequest) -> SpawnOrder {
         let number = {
             let mut jobs = self.jobs.lock().unwrap();
@@ -361,13 +361,13 @@ impl Between {
         spawned_job(&parent, number, request).unwrap().on(&[], |_| placement).unwrap()
     }
 
-    /// Releases all nodes once every rank has exited that was started, as an API server does.
+    /// Releases all nodes when every started rank has exited, like an API server.
     fn release_after(&self, seen: &[(u32, Event)]) {
         let started = seen.iter().filter(|(_, event)| matches!(event, Event::Started { .. })).count();
         let exited = seen.iter().filter(|(_, event)| matches!(event, Event::Exited { .. })).count();
         if started >= self.launched.size() as usize && exited == started {
             for control in &self.controls {
-                // A node that nobody needs has ended by itself.
+                // Fails for a node that was not needed and has ended by itself.
                 let _ = control.try_send(Control::Release);
             }
         }

@@ -1,4 +1,4 @@
-//! Events of a session to its launch, and requests of the launch to it.
+//! Events from a session to its launch, and requests from the launch to the session.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use pmi_core::ids::Rank;
 
 use crate::cluster::Cluster;
 
-/// Speaks PMI-1 up to a barrier, and waits for its end.
+/// Runs PMI-1 up to a barrier, and waits for the end of the barrier.
 const BARRIER: &str = "say() { echo \"cmd=$1\" >&$PMI_FD; read -r answer <&$PMI_FD; }
     say 'init pmi_version=1 pmi_subversion=1'; say barrier_in; echo \"$answer\"; say finalize";
 
-/// Does so on all nodes but node 1, whose ranks say nothing and stay.
+/// Runs [`BARRIER`] on all nodes except node 1. The ranks of node 1 use no PMI and do not exit.
 fn one_node_is_missing() -> String {
     format!("if [ $LATTICE_NODE = 1 ]; then exec sleep 100; fi; {BARRIER}")
 }

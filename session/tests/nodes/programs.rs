@@ -1,4 +1,4 @@
-//! Programs of real MPI libraries, and of libpmix, on nodes that are one machine.
+//! Programs of real MPI libraries and of libpmix, on several nodes that are one machine.
 
 use lattice_session::event::Event;
 use lattice_session::session_io::Control;
@@ -6,7 +6,7 @@ use lattice_tests::mpi::{Flavour, MPICHS, OPEN_MPIS};
 
 use crate::cluster::{Cluster, Outcome};
 
-/// MPICH 4.0.2 cannot spawn, whoever launches it.
+/// MPICH 4.0.2 cannot spawn under any launcher.
 const SPAWNING: [Flavour; 3] = [Flavour::WheelMpich, Flavour::DebianOpenMpi, Flavour::WheelOpenMpi];
 
 fn launch(counts: &[u32], flavour: Flavour, name: &'static str, words: &[&str]) -> Cluster {
@@ -52,7 +52,7 @@ async fn children_of_every_library_are_spawned_on_all_nodes() {
     }
 }
 
-/// Releases node 1, which holds no rank of the launched job, after `ranks` ranks have ended.
+/// Releases node 1, which has no rank of the launched job, after `ranks` ranks have exited.
 async fn release_after(ranks: usize, cluster: &mut Cluster) -> Vec<(u32, u32)> {
     let mut ended = Vec::new();
     let all_ended = |node, event: &Event| {
@@ -82,7 +82,7 @@ async fn jobs_meet_though_a_node_had_no_rank_before() {
     let mut cluster = launch(&[1, 0], Flavour::Pmix, "pmix_spawn", &[]);
     let shown = release_after(4, &mut cluster).await;
     assert_eq!(shown, [(0, 0), (1, 1), (2, 0), (3, 1)]);
-    // Each adds up the numbers of the other job's ranks.
+    // Each job adds the numbers of the other job's ranks.
     let children = (0..3).map(|rank| format!("child {rank}: SUCCESS, 1 others, whose numbers make 1"));
     let parent = "parent 0: SUCCESS, 3 others, whose numbers make 33".to_owned();
     cluster.finish().await.printed(children.chain([parent]));

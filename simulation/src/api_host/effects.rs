@@ -1,4 +1,4 @@
-//! What the API server's machines want, carried out: commands, calls, writes to the disk, words to clients.
+//! Executes the effects of the API server's state machines: commands, calls, writes to the disk, messages to clients.
 
 use lattice_api_server::simulation::{ApiEffect, ClientEvent, Port, Record};
 use lattice_session::timeouts;
@@ -13,7 +13,7 @@ use crate::surroundings::Surroundings;
 use crate::truth::Completed;
 
 impl ApiHost {
-    /// Carries out what the machines want, until they want nothing, and sees to it that they are woken.
+    /// Executes all effects of the state machines, and schedules their next wake-up.
     pub(super) fn carry_out(&mut self, around: &mut Surroundings) {
         while let Some(effect) = self.server.as_mut().and_then(|server| server.machines.poll_effect()) {
             self.carry_out_one(effect, around);
@@ -87,7 +87,7 @@ impl ApiHost {
         }
     }
 
-    /// Asks the port of an agent; the answer is known at once, and comes later.
+    /// Requests the port of an agent. The answer is determined at once, and arrives later.
     fn ask_port(&self, node: u32, around: &mut Surroundings) {
         let (caller, host) = (self.process, Host(node));
         let is_reached = around.network.reaches(Host::API, host) && around.network.is_up(host);
@@ -109,7 +109,7 @@ impl ApiHost {
     }
 }
 
-/// The launch has an event.
+/// Records an event of the launch.
 fn note_event(sequence: u64, event: &ClientEvent, around: &mut Surroundings) {
     around.note(format_args!("the launch tells {sequence} {event:?}"));
     match event {

@@ -1,4 +1,4 @@
-//! Connections to the API server: streams of nodes, and those of clients that follow.
+//! Connections to the API server: streams of nodes, and connections of clients that follow the launch.
 
 use std::time::Instant;
 
@@ -76,7 +76,7 @@ impl ApiHost {
         });
     }
 
-    /// A client follows.
+    /// A client starts to follow the launch.
     fn client_attaches(&mut self, connection: ConnectionId, after: u64, around: &mut Surroundings) {
         if let (Record::Over, Some(completed)) = (&self.disk.record, &self.disk.end)
             && self.server.as_ref().is_some_and(|server| !server.machines.knows_launch())
@@ -96,7 +96,7 @@ impl ApiHost {
         self.carry_out(around);
     }
 
-    /// A client that follows by this connection says something.
+    /// Handles a message from a client that follows the launch.
     fn hear_client(
         &mut self,
         connection: ConnectionId,

@@ -1,4 +1,4 @@
-//! What is sent arrives, and what ends is noticed: as events of the schedule.
+//! Delivery of messages and of ends of connections, as events of the schedule.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ impl Network {
         schedule.at(at, Event::Connection(ConnectionEvent::Arrival { connection, to, message }));
     }
 
-    /// Time at which what is sent now to a side arrives.
+    /// Returns the time at which a message sent now arrives at a side.
     fn arrival(&mut self, id: ConnectionId, to: Side, now: Time) -> Time {
         let Some((from, receiver)) = self.get(id).map(|connection| connection.hosts_of_way(to)) else { return now };
         let earliest = now + self.delay(from, receiver);
@@ -34,8 +34,8 @@ impl Network {
         way.last
     }
 
-    /// Makes a call, or answers one; nobody learns whether it has arrived. One on a way that is cut is sent again and again, for as long as
-    /// its connection bears.
+    /// Makes a call, or answers one. The sender receives no confirmation. A call on a cut direction is repeated until the keep-alive limit
+    /// of its connection.
     pub(crate) fn call(&mut self, schedule: &mut Schedule, from: Host, to: Host, call: Call) {
         if self.is_cut(from, to) {
             let until = schedule.now() + KEEP_ALIVE;
@@ -45,7 +45,7 @@ impl Network {
         schedule.after(delay, Event::Call { to, call });
     }
 
-    /// Calls whose ways work again arrive, those are dropped whose connections are broken, and the rest goes on waiting.
+    /// Delivers calls with directions that work again, and drops calls with broken connections. The remaining calls continue to wait.
     fn release_calls(&mut self, schedule: &mut Schedule) {
         for held in std::mem::take(&mut self.held_calls) {
             if self.is_cut(held.from, held.to) {
@@ -56,7 +56,7 @@ impl Network {
         }
     }
 
-    /// A process ends its side of a connection; the other side hears of it after all that was sent.
+    /// A process closes its side of a connection. The other side receives the end after all sent messages.
     pub(crate) fn close(&mut self, schedule: &mut Schedule, connection: ConnectionId, side: Side) {
         if !self.takes(connection, side) {
             return;
@@ -67,7 +67,7 @@ impl Network {
         self.end_at(schedule, at, connection, to);
     }
 
-    /// A process has ended, and with it its sides of connections.
+    /// A process has ended. Closes its sides of connections.
     pub(crate) fn close_all(&mut self, schedule: &mut Schedule, end: End) {
         for connection in self.those(|connection| connection.side_of(end).is_some()) {
             if let Some(side) = self.side_of(connection, end) {
@@ -76,7 +76,7 @@ impl Network {
         }
     }
 
-    /// A connection is reset; both sides learn that soon.
+    /// Resets a connection. Both sides receive the end soon.
     pub(crate) fn reset(&mut self, schedule: &mut Schedule, connection: ConnectionId) {
         self.break_off(connection);
         for to in Side::BOTH {
@@ -88,14 +88,14 @@ impl Network {
         }
     }
 
-    /// All connections of a machine are reset.
+    /// Resets all connections of a host.
     pub(crate) fn reset_host(&mut self, schedule: &mut Schedule, host: Host) {
         for connection in self.those(|connection| connection.is_of_host(host)) {
             self.reset(schedule, connection);
         }
     }
 
-    /// The connections on which something was lost on its way for as long as they bear are reset.
+    /// Resets the connections on cut directions, on which messages were lost for the keep-alive limit.
     pub(crate) fn reset_cut(&mut self, schedule: &mut Schedule) {
         let cut = self.those(|connection| {
             let (one, other) = connection.hosts_of_way(Side::Opener);
@@ -104,7 +104,7 @@ impl Network {
         cut.into_iter().for_each(|connection| self.reset(schedule, connection));
     }
 
-    /// A machine is gone: others learn that when it does not acknowledge anything.
+    /// A host fails. Other hosts detect this when acknowledgements are missing.
     pub(crate) fn crash(&mut self, schedule: &mut Schedule, host: Host) {
         self.up.remove(&host);
         self.stop_listening(host);
@@ -121,7 +121,7 @@ impl Network {
         }
     }
 
-    /// Ways that were cut work again, each as often as it was cut: what was held back goes on.
+    /// Removes one cut of each of these directions, and sends the waiting messages.
     pub(crate) fn heal(&mut self, schedule: &mut Schedule, ways: &[(Host, Host)]) {
         ways.iter().for_each(|&(from, to)| self.undo_cut(from, to));
         for (connection, to, message) in self.take_held() {
@@ -130,7 +130,7 @@ impl Network {
         self.release_calls(schedule);
     }
 
-    /// What was held back, now that its way is open again: by connection and side.
+    /// Returns the waiting messages of open directions, by connection and side.
     fn take_held(&mut self) -> Vec<(ConnectionId, Side, Message)> {
         let mut released = Vec::new();
         for (&id, connection) in &mut self.connections {

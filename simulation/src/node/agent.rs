@@ -1,5 +1,5 @@
-//! The agent of a node: registers, keeps its lease, relays between session and API server, ends what does not end. It stands for the
-//! agent's tasks, and follows `agent-bin/src/daemon/launch.rs` and `report/line.rs` rule by rule.
+//! The agent of a node: registers, renews its lease, relays between session and API server, and kills processes that do not end. It
+//! is a stand-in for the agent's tasks, and follows the rules of `agent-bin/src/daemon/launch.rs` and `report/line.rs`.
 
 mod launch;
 mod report;
@@ -21,7 +21,7 @@ use crate::event::{AgentEvent, Call};
 use crate::surroundings::{LEASE, Surroundings};
 use crate::time::Time;
 
-/// Interval between looks at what is due.
+/// Interval between checks of the deadlines.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// One agent.
@@ -35,7 +35,7 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    /// An agent that has just been started, and takes the launch up that its fork server keeps, if it does.
+    /// Creates a newly started agent, which adopts the launch of its fork server, if there is one.
     pub(super) fn new(node: u32, process: u64, takes_launch_up: bool, now: Time) -> Self {
         let lease_until = takes_launch_up.then(|| now + LEASE);
         let launch = takes_launch_up.then(Launch::taken_up);
@@ -55,7 +55,7 @@ impl Agent {
         self.launch = Some(Launch::begun());
     }
 
-    /// It begins to work.
+    /// Starts the timers of the agent.
     pub(super) fn begin(&self, around: &mut Surroundings) {
         let (node, agent) = (self.node, self.process);
         if self.has_launch() {
@@ -78,7 +78,7 @@ impl Agent {
 
     // The node.
 
-    /// It was there before the launch was ordered.
+    /// The agent had registered before the launch was ordered.
     pub(super) fn has_registered(&mut self, around: &mut Surroundings) {
         let until = around.now() + LEASE;
         (self.is_registered, self.lease_until) = (true, Some(until));
@@ -106,7 +106,7 @@ impl Agent {
         self.renew(asked, around);
         if must_end {
             self.end_by(CommandWhat::GiveUp(proto::Nothing {}), fork_server, around);
-            // Nobody takes its report any more.
+            // The API server does not accept its report any more.
             if let Some(launch) = &mut self.launch {
                 launch.is_delivered = true;
                 launch.connection = None;
@@ -129,7 +129,7 @@ impl Agent {
         around.at(until, AgentEvent::Lease { node: self.node, agent: self.process });
     }
 
-    /// A lease may be over.
+    /// Checks whether the lease has expired.
     fn lease_over(&mut self, fork_server: &mut ForkServer, around: &mut Surroundings) {
         if self.lease_until.is_some_and(|until| until <= around.now()) {
             self.lose_launch("the API server has not been heard", fork_server, around);
@@ -139,7 +139,7 @@ impl Agent {
 
     // Ends of the session.
 
-    /// Ends the session because this node is lost to the launch, and reports that as the cause.
+    /// Ends the session because the launch has lost this node, and reports this as the cause.
     fn lose_launch(&mut self, reason: &str, fork_server: &mut ForkServer, around: &mut Surroundings) {
         let Some(launch) = &mut self.launch else { return };
         if std::mem::replace(&mut launch.is_lost, true) || launch.has_last_words {
@@ -150,7 +150,7 @@ impl Agent {
         self.end_by(CommandWhat::GiveUp(proto::Nothing {}), fork_server, around);
     }
 
-    /// The API server calls to end the launch here.
+    /// The API server ends the launch on this node.
     pub(super) fn abort(&mut self, signal: i32, fork_server: &mut ForkServer, around: &mut Surroundings) {
         let how = match signal {
             0 => CommandWhat::GiveUp(proto::Nothing {}),
@@ -160,7 +160,7 @@ impl Agent {
         self.end_by(how, fork_server, around);
     }
 
-    /// Ends the session by an order that is not the launch's client's.
+    /// Ends the session by an order that is not from the client of the launch.
     fn end_by(&mut self, how: CommandWhat, fork_server: &mut ForkServer, around: &mut Surroundings) {
         let limit = match how {
             CommandWhat::Kill(_) => timeouts::KILL,
@@ -176,7 +176,7 @@ impl Agent {
         say(ToWhat::Command(command), fork_server, around);
     }
 
-    /// Looks at what is due.
+    /// Checks the deadlines.
     fn look(&mut self, fork_server: &mut ForkServer, around: &mut Surroundings) {
         let now = around.now();
         around.after(LOOK, AgentEvent::AgentLook { node: self.node, agent: self.process });
@@ -205,18 +205,18 @@ impl Agent {
         }
     }
 
-    /// Nothing more of the session is wanted.
+    /// Dismisses the session, which is not needed any more.
     fn dismiss(&mut self, fork_server: &mut ForkServer, around: &mut Surroundings) {
         say(ToWhat::Dismissed(proto::Nothing {}), fork_server, around);
         let then = around.now() + timeouts::KILL;
-        // It has said everything; before that, `killed_at` bounds how long it takes.
+        // The session has sent its last event. Before that, `killed_at` limits its time.
         if let Some(launch) = self.launch.as_mut().filter(|launch| launch.has_last_words) {
             launch.dismissed_at = Some(then);
         }
         self.look_if_over(fork_server, around);
     }
 
-    /// The fork server says that the session has ended, and nothing that it started runs.
+    /// The fork server reports that the session has ended, and that none of its processes runs.
     pub(super) fn session_ended(&mut self, end: End, fork_server: &mut ForkServer, around: &mut Surroundings) {
         let Some(launch) = &mut self.launch else { return };
         launch.is_session_gone = true;
@@ -243,7 +243,7 @@ impl Agent {
     }
 }
 
-/// Writes to the session.
+/// Sends a message to the session.
 fn say(what: ToWhat, fork_server: &mut ForkServer, around: &mut Surroundings) {
     fork_server.say(proto::ToSession { what: Some(what) }.encode_to_vec().into(), around);
 }

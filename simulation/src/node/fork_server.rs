@@ -1,4 +1,4 @@
-//! The fork server of a node: forks the session, keeps its door for the next agent, kills it and notices that it is gone.
+//! The fork server of a node: forks the session, keeps its door for the next agent, kills it and detects its end.
 
 use bytes::Bytes;
 
@@ -6,26 +6,26 @@ use super::session_host::SessionHost;
 use crate::event::NodeEvent;
 use crate::surroundings::Surroundings;
 
-/// A session, as the next agent finds it.
+/// State of a session for the next agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kept {
     Running,
-    /// It has ended, and nothing that it started runs.
+    /// The session has ended, and none of its processes runs.
     Ended,
 }
 
-/// End of a session process, as the agent learns it.
+/// End of a session process, as reported to the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// It had said everything, and was not needed any more.
+    /// The session had sent all events, and was not needed any more.
     InOrder,
-    /// What it had said and was not taken is lost with it.
+    /// Sent events that the agent has not received are lost.
     Killed,
-    /// It has ended while there was no agent.
+    /// The session ended while there was no agent.
     Unseen,
 }
 
-/// The fork server, with the session that it has forked.
+/// The fork server and its session.
 #[derive(Debug)]
 pub(super) struct ForkServer {
     node: u32,
@@ -50,17 +50,17 @@ impl ForkServer {
         self.session.as_mut()
     }
 
-    /// The session, if it is this process.
+    /// Returns the session, if it has this process.
     pub(super) fn session_of(&mut self, process: u64) -> Option<&mut SessionHost> {
         self.session.as_mut().filter(|session| session.process() == process)
     }
 
-    /// The session, if its process has not ended.
+    /// Returns the session, if its process has not ended.
     pub(super) fn running(&mut self) -> Option<&mut SessionHost> {
         self.session.as_mut().filter(|session| !session.has_ended())
     }
 
-    /// Returns true if it has no session, and no agent has to learn of one.
+    /// Returns true if it has no session, and has no session to report to an agent.
     pub(super) fn is_clean(&self) -> bool {
         self.session.is_none() && self.kept.is_none()
     }
@@ -77,21 +77,21 @@ impl ForkServer {
         }
     }
 
-    /// An agent connects to the session that the one before has left.
+    /// Connects a new agent to the session of the previous agent.
     pub(super) fn connect(&mut self, agent: u64, around: &mut Surroundings) {
         if let Some(session) = self.running() {
             session.agent_comes(agent, around);
         }
     }
 
-    /// An agent is gone.
+    /// An agent has ended.
     pub(super) fn agent_lost(&mut self, agent: u64, around: &mut Surroundings) {
         if let Some(session) = self.running() {
             session.agent_lost(agent, around);
         }
     }
 
-    /// The fork server is gone, and the agent with it.
+    /// The fork server and its agent have ended.
     pub(super) fn close_door(&mut self, around: &mut Surroundings) {
         self.kept = None;
         if let Some(session) = self.running() {
@@ -99,7 +99,7 @@ impl ForkServer {
         }
     }
 
-    /// The agent writes to the session.
+    /// The agent sends bytes to the session.
     pub(super) fn say(&mut self, bytes: Bytes, around: &mut Surroundings) {
         let earliest = around.now() + around.some_time(5, 200);
         if let Some(session) = self.running() {
@@ -107,7 +107,7 @@ impl ForkServer {
         }
     }
 
-    /// Ranks and session are killed, by the fork server or by the kernel.
+    /// Kills the ranks and the session, as the fork server or the kernel does.
     pub(super) fn kill_session(&mut self, around: &mut Surroundings) {
         let Some(session) = &mut self.session else { return };
         session.kill(around);
@@ -115,19 +115,19 @@ impl ForkServer {
         around.after(time, NodeEvent::SessionGone { node: self.node });
     }
 
-    /// The session has been seen to end. Returns how it has, if there was one.
+    /// Handles the end of the session. Returns the kind of its end, if there was a session.
     pub(super) fn session_gone(&mut self) -> Option<End> {
         let session = self.session.take_if(|session| session.has_ended())?;
         self.kept = self.kept.map(|_| Kept::Ended);
         Some(if session.was_killed() { End::Killed } else { End::InOrder })
     }
 
-    /// No agent has to learn of the session any more.
+    /// Removes the session, which need not be reported to an agent any more.
     pub(super) fn forget(&mut self) {
         self.kept = None;
     }
 
-    /// The machine is gone.
+    /// The host has failed.
     pub(super) fn vanish(&mut self) {
         (self.session, self.kept) = (None, None);
     }

@@ -1,5 +1,5 @@
-//! The session process of a node: its machines, and what is around them: the door to its agent, links to other sessions, the processes
-//! of its ranks.
+//! The session process of a node: its state machines, and the environment of the session. This is the door to its agent, links to
+//! other sessions, and the processes of its ranks.
 
 mod links;
 mod ranks;
@@ -24,10 +24,10 @@ use crate::rank::RankProcess;
 use crate::surroundings::{LEASE, SpawnWish, Surroundings};
 use crate::time::Time;
 
-/// The session process, and the processes that it has started.
+/// The session process, and its child processes.
 pub(super) struct SessionHost {
     node: u32,
-    /// 0 once it has ended.
+    /// 0 after the end of the process.
     process: u64,
     was_killed: bool,
     machines: SimulatedSession,
@@ -37,12 +37,12 @@ pub(super) struct SessionHost {
     links: BTreeMap<u32, NodeLink>,
     /// Frames for links that are being opened.
     opening: BTreeMap<u32, Vec<Bytes>>,
-    /// When it left the launch.
+    /// Time at which the session left the launch.
     left_at: Option<Time>,
-    /// It has said everything to its agent, and exits when frames wait for no link any more.
+    /// All events were sent to the agent. The session exits when no frames wait for links any more.
     exit_waits: bool,
     woken: Option<Time>,
-    /// New jobs that its ranks want, without an answer.
+    /// Unanswered requests of its ranks for new jobs.
     wishes: BTreeSet<usize>,
 }
 
@@ -50,9 +50,9 @@ pub(super) struct SessionHost {
 #[derive(Debug)]
 struct Door {
     agent: Option<u64>,
-    /// Since when there is no agent.
+    /// Time since when there is no agent.
     alone_since: Option<Time>,
-    /// Times at which the last message to the agent and the last one to the session arrive.
+    /// Arrival times of the last message to the agent and of the last message to the session.
     to_agent: Time,
     to_session: Time,
 }
@@ -64,7 +64,7 @@ impl fmt::Debug for SessionHost {
 }
 
 impl SessionHost {
-    /// The session of the launch, whose agent is this process.
+    /// Creates the session of the launch, with the process of its agent.
     pub(super) fn new(node: u32, agent: u64, around: &mut Surroundings) -> Self {
         let windows = Windows {
             output: around.scenario.output_window,
@@ -106,13 +106,13 @@ impl SessionHost {
         End { host: Host(self.node), process: self.process }
     }
 
-    /// Something happens to it; a new process of a rank has this number.
+    /// Handles an event of the session. `pid` is the number for a new process of a rank.
     pub(super) fn on_event(&mut self, event: SessionEvent, pid: u64, around: &mut Surroundings) {
         match event {
             SessionEvent::ToSession { agent, bytes, .. } => self.hear_agent(agent, bytes, around),
             SessionEvent::SessionWake { at, .. } => self.wake(at, around),
             SessionEvent::SessionAlone { since, .. } => self.alone(since, around),
-            // With what the other node has, by `open_link`.
+            // `open_link` handles this event, because it needs the state of the other node.
             SessionEvent::OpenLink { .. } => {}
             SessionEvent::Start { rank, .. } => self.start_rank(rank, pid, around),
             SessionEvent::Step { rank, .. } => self.step_rank(rank, around),
@@ -129,13 +129,13 @@ impl SessionHost {
         }
     }
 
-    /// Gives the machines an input.
+    /// Passes an input to the state machines.
     fn input(&mut self, around: &mut Surroundings, act: impl FnOnce(&mut SimulatedSession, Instant)) {
         act(&mut self.machines, around.shown(Host(self.node)));
         self.carry_out(around);
     }
 
-    /// Carries out what the machines want, until they want nothing, and sees to it that they are woken.
+    /// Executes all effects of the state machines, and schedules their next wake-up.
     pub(super) fn carry_out(&mut self, around: &mut Surroundings) {
         while let Some(effect) = self.machines.poll_effect() {
             self.carry_out_one(effect, around);
@@ -183,7 +183,7 @@ impl SessionHost {
                 self.wish_for_job(wish, around);
             }
             SessionEffect::ToAgent(bytes) => self.say_to_agent(bytes, around),
-            // Nobody opens a link to say that it has left.
+            // A session opens no link only to announce that it has left.
             SessionEffect::ToNode(to, frame) if matches!(frame.what, Some(What::Left(_))) && !self.is_linked(to.0) => {}
             SessionEffect::ToNode(to, frame) => self.send_frame(to.0, frame.encode_to_vec().into(), around),
             SessionEffect::Exit => self.exit(around),
@@ -197,7 +197,7 @@ impl SessionHost {
         }
     }
 
-    /// It has said everything, and exits.
+    /// Ends the session after it has sent all its events.
     fn exit(&mut self, around: &mut Surroundings) {
         self.exit_waits = !self.opening.is_empty();
         if self.exit_waits {
@@ -213,7 +213,7 @@ impl SessionHost {
         around.after(time, NodeEvent::SessionGone { node: self.node });
     }
 
-    /// It is killed, and its ranks with it.
+    /// Kills the session and its ranks.
     pub(super) fn kill(&mut self, around: &mut Surroundings) {
         self.ranks.clear();
         around.close_all(self.end());
@@ -223,13 +223,13 @@ impl SessionHost {
 
     // The door.
 
-    /// Another agent connects.
+    /// Connects another agent.
     pub(super) fn agent_comes(&mut self, agent: u64, around: &mut Surroundings) {
         (self.door.agent, self.door.alone_since) = (Some(agent), None);
         self.input(around, SimulatedSession::agent_came);
     }
 
-    /// An agent is gone, which may be that of the session.
+    /// Handles the end of an agent, which may be that of the session.
     pub(super) fn agent_lost(&mut self, agent: u64, around: &mut Surroundings) {
         if self.door.agent != Some(agent) {
             return;
@@ -240,7 +240,7 @@ impl SessionHost {
         around.after(LEASE, SessionEvent::SessionAlone { node: self.node, session: self.process, since });
     }
 
-    /// A session that has had no agent for as long as it may ends.
+    /// Ends a session that has had no agent for the maximum time.
     fn alone(&mut self, since: Time, around: &mut Surroundings) {
         if self.door.alone_since == Some(since) {
             around.truth.struck.insert(self.node);
@@ -249,7 +249,7 @@ impl SessionHost {
         }
     }
 
-    /// No agent can connect any more.
+    /// Closes the door: no agent can connect any more.
     pub(super) fn door_closed(&mut self, around: &mut Surroundings) {
         (self.door.agent, self.door.alone_since) = (None, None);
         self.input(around, SimulatedSession::agent_gone);
@@ -263,7 +263,7 @@ impl SessionHost {
         }
     }
 
-    /// The agent writes something, which takes at least until then to arrive.
+    /// The agent sends bytes, which arrive at `earliest` or later.
     pub(super) fn take_from_agent(&mut self, bytes: Bytes, earliest: Time, around: &mut Surroundings) {
         self.door.to_session = self.door.to_session.max(earliest);
         if let Some(agent) = self.door.agent {

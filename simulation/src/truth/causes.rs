@@ -1,4 +1,4 @@
-//! The first cause of a launch: there is one, and it has happened.
+//! The first cause of a launch: there is only one, and it did happen.
 
 use lattice_session::cause::{Cause, CauseKind, RankExit};
 use pmi_core::ids::Rank;
@@ -7,7 +7,7 @@ use super::Truth;
 use crate::scenario::Wrong;
 
 impl Truth {
-    /// The launch is coming to its end, as the API server tells.
+    /// The API server reports that the launch is ending.
     pub(crate) fn ending(&mut self, cause: &Cause) {
         if let Some(before) = self.causes.first().filter(|before| *before != cause).cloned() {
             self.wrong(format!("I3: the launch ends for {before}, then for {cause}"));
@@ -18,7 +18,7 @@ impl Truth {
         }
     }
 
-    /// Returns true if there is reason for a cause in what has happened, or in what the launch is made of.
+    /// Returns true if an event of the run, or the scenario, explains the cause.
     fn has_happened(&self, cause: &Cause) -> bool {
         let node: Option<u32> = cause.host.strip_prefix('n').and_then(|node| node.parse().ok());
         let was_left_alone = node.is_some_and(|node| self.left_alone.contains(&node));
@@ -38,14 +38,14 @@ impl Truth {
                 self.scenario.after_first_exit == Some(*wait) && self.exits.contains_key(rank)
             }
             CauseKind::NodeLost { .. } => {
-                // Others that wait for ranks of a node which has left in good order see no more than that.
+                // If a node has left in good order, ranks that wait for its ranks only observe the lost node.
                 node.is_some_and(|node| self.struck.contains(&node) || self.has_ended_on(node))
             }
             CauseKind::Interrupted { signal: 1 } if was_left_alone => true,
             CauseKind::Interrupted { .. } => self.is_ended_by_others || self.is_orphaned || self.forgot_causes,
             CauseKind::Ended { .. } => self.is_ended_by_others || self.is_orphaned || self.forgot_causes,
             CauseKind::Fence { .. } => !self.struck.is_empty(),
-            // No launch here limits its fences, bears the loss of nodes, or switches protocols off.
+            // No launch here limits its fences, tolerates lost nodes, or disables protocols.
             _ => false,
         }
     }
@@ -54,7 +54,7 @@ impl Truth {
         self.exits.get(&rank) == Some(&exit)
     }
 
-    /// Returns true if a rank's program does this at some time.
+    /// Returns true if a rank's program contains this error.
     fn does(&self, rank: Rank, wrong: Wrong) -> bool {
         let program = self.scenario.programs.get(rank.index());
         program.and_then(|program| program.fault).is_some_and(|fault| fault.what == wrong)

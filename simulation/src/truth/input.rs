@@ -1,4 +1,4 @@
-//! Input of ranks: the bytes of the client, each once and in order, and the end behind the last one.
+//! Input of ranks: the bytes of the client, each once and in order, and then the end.
 
 use std::collections::BTreeSet;
 
@@ -12,13 +12,13 @@ use crate::scenario::Scenario;
 #[derive(Debug)]
 pub(crate) struct InputTruth {
     length: usize,
-    /// By rank: place of the next byte.
+    /// By rank: position of the next byte.
     next: Vec<usize>,
-    /// The user was warned that bytes may be missing.
+    /// The user received a warning that bytes may be missing.
     pub(crate) may_have_gaps: bool,
-    /// Sessions have ended the input before its end, and have warned.
+    /// Sessions have ended the input early, with a warning.
     is_cut: bool,
-    /// Ranks whose input was closed, as they did not read it.
+    /// Ranks with closed input, because they did not read it.
     closed: BTreeSet<Rank>,
 }
 
@@ -35,7 +35,7 @@ impl InputTruth {
 }
 
 impl Truth {
-    /// A session has ended the input of a rank, or of all its ranks, before its end.
+    /// A session has ended the input of a rank, or of all its ranks, early.
     pub(crate) fn input_cut(&mut self, rank: Option<Rank>) {
         match rank {
             Some(rank) => drop(self.input.closed.insert(rank)),

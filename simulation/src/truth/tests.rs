@@ -1,4 +1,4 @@
-//! What is wrong is found, and nothing else.
+//! Violations are found, and nothing else is reported.
 
 use lattice_session::cause::CauseKind;
 
@@ -10,7 +10,7 @@ const GOOD: RankExit = RankExit::Code(0);
 const ZERO: Rank = Rank(0);
 const ONE: Rank = Rank(1);
 
-/// Checks what is found wrong in a history of two ranks on two nodes.
+/// Checks the violations that are found in a history of two ranks on two nodes.
 fn check(history: impl FnOnce(&mut Truth), expected: &[&str]) {
     let scenario = Scenario { ranks: vec![1, 1], ..Scenario::of(0) };
     let mut truth = Truth::new(&scenario);
@@ -154,7 +154,7 @@ fn what_a_cause_says_of_a_rank_is_what_its_program_does() {
     }
 }
 
-/// What is on the disk of an API server binds the next one.
+/// The next API server must use the cause on the disk.
 #[test]
 fn a_cause_that_was_kept_is_the_cause_after_a_restart() {
     let (first, second) = (failed(ZERO), failed(ONE));

@@ -1,4 +1,4 @@
-//! Faults: what each one does to the cluster, and how it ends.
+//! The start and the end of each fault in the cluster.
 
 use pmi_core::ids::Rank;
 
@@ -51,7 +51,7 @@ impl World {
             FaultKind::ResetClient => self.client.reset(around),
             FaultKind::Signal { signal } => self.client.signal(signal, around),
             FaultKind::StopReading { time } => self.client.stop_reading(around.now() + time),
-            // Before the first request it would be the first.
+            // Before the first start request this request would be the first one.
             FaultKind::StartAgain { node } if self.nodes[node as usize].has_had_launch() => {
                 around.call(Host::API, Host(node), Call::Start { node, caller: 0 });
             }
@@ -64,7 +64,7 @@ impl World {
         }
     }
 
-    /// Something that lasts for a while, and is over then.
+    /// Starts a fault with a duration, and schedules its end.
     fn disturb(&mut self, number: usize, kind: FaultKind) {
         let nodes = self.around.scenario.nodes();
         let around = &mut self.around;

@@ -1,9 +1,9 @@
-//! The end of a run: what must be so once every fault is over and everything had its time.
+//! The end of a run: conditions that must hold after every fault is over and all timeouts have passed.
 
 use super::World;
 
 impl World {
-    /// Returns true if nothing more is to happen: all that [`Self::check_end`] checks is so.
+    /// Returns true if no more events are expected: all conditions of [`Self::check_end`] hold.
     pub(crate) fn is_at_rest(&self) -> bool {
         let is_clean = |node: usize| self.nodes[node].is_clean() && !self.api.is_unclean(node as u32);
         self.api.is_launch_over()
@@ -14,7 +14,7 @@ impl World {
             && !self.client.waits()
     }
 
-    /// Checks that the launch is over, everywhere and for good.
+    /// Checks that the launch is over on all nodes.
     pub(crate) fn check_end(&mut self) {
         let truth = &mut self.around.truth;
         if !self.api.is_launch_over() {
@@ -43,7 +43,7 @@ impl World {
         self.check_success();
     }
 
-    /// A launch to which nothing happened that it need not survive must succeed.
+    /// Checks that a launch with only harmless faults has succeeded.
     fn check_success(&mut self) {
         let truth = &mut self.around.truth;
         let is_harmless = self.faults.iter().all(|fault| fault.kind.is_harmless());

@@ -1,5 +1,5 @@
-//! Fuzz targets as ordinary tests: each crate's test `fuzz_seeds` lists its targets with inputs that real programs make, runs them on
-//! these and on damaged copies, and writes them where `cargo fuzz` finds them.
+//! Fuzz targets as ordinary tests. The test `fuzz_seeds` of each crate lists its targets, with inputs from real programs. It runs the
+//! targets on these inputs and on damaged copies, and writes the inputs to the corpus of `cargo fuzz`.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -8,12 +8,12 @@ use std::path::Path;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// A fuzz target, with inputs that are known to mean something.
+/// A fuzz target, with meaningful inputs.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// Name of the file below `fuzz/fuzz_targets`, without its ending.
+    /// Name of the file below `fuzz/fuzz_targets`, without its extension.
     pub name: &'static str,
-    /// The function that the target calls; it panics where a promise is broken.
+    /// The function that the target calls. It panics if a guarantee is violated.
     pub run: fn(&[u8]),
     /// The inputs.
     pub seeds: Vec<Vec<u8>>,
@@ -23,16 +23,16 @@ impl Target {
     /// Runs the target on every seed.
     ///
     /// # Panics
-    /// If there is no seed, or a promise is broken.
+    /// Panics if there is no seed, or if a guarantee is violated.
     pub fn run_seeds(&self) {
         assert!(!self.seeds.is_empty(), "{} has no seeds", self.name);
         self.seeds.iter().for_each(|seed| (self.run)(seed));
     }
 
-    /// Runs the target on every seed, on every beginning of it, and with every byte changed in two ways.
+    /// Runs the target on every seed, on every prefix of it, and with every byte changed in two ways.
     ///
     /// # Panics
-    /// If there is no seed, or a promise is broken.
+    /// Panics if there is no seed, or if a guarantee is violated.
     pub fn run_damaged(&self) {
         self.run_seeds();
         for seed in &self.seeds {
@@ -43,7 +43,7 @@ impl Target {
     /// Writes the seeds to `fuzz/corpus/NAME` of the repository.
     ///
     /// # Panics
-    /// If a file cannot be written.
+    /// Panics if a file cannot be written.
     pub fn write_seeds(&self) {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(self.name);
         fs::create_dir_all(&directory).expect("the directory of the corpus cannot be made");
@@ -53,7 +53,7 @@ impl Target {
     }
 }
 
-/// Every beginning of a seed, and the seed with every byte changed in its lowest and in its highest bit.
+/// Returns every prefix of a seed, and the seed with the lowest and the highest bit of every byte changed.
 fn damaged(seed: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
     let changed = move |at: usize, bit: u8| {
         let mut copy = seed.to_vec();
@@ -63,7 +63,7 @@ fn damaged(seed: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
     (0..seed.len()).flat_map(move |at| [seed[..at].to_vec(), changed(at, 1), changed(at, 0x80)])
 }
 
-/// Copies of seeds of which some bytes were changed, cut off or added.
+/// Copies of seeds with some bytes changed, cut off or added.
 pub fn mutations(seeds: Vec<Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
     let changes = vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
     (prop::sample::select(seeds), changes, any::<prop::sample::Index>(), vec(any::<u8>(), 0..4)).prop_map(

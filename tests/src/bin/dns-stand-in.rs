@@ -1,10 +1,10 @@
-//! A name server for tests: `dns-stand-in ADDRESS FILE` answers questions for IPv4 addresses out of a file in the form of /etc/hosts, which
-//! it reads anew for each of them. As that of Kubernetes, it knows whole names only.
+//! A name server for tests: `dns-stand-in ADDRESS FILE` answers queries for IPv4 addresses from a file in the format of /etc/hosts. It
+//! reads the file for each query. Like the name server of Kubernetes, it only resolves complete names.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::{env, fs};
 
-/// Length of the header, and the question that follows it, of the type and class that are answered.
+/// Length of the header, and the type and class of answered queries, which follow the name.
 const HEADER: usize = 12;
 const TYPE_A: [u8; 2] = [0, 1];
 const NO_SUCH_NAME: u8 = 3;
@@ -18,13 +18,13 @@ fn main() {
         let (length, peer) = socket.recv_from(&mut question).expect("questions can be received");
         let hosts = fs::read_to_string(file).unwrap_or_default();
         if let Some(answer) = answer(&question[..length], &hosts) {
-            // Who asked may be gone.
+            // The client may have closed its socket.
             let _ = socket.send_to(&answer, peer);
         }
     }
 }
 
-/// The answer to a message of one question; `None` for anything else.
+/// Returns the answer to a message with one question; `None` for any other message.
 fn answer(message: &[u8], hosts: &str) -> Option<Vec<u8>> {
     let (name, end) = name(message)?;
     let kind = message.get(end..end + 2)?;
@@ -39,18 +39,18 @@ fn answer(message: &[u8], hosts: &str) -> Option<Vec<u8>> {
         Some(address) => (Some(address).filter(|_| kind == TYPE_A), 0),
     };
     let mut answer = message[..2].to_vec();
-    // An authoritative answer, with recursion wanted and to be had.
+    // An authoritative answer, with recursion requested and available.
     answer.extend([0x85, 0x80 | code, 0, 1, 0, u8::from(address.is_some()), 0, 0, 0, 0]);
     answer.extend(question);
     if let Some(address) = address {
-        // The name of the question, IPv4, Internet, for no time, four bytes.
+        // The name of the question, IPv4, Internet, a time to live of zero, four bytes.
         answer.extend([0xc0, HEADER as u8, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4]);
         answer.extend(address.octets());
     }
     Some(answer)
 }
 
-/// The name that is asked for, and the place behind it.
+/// Returns the queried name, and the position after it.
 fn name(message: &[u8]) -> Option<(String, usize)> {
     let (mut labels, mut at) = (Vec::new(), HEADER);
     loop {

@@ -1,4 +1,4 @@
-//! `lattice-agent` as a build of the next version: what a cluster is upgraded to in the tests.
+//! `lattice-agent` as a build of the next version: the target of upgrades in the tests.
 
 use std::process::ExitCode;
 

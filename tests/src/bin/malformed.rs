@@ -1,18 +1,18 @@
-//! An attacker for tests: sends so many malformed frames, of a seed, to an interface of Lattice, and says at its end how many.
+//! An attacker for tests. It sends a number of malformed frames, from a seed, to an interface of Lattice, and prints the number at its end.
 //!
 //! ```text
-//! malformed FRAMES SEED calls ADDRESS PEER CERTIFICATES SERVICES WORDS     calls of gRPC; PEER is who must answer
-//! malformed FRAMES SECONDS begun ADDRESS PEER CERTIFICATES PATH            so many calls of which 3.9 MB come, and nothing more for SECONDS
-//! malformed FRAMES SECONDS unread SERVER CONNECTIONS plan ALLOCATION BYTES  so many calls over so many connections, whose answers nobody reads for
+//! malformed FRAMES SEED calls ADDRESS PEER CERTIFICATES SERVICES WORDS     calls of gRPC; PEER is the required identity of the server
+//! malformed FRAMES SECONDS begun ADDRESS PEER CERTIFICATES PATH            calls that send 3.9 MB, and nothing more for SECONDS
+//! malformed FRAMES SECONDS unread SERVER CONNECTIONS plan ALLOCATION BYTES  calls over so many connections, with answers that are not read for
 //!                                                                          SECONDS: plans with BYTES of arguments
-//! malformed FRAMES SECONDS unread SERVER CONNECTIONS attach LAUNCH...       the same that look at these launches in turn
-//! malformed FRAMES SEED unix SERVER PLACE COUNT COMMAND...                 conversations that COMMAND has with PLACE
+//! malformed FRAMES SECONDS unread SERVER CONNECTIONS attach LAUNCH...       the same with calls that attach to these launches in turn
+//! malformed FRAMES SEED unix SERVER PLACE COUNT COMMAND...                 frames of COMMAND, recorded at the socket PLACE
 //! malformed FRAMES SEED set DIRECTORY LAUNCH COUNT                         frames, to the launch's set in this directory
-//! malformed FRAMES SEED pmi COUNT COMMAND...                               that of COMMAND with the PMI server; the rank's socket is
+//! malformed FRAMES SEED pmi COUNT COMMAND...                               frames of COMMAND to the PMI server; the rank's socket is
 //!                                                                          standard input
-//! malformed FRAMES SEED pmix COUNT COMMAND...                              that with the PMIx server
+//! malformed FRAMES SEED pmix COUNT COMMAND...                              frames of COMMAND to the PMIx server
 //! ```
-//! COUNT is a file with the number of frames, for attackers that are ended.
+//! COUNT is a file with the number of frames, for attackers that are killed.
 
 use std::env;
 use std::net::{SocketAddr, TcpStream};
@@ -35,7 +35,7 @@ use pmi_transport::identity::{Caller, Security, TlsFiles};
 const PMIX_URIS: [&str; 5] =
     ["PMIX_SERVER_URI41", "PMIX_SERVER_URI4", "PMIX_SERVER_URI3", "PMIX_SERVER_URI21", "PMIX_SERVER_URI2"];
 
-/// An attack, as far as it does not say on what.
+/// Common parameters of all attacks.
 struct Attack {
     frames: usize,
     dice: Dice,
@@ -125,7 +125,7 @@ impl Attack {
         let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
         let record = Record::default();
         record.pass_on(Box::new(ours), own.again().expect("a descriptor")).expect("descriptors");
-        // A client takes no standard stream for its socket.
+        // A client does not accept a standard stream as its socket.
         let command = [&["bash", "-c", "exec 9<&0 </dev/null; exec \"$@\"", "bash"], command].concat();
         run(&command, |command| command.stdin(OwnedFd::from(theirs)).env("PMI_FD", "9"));
         let mut own: Option<Box<dyn Stream>> = Some(Box::new(own));
@@ -166,11 +166,11 @@ fn run_here<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(work)
 }
 
-/// A connection to a server, who must be this one.
+/// Returns a connection to a server, with this required identity.
 fn connection(address: &str, peer: &str, certificates: &Path) -> Channel {
     let (address, peer): (Address, Caller) = (address.parse().expect("an address"), peer.parse().expect("a caller"));
     let security = match address {
-        // There the kernel says who we are.
+        // On a Unix socket the kernel provides the identity of the client.
         Address::Unix(_) => Security::Insecure { name: peer.clone() },
         _ => Security::from_files(&TlsFiles::in_directory(certificates)).expect("certificates"),
     };

@@ -1,4 +1,4 @@
-//! Calls of gRPC whose messages are made after the protocol's descriptors, with values that make sense here and there, and damaged.
+//! Calls of gRPC with messages from the protocol's descriptors. The messages have some valid values, and are damaged.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -20,21 +20,21 @@ use tower::{Service, ServiceExt};
 
 use super::{Dice, damage};
 
-/// Calls at a time.
+/// Number of concurrent calls.
 const AT_A_TIME: usize = 32;
-/// Time for an answer to begin. Calls that are under way after that are broken off.
+/// Time limit for the start of an answer. Calls that take longer are cancelled.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Messages in messages, at most.
+/// Maximum depth of nested messages.
 const DEPTH: usize = 5;
 
-/// The protocol, and words of which values are made.
+/// The protocol, and words for the values.
 #[derive(Debug)]
 pub struct Calls {
     files: FileDescriptorSet,
     words: Vec<String>,
 }
 
-/// A call: its path, the type of its messages, and whether there are several.
+/// A call: its path, the type of its messages, and whether it has several messages.
 #[derive(Clone, Debug)]
 struct Call {
     path: String,
@@ -43,10 +43,10 @@ struct Call {
 }
 
 impl Calls {
-    /// Calls whose strings are these words, or nonsense.
+    /// Creates calls with these words, or nonsense, as strings.
     ///
     /// # Panics
-    /// If the descriptors of the protocol are none.
+    /// Panics if the descriptors of the protocol are invalid.
     pub fn new(words: &[String]) -> Self {
         let files = FileDescriptorSet::decode(DESCRIPTORS).expect("the descriptors were made with the protocol");
         let nonsense =
@@ -76,7 +76,7 @@ impl Calls {
         self.files.file.iter().flat_map(|file| &file.message_type).find(is_it)
     }
 
-    /// A message of this type, with some of its fields.
+    /// Returns a message of this type, with some of its fields.
     fn message(&self, name: &str, dice: &mut Dice, depth: usize) -> Vec<u8> {
         let mut message = Vec::new();
         let Some(descriptor) = self.descriptor(name) else { return message };
@@ -116,7 +116,7 @@ impl Calls {
         message.extend(content);
     }
 
-    /// What is sent in a call: its messages, each behind a byte and its length.
+    /// Returns the body of a call: its messages, each after a byte and its length.
     fn body(&self, call: &Call, dice: &mut Dice) -> Vec<u8> {
         let mut body = Vec::new();
         for _ in 0..if call.is_stream { 1 + dice.below(5) } else { 1 } {
@@ -135,10 +135,10 @@ impl Calls {
         body
     }
 
-    /// Makes so many calls of these services; returns how many were answered.
+    /// Makes `count` calls of these services. Returns the number of answered calls.
     ///
     /// # Panics
-    /// If the services have no calls.
+    /// Panics if the services have no calls.
     pub async fn make(&self, channel: &Channel, services: &[String], count: usize, dice: &mut Dice) -> usize {
         let calls = self.of(services);
         let (mut running, mut answered) = (JoinSet::new(), 0);
@@ -158,11 +158,11 @@ impl Calls {
     }
 }
 
-/// Begins so many calls of this path with messages that say that they have so many bytes, of which all but one come; returns how many were
-/// refused or broken off within this time, in which the others stay as they are.
+/// Begins `count` calls of this path. The messages announce `length` bytes, and send all but one of them. Returns the number of calls that
+/// were refused or cancelled within `time`. The other calls stay open for this time.
 ///
 /// # Panics
-/// If a message of this length cannot be.
+/// Panics if a message cannot have this length.
 pub async fn begin(channels: &[Channel], path: &str, count: usize, length: usize, time: Duration) -> usize {
     let mut bytes = vec![0];
     bytes.extend(u32::try_from(length).expect("a length").to_be_bytes());
@@ -177,7 +177,7 @@ pub async fn begin(channels: &[Channel], path: &str, count: usize, length: usize
     running.join_all().await.into_iter().filter(|is_over| *is_over).count()
 }
 
-/// A body that is sent at once, and that ends there or never.
+/// A body that is sent at once, and then ends or stays open.
 struct Part {
     bytes: Option<Bytes>,
     is_all: bool,
@@ -199,7 +199,7 @@ async fn timeout_is_no_answer(call: impl Future<Output = bool>) -> bool {
     timeout(PATIENCE, call).await.unwrap_or(false)
 }
 
-/// Makes a call with this body; true once it is answered, whatever the answer is.
+/// Makes a call with this body. Returns true after any answer.
 async fn make(mut channel: Channel, path: String, body: Part) -> bool {
     let request = Request::post(format!("http://server{path}"));
     let request = request.header("content-type", "application/grpc").header("te", "trailers");
@@ -210,7 +210,7 @@ async fn make(mut channel: Channel, path: String, body: Part) -> bool {
     }
 }
 
-/// Appends a number as protobuf has them: seven bits to a byte, the lowest first.
+/// Appends a number in the encoding of protobuf: seven bits per byte, the lowest bits first.
 fn append_number(mut number: u64, message: &mut Vec<u8>) {
     while number >= 0x80 {
         message.push(number as u8 | 0x80);

@@ -1,4 +1,4 @@
-//! Conversations of a real client, taken down on their way to a server, and sent again damaged.
+//! Exchanges of a real client, recorded on their way to a server, and sent again with damage.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -12,28 +12,28 @@ use std::time::Duration;
 
 use super::{Dice, damage};
 
-/// Most bytes that are read at a time; what a client writes at once is a frame, more or less.
+/// Maximum size of a read, in bytes. Each write of a client is approximately a frame.
 const CHUNK: usize = 64 << 10;
-/// Time for a server to take what it is sent.
+/// Time limit for a server to read a frame.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// Most damaged frames on one connection.
+/// Maximum number of damaged frames on one connection.
 const PER_CONNECTION: usize = 40;
 
-/// A connection, of whatever kind.
+/// A connection of any kind.
 pub trait Stream: Read + Write + Send {
-    /// The same connection once more.
+    /// Returns a duplicate of the connection.
     ///
     /// # Errors
-    /// If the system has none to spare.
+    /// Fails if the system has no free descriptor.
     fn again(&self) -> io::Result<Box<dyn Stream>>;
 
-    /// Ends the direction to the other end.
+    /// Shuts down the outgoing direction.
     fn end(&self);
 
-    /// Chooses whether reads and writes wait.
+    /// Sets whether reads and writes wait.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// Fails if the system refuses.
     fn wait(&self, waits: bool) -> io::Result<()>;
 }
 
@@ -59,24 +59,24 @@ macro_rules! stream {
 stream!(UnixStream);
 stream!(TcpStream);
 
-/// What clients sent: a list of frames for each connection.
+/// Frames from clients: a list for each connection.
 #[derive(Clone, Debug, Default)]
 pub struct Record(Arc<Mutex<Vec<Vec<Vec<u8>>>>>);
 
 impl Record {
-    /// The conversations so far.
+    /// Returns the recorded exchanges.
     pub fn conversations(&self) -> Vec<Vec<Vec<u8>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Passes on what `client` and `server` say to each other until one of them ends, and takes down what the client says.
+    /// Relays between `client` and `server` until one of them ends the connection, and records the frames of the client.
     ///
     /// # Errors
-    /// If there are no descriptors to spare.
+    /// Fails if there are no free descriptors.
     pub fn pass_on(&self, client: Box<dyn Stream>, server: Box<dyn Stream>) -> io::Result<()> {
         let (mut from_server, mut to_client) = (server.again()?, client.again()?);
         thread::spawn(move || {
-            // Whoever ends first ends it.
+            // A failed copy means that one end has closed its connection.
             let _ = io::copy(&mut from_server, &mut to_client);
             to_client.end();
         });
@@ -99,33 +99,33 @@ impl Record {
         Ok(())
     }
 
-    /// Takes connections in the place of a server at a Unix socket.
+    /// Accepts connections at a Unix socket in place of a server.
     ///
     /// # Errors
-    /// If the place is taken.
+    /// Fails if the path is in use.
     pub fn stand_before_unix(&self, place: &Path, server: &Path) -> io::Result<()> {
         let (listener, record, server) = (UnixListener::bind(place)?, self.clone(), server.to_owned());
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let Ok(server) = UnixStream::connect(&server) else { continue };
-                // The client sees that it has ended.
+                // The client detects the end of its connection.
                 let _ = record.pass_on(Box::new(client), Box::new(server));
             }
         });
         Ok(())
     }
 
-    /// Takes connections in the place of a server at a TCP port; returns the place.
+    /// Accepts connections at a TCP port in place of a server. Returns the address.
     ///
     /// # Errors
-    /// If there is no port.
+    /// Fails if there is no free port.
     pub fn stand_before_tcp(&self, server: SocketAddr) -> io::Result<SocketAddr> {
         let (listener, record) = (TcpListener::bind("127.0.0.1:0")?, self.clone());
         let place = listener.local_addr()?;
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let Ok(server) = TcpStream::connect(server) else { continue };
-                // The client sees that it has ended.
+                // The client detects the end of its connection.
                 let _ = record.pass_on(Box::new(client), Box::new(server));
             }
         });
@@ -133,7 +133,7 @@ impl Record {
     }
 }
 
-/// Number of frames that were sent, in a file: whoever sends them may be killed for it.
+/// Number of sent frames, in a file, because the sending process may be killed.
 #[derive(Debug)]
 pub struct Count {
     file: File,
@@ -141,15 +141,15 @@ pub struct Count {
 }
 
 impl Count {
-    /// Counts in a new file.
+    /// Creates a new file for the count.
     ///
     /// # Errors
-    /// If it cannot be made.
+    /// Fails if the file cannot be created.
     pub fn at(path: &Path) -> io::Result<Self> {
         Ok(Self { file: File::create(path)?, count: 0 })
     }
 
-    /// The number.
+    /// Returns the number.
     pub fn sent(&self) -> usize {
         self.count
     }
@@ -160,11 +160,11 @@ impl Count {
     }
 }
 
-/// Sends `frames` damaged frames of these conversations, over as many connections as that takes, each of which begins as one of the
-/// conversations did. Ends early when there is no connection any more.
+/// Sends `frames` damaged frames of these exchanges, over as many connections as required. Each connection begins like one of the
+/// exchanges. Ends early if no new connection is possible.
 ///
 /// # Errors
-/// If it cannot be counted.
+/// Fails if the count cannot be written.
 pub fn send_damaged(
     conversations: &[Vec<Vec<u8>>],
     mut connect: impl FnMut() -> Option<Box<dyn Stream>>,
@@ -182,7 +182,7 @@ pub fn send_damaged(
         let mut left = 1 + dice.below(PER_CONNECTION);
         while is_open && left > 0 && count.count < frames {
             let mut frame = (*dice.one_of(&all)).clone();
-            // Some are out of order, and nothing else is wrong with them.
+            // Some frames are undamaged, but out of order.
             if !dice.once_in(4) {
                 damage(&mut frame, dice);
             }
@@ -194,7 +194,7 @@ pub fn send_damaged(
     Ok(())
 }
 
-/// Sends a frame and reads what there is to read; false once the other end has ended, or takes nothing more.
+/// Sends a frame and reads all available data. Returns false if the other end has closed the connection, or accepts no more data.
 fn say(stream: &mut dyn Stream, frame: &[u8]) -> bool {
     let (mut sent, mut waited) = (0, Duration::ZERO);
     while sent < frame.len() {
@@ -216,7 +216,7 @@ fn say(stream: &mut dyn Stream, frame: &[u8]) -> bool {
     listen(stream)
 }
 
-/// Reads what there is; false once the other end has ended.
+/// Reads all available data. Returns false if the other end has closed the connection.
 fn listen(stream: &mut dyn Stream) -> bool {
     let mut chunk = [0; 4096];
     loop {

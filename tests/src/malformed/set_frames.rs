@@ -1,4 +1,4 @@
-//! Frames between the members of sets, from one who knows a set's key.
+//! Frames between the members of sets, from an attacker with a set's key.
 
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -13,19 +13,19 @@ use lattice_overlay::frame::{Frame, Kind};
 use lattice_overlay::greeting::{self, Caller, GUEST, PROOF_LEN, Purpose};
 use lattice_overlay::method::Method;
 
-/// Time for the root of a set to greet.
+/// Time limit for the greeting of a set's root.
 const GREETING: Duration = Duration::from_secs(5);
 
-/// The set of a launch in this directory.
+/// Returns the set of a launch in this directory.
 ///
 /// # Panics
-/// If there is none.
+/// Panics if there is none.
 pub fn of_launch(directory: &Path, launch: &str) -> SetRecord {
     let directory = Directory::open_existing(directory).expect("the directory can be read").expect("it is there");
     directory.find_launch(launch).expect("its sets can be read").expect("the launch has one")
 }
 
-/// A connection that has proved to know the set's key; `None` if its root takes none.
+/// Returns a connection that has proved possession of the set's key; `None` if the root accepts no connection.
 pub fn connect(set: &SetRecord, purpose: Purpose) -> Option<UnixStream> {
     let address = SocketAddr::from_abstract_name(set.nonce().socket_name()).ok()?;
     let mut socket = UnixStream::connect_addr(&address).ok()?;
@@ -38,7 +38,7 @@ pub fn connect(set: &SetRecord, purpose: Purpose) -> Option<UnixStream> {
     Some(socket)
 }
 
-/// One frame of each kind and method, for a rank of the set.
+/// Returns one frame of each kind and method, for a rank of the set.
 pub fn to(set: &SetRecord) -> Vec<Vec<u8>> {
     let kinds = [Kind::Request, Kind::Response, Kind::Error, Kind::Echo, Kind::Echoed];
     let methods = [Method::PING, Method::SET_INFO, Method::CONNECTIVITY, Method::FIRST_OF_PROGRAMS];

@@ -1,4 +1,4 @@
-//! Calls whose answers are asked for and not read: the caller gives all the windows of HTTP/2 that there are, and leaves its socket alone.
+//! Calls with answers that are requested and not read. The caller opens all windows of HTTP/2, and does not read its socket.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -8,22 +8,22 @@ use std::time::Duration;
 use pmi_transport::proto::v1::{AttachRequest, AttachTo, LaunchTasksRequest, attach_request};
 use prost::Message;
 
-/// Bytes of one frame, at most, before its receiver has allowed more.
+/// Maximum size of a frame, in bytes, before its receiver has allowed more.
 const FRAME: usize = 16 << 10;
-/// Time for a server to take what it is sent.
+/// Time limit for a server to read the calls.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest window.
+/// Largest window.
 const WINDOW: u32 = i32::MAX as u32;
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
 const WINDOW_UPDATE: u8 = 8;
-/// Flag of the last frame of a stream, and of settings that were taken.
+/// Flag of the last frame of a stream, and of acknowledged settings.
 const END: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// A call: its path, its one message, and whether more messages could follow.
+/// A call: its path, its only message, and whether more messages could follow.
 #[derive(Clone, Debug)]
 pub struct Call {
     path: &'static str,
@@ -32,7 +32,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// The plan of a launch with arguments of so many bytes, which the answer has as well.
+    /// Returns the plan of a launch with `bytes` bytes of arguments. Its answer contains them as well.
     pub fn plan(allocation: &str, bytes: usize) -> Self {
         let args = (0..bytes.div_ceil(100_000)).map(|_| "x".repeat(100_000)).collect();
         let (allocation_id, entrypoint) = (allocation.to_owned(), "true".to_owned());
@@ -42,16 +42,16 @@ impl Call {
         Self { path, message: request.encode_to_vec(), is_stream: false }
     }
 
-    /// A look at a launch from its beginning on.
+    /// Returns a call that attaches to a launch from its start on.
     pub fn attach(launch: &str) -> Self {
         let to = AttachTo { launch_id: launch.to_owned(), after: 0, tied: false };
         let request = AttachRequest { what: Some(attach_request::What::Attach(to)) };
         Self { path: "/lattice.v1.LaunchService/AttachLaunch", message: request.encode_to_vec(), is_stream: true }
     }
 
-    /// The frames of the call as this stream of a connection.
+    /// Returns the frames of the call, for this stream of a connection.
     fn frames(&self, stream: u32) -> Vec<u8> {
-        // POST, http, and names of the static table; `te` is not in it (RFC 7541).
+        // POST, http, and names of the static table; `te` is not in the table (RFC 7541).
         let mut headers = vec![0x83, 0x86, 0x04];
         append(&mut headers, self.path);
         headers.push(0x01);
@@ -73,10 +73,10 @@ impl Call {
     }
 }
 
-/// A connection with so many of these calls, none of whose answers is read.
+/// Opens a connection with these calls, and does not read their answers.
 ///
 /// # Errors
-/// If the server is not there, or does not take them.
+/// Fails if the server does not listen, or does not accept the calls.
 pub fn ask(server: &Path, calls: &[Call]) -> io::Result<UnixStream> {
     let mut socket = UnixStream::connect(server)?;
     socket.set_write_timeout(Some(PATIENCE))?;
@@ -85,7 +85,7 @@ pub fn ask(server: &Path, calls: &[Call]) -> io::Result<UnixStream> {
     let window_of_streams = [&[0, 4], &WINDOW.to_be_bytes()[..]].concat();
     socket.write_all(&frame(SETTINGS, 0, 0, &window_of_streams))?;
     socket.write_all(&frame(WINDOW_UPDATE, 0, 0, &(WINDOW - 0xffff).to_be_bytes()))?;
-    // Windows of the server's streams are there when its settings are taken, and that of its connection when it says so.
+    // The windows of the server's streams are valid after its settings, and the window of its connection after its update.
     while next_kind(&mut socket)? != WINDOW_UPDATE {}
     socket.write_all(&frame(SETTINGS, END, 0, &[]))?;
     for (call, stream) in calls.iter().zip((1..).step_by(2)) {
@@ -94,7 +94,7 @@ pub fn ask(server: &Path, calls: &[Call]) -> io::Result<UnixStream> {
     Ok(socket)
 }
 
-/// Reads a frame; returns its kind.
+/// Reads a frame. Returns its kind.
 fn next_kind(socket: &mut UnixStream) -> io::Result<u8> {
     let mut head = [0; 9];
     socket.read_exact(&mut head)?;
@@ -108,7 +108,7 @@ fn frame(kind: u8, flags: u8, stream: u32, body: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), body].concat()
 }
 
-/// Appends a string of less than 127 bytes as headers have them.
+/// Appends a string of less than 127 bytes in the encoding of headers.
 fn append(headers: &mut Vec<u8>, text: &str) {
     headers.push(text.len() as u8);
     headers.extend(text.as_bytes());
@@ -118,7 +118,7 @@ fn append(headers: &mut Vec<u8>, text: &str) {
 mod tests {
     use super::*;
 
-    /// Kinds and flags of the frames of one stream, which these bytes must be.
+    /// Returns the kinds and flags of the frames in these bytes, which must all belong to one stream.
     fn kinds(stream: u8, mut rest: &[u8]) -> Vec<(u8, u8)> {
         let mut kinds = Vec::new();
         while let [a, b, c, kind, flags, 0, 0, 0, of, ..] = *rest {

@@ -1,9 +1,9 @@
-//! Agents that are killed, stopped and replaced while launches run: the launches do not notice, and whoever follows them neither.
+//! Agents that are killed, stopped and replaced while launches run. Neither the launches nor the clients that follow them are affected.
 
 use lattice_tests::mpi::Flavour;
 use lattice_tests::{built, script_on, turn};
 
-/// Lets agents that are stopped keep their launches, as they do unless a cluster like this one says otherwise.
+/// Makes stopped agents keep their launches. This is the default, which a development cluster overrides.
 const KEEP: &str = r#"
     for node in node0 node1; do
         sed -i 's/^when_stopped.*/when_stopped = "keep"/' "$LATTICE_DEV_CLUSTER/$node.toml"
@@ -11,7 +11,7 @@ const KEEP: &str = r#"
     done
 "#;
 
-/// Starts `steps` on four ranks in the background, and waits until some steps are done; then come the words of a test, and its end.
+/// Starts `steps` on four ranks in the background, and waits until some steps are done. The script of a test follows, and then its end.
 const STEPS: &str = r#"cd "$LATTICE_DEV_CLUSTER"
     lattice launch -n 4 "$1" "$LATTICE_DEV_CLUSTER/go" >out & launch=$!
     id=$(launch_with 4)
@@ -20,7 +20,7 @@ const STEPS: &str = r#"cd "$LATTICE_DEV_CLUSTER"
     more_steps
 "#;
 
-/// All steps were told once and in order, and all ranks came to their end.
+/// Checks that the output has all steps once and in order, and that all ranks ended.
 const ALL_TOLD: &str = r#"
     touch go; wait $launch; echo "code $?"
     grep '^step' out | awk '$2 != NR - 1 { print "step " NR - 1 " is missing"; exit }'
@@ -32,7 +32,7 @@ fn all_is_told(flavour: Flavour, what_happens: &str) {
     outcome.exits(0).prints_lines(["code 0", "4"]);
 }
 
-/// Every agent in turn, and one of them twice.
+/// Replaces every agent in turn, and one of them twice.
 const ONE_AFTER_THE_OTHER: &str = r#"for node in node0 node1 node1; do
         kill_agent $node; start_agent $node
         more_steps
@@ -48,7 +48,7 @@ fn open_mpi_programs_do_not_notice_that_their_agents_are_replaced() {
     all_is_told(Flavour::WheelOpenMpi, ONE_AFTER_THE_OTHER);
 }
 
-/// Ranks compute on, are fenced and end without any agent; what they said is told when there are agents again.
+/// Without any agent ranks compute, complete fences and end. Their output arrives when there are agents again.
 #[test]
 fn a_program_ends_without_an_agent_and_its_end_is_told_to_the_next_one() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"
@@ -67,7 +67,7 @@ fn a_program_ends_without_an_agent_and_its_end_is_told_to_the_next_one() {
     outcome.exits(0).prints_lines(["code 7", "4"]).says("rank 3 on node1 exited with status 7");
 }
 
-/// Ranks that need another node for the first time do so by way of its agent's port; they wait for it.
+/// A session opens its first link to another node through the port of the agent there. It waits for this agent.
 #[test]
 fn a_fence_that_begins_without_agents_is_completed_when_there_are_some() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"
@@ -81,8 +81,8 @@ fn a_fence_that_begins_without_agents_is_completed_when_there_are_some() {
     script_on(2, script).run().exits(0).prints_lines(["past the barrier", "past the barrier", "code 0"]);
 }
 
-/// The result of a fence goes down another way than up. Ranks that have it end at once, while their sessions wait for the agents of the
-/// nodes that do not have it yet.
+/// The result of a fence goes down another tree than the data on the way up. Ranks with the result end at once. Their sessions wait for
+/// the agents of the nodes that do not have it yet.
 #[test]
 fn results_of_the_last_fence_come_though_agents_are_away_and_those_who_send_them_have_no_rank_left() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"
@@ -123,7 +123,7 @@ fn the_next_agent_passes_on_signals_and_aborts_and_answers_questions() {
     outcome.exits(0).prints_lines([signalled, vec!["node0 node1 ", "code 143"]].concat()).says("ended by ");
 }
 
-/// The node waits for its next agent, and nothing new begins there meanwhile.
+/// The node waits for its next agent. In the meantime no launch begins on it.
 #[test]
 fn a_node_whose_agent_does_not_run_is_away() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"
@@ -137,7 +137,7 @@ fn a_node_whose_agent_does_not_run_is_away() {
     outcome.exits(0).prints_lines(["[0] node0", "code 125", "code 0"]).says("node1 is away: its agent does not run");
 }
 
-/// Nobody takes the place of the agent: the launch ends when the lease is over, everywhere, and says why.
+/// The agent is never replaced. When the lease expires, the launch ends on all nodes and reports the reason.
 #[test]
 fn a_launch_whose_agent_is_not_replaced_ends_with_the_lease() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"
@@ -159,7 +159,7 @@ fn a_launch_whose_agent_is_not_replaced_ends_with_the_lease() {
     outcome.exits(0).prints_lines(["code 125", "code 0"]).says(cause);
 }
 
-/// An agent that is stopped keeps its launches, unless its settings say that they are to end.
+/// A stopped agent keeps its launches, unless its settings end them.
 #[test]
 fn a_stopped_agent_keeps_its_launches() {
     let script = r#"for node in node0 node1 node1; do kill_agent $node TERM; start_agent $node; more_steps; done"#;
@@ -168,7 +168,7 @@ fn a_stopped_agent_keeps_its_launches() {
     outcome.exits(0).prints_lines(["code 0", "4"]);
 }
 
-/// Fork servers live as long as their sessions, and their sockets no longer.
+/// Fork servers and their sockets exist only as long as their sessions.
 #[test]
 fn nothing_is_left_of_agents_that_were_replaced() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"
@@ -183,11 +183,11 @@ fn nothing_is_left_of_agents_that_were_replaced() {
         kill_agent node0; until [ -z "$(ls runtime/node0)" ]; do sleep 0.05; done
         start_agent node0; ls runtime/node0 | wc -l"#;
     let outcome = script_on(1, script).run();
-    // The one of the living agent, and the one that has the session.
+    // The fork server of the living agent, and the fork server of the session.
     outcome.exits(0).prints_lines(["2", "code 0", "1"]);
 }
 
-/// A cluster is brought to another version of the agent, node by node, while a program runs.
+/// Upgrades a cluster to another version of the agent, node by node, while a program runs.
 fn upgraded_under(flavour: Flavour) {
     let _machine = turn::heavy();
     let script = r#"
@@ -209,7 +209,7 @@ fn a_cluster_is_upgraded_under_a_running_program_of_open_mpi() {
     upgraded_under(Flavour::WheelOpenMpi);
 }
 
-/// Launches that begin while an agent is replaced are started once more, and find the next one.
+/// Launches that begin while an agent is replaced are started again, and reach the next agent.
 #[test]
 fn launches_that_begin_meanwhile_find_the_next_agent() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"
@@ -223,7 +223,7 @@ fn launches_that_begin_meanwhile_find_the_next_agent() {
     script_on(2, script).run().exits(0).prints_lines(["through"]).does_not_say("does not start its part");
 }
 
-/// The same of agents that keep what runs on their node: no launch is lost, whichever moment it begins in.
+/// The same for agents that keep the launches of their node: no launch is lost, at any time of its start.
 #[test]
 fn no_launch_is_lost_while_agents_that_keep_theirs_are_replaced() {
     let script = format!(

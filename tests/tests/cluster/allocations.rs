@@ -1,8 +1,8 @@
-//! Which nodes an allocation gets, and what begins on nodes that are taken out of use.
+//! The nodes of an allocation, and launches on nodes that are taken out of service.
 
 use lattice_tests::script_on;
 
-/// Who sits in a shell sees that its nodes are others' from now on.
+/// An interactive shell reports that its nodes no longer belong to it.
 #[test]
 fn a_shell_is_told_when_its_allocation_ends() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"; lattice alloc release $LATTICE_ALLOC_ID >/dev/null; unset LATTICE_ALLOC_ID
@@ -32,7 +32,7 @@ fn nothing_new_begins_on_a_drained_node() {
     outcome.says("node node1 is drained: new memory; leave it out");
 }
 
-/// By name or by number, nodes that cannot be had now are refused, or waited for.
+/// Requests by name or by number for nodes that are not free fail, or wait.
 #[test]
 fn nodes_are_had_now_or_waited_for() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"
@@ -47,7 +47,7 @@ fn nodes_are_had_now_or_waited_for() {
     outcome.says("node node0 belongs to allocation").says("stands for more than 131072 names");
 }
 
-/// Whatever signal ends the command, its allocation and its files go with it.
+/// After any signal to the command, its allocation and its files are removed.
 #[test]
 fn nothing_is_left_of_a_shell_that_was_sent_a_signal() {
     let script = r#"lattice alloc release $LATTICE_ALLOC_ID; unset LATTICE_ALLOC_ID; export XDG_STATE_HOME=$LATTICE_DEV_CLUSTER/state
@@ -60,7 +60,7 @@ fn nothing_is_left_of_a_shell_that_was_sent_a_signal() {
     script_on(1, script).run().exits(0).prints_lines(["code 138", "code 142", "code 143"]);
 }
 
-/// Also beside directories that have such names, and one whose command runs.
+/// Directories with a similar name, and the files of a running shell, remain.
 #[test]
 fn the_files_of_a_shell_that_was_killed_go_with_the_next_one() {
     let script = r#"lattice alloc release $LATTICE_ALLOC_ID; unset LATTICE_ALLOC_ID; export XDG_STATE_HOME=$LATTICE_DEV_CLUSTER/state

@@ -1,10 +1,11 @@
-//! Launches that fail while there is no API server: their sessions end them on all nodes, and it is told of one cause when it is back.
+//! Launches that fail while there is no API server. Their sessions end them on all nodes. After its return the API server reports one
+//! cause.
 
 use lattice_tests::mpi::Flavour;
 use lattice_tests::{Command, script_on};
 
-/// Gives the API server a lease that outlasts the test, and defines `end_with`: runs a command while there is no API server, and waits
-/// for the end of all ranks of the launch that was named before.
+/// Sets a lease of the API server that is longer than the test, and defines `end_with`. It runs a command while there is no API
+/// server, and waits for the end of all ranks of the last named launch.
 const AWAY: &str = r#"cd "$LATTICE_DEV_CLUSTER"
     restart_api sed -i '1i lease = 600' api.toml
     ranks_of() { ranks=$(lattice proctable $1 --json | field pid); }
@@ -56,7 +57,7 @@ fn an_abort_ends_programs_whose_ranks_wait_in_a_barrier() {
     }
 }
 
-/// Ranks ask for a job, and for names, while nobody is there to answer.
+/// Ranks request a job and look up names while there is no API server.
 #[test]
 fn what_ranks_ask_for_meanwhile_is_answered_by_the_next_server() {
     let script = r#"
@@ -67,7 +68,7 @@ fn what_ranks_ask_for_meanwhile_is_answered_by_the_next_server() {
     with(2, script).run().exits(0).prints_lines(["code 0", "a-child", "a-child"]);
 }
 
-/// Scripts go on while it is away, and so do their next launches.
+/// Scripts continue while the API server is away, and so do their next launches.
 #[test]
 fn launches_of_a_script_wait_for_it() {
     let script = r#"
@@ -83,7 +84,7 @@ fn launches_of_a_script_wait_for_it() {
     outcome.says("lattice: cannot reach the API server at ");
 }
 
-/// No rank of theirs would notice: it is their sessions that tell each other, over links that nobody has opened before.
+/// The ranks have no connection to each other. Their sessions notify each other, over new links.
 #[test]
 fn ranks_that_never_spoke_to_each_other_end_together() {
     let script = r#"
@@ -98,7 +99,7 @@ fn ranks_that_never_spoke_to_each_other_end_together() {
     }
 }
 
-/// The API server lives, and hears of the failure by way of the root.
+/// The API server runs, and receives the failure through the root node.
 #[test]
 fn a_rank_of_a_node_whose_agent_is_gone_ends_the_launch_everywhere() {
     let script = r#"
@@ -113,7 +114,7 @@ fn a_rank_of_a_node_whose_agent_is_gone_ends_the_launch_everywhere() {
     with(3, script).run().exits(0).prints_lines(["code 137"]).says("rank 4 on node2 was killed by signal 9");
 }
 
-/// It is there, and says nothing.
+/// The API server process exists, and does not respond.
 #[test]
 fn a_launch_ends_though_the_api_server_stands_still() {
     let script = r#"

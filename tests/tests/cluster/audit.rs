@@ -1,4 +1,4 @@
-//! The audit log of the API server: who did what, and what came of it.
+//! The audit log of the API server: the caller and the outcome of each call.
 
 use lattice_tests::script_on;
 

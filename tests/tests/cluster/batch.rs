@@ -3,7 +3,7 @@
 use lattice_tests::mpi::{Flavour, MPICHS, OPEN_MPIS};
 use lattice_tests::{Command, cluster, script_on, turn};
 
-/// What runs first in each script: all nodes are given back, and `queue ID FIELD` is a fact of a job.
+/// First part of each script: it releases all nodes, and defines `queue ID FIELD`, which prints a field of a job.
 const FREE: &str = r#"cd "$LATTICE_DEV_CLUSTER"; lattice alloc release $LATTICE_ALLOC_ID; unset LATTICE_ALLOC_ID
     queue() { lattice queue $1 --json | field $2; }
     until_is() { until [ "$(queue $1 state)" = $2 ]; do sleep 0.05; done; }
@@ -38,7 +38,7 @@ SCRIPT
     outcome.says("vcluster or network-domain is ignored: it is for a scheduler in front");
 }
 
-/// A cluster in which the script of a batch job is `$1` with `$mpirun` of this library.
+/// Returns a cluster that runs a batch job. Its script is `$1`, with `$mpirun` of this library.
 fn with_mpirun(mpi: Flavour, line: &str) -> Command {
     let allowed = ["OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"];
     let names = allowed.into_iter().flat_map(|name| [name.to_owned(), format!("{name}_CONFIRM")]);
@@ -73,7 +73,7 @@ fn a_launch_in_a_script_wires_up_every_library() {
     }
 }
 
-/// Its lines of `srun` start a task on each node, and `scontrol` tells the names of the nodes.
+/// Its `srun` lines start a task on each node, and `scontrol` prints the names of the nodes.
 #[test]
 fn a_script_of_slurms_runs_as_it_is() {
     let script = format!(
@@ -189,7 +189,7 @@ fn a_script_hears_each_signal_once_and_decides_what_it_means() {
     script_on(1, &script).run().prints_lines(["5", "up", "hup", "usr1"]);
 }
 
-/// Its launch has another id, which nobody needs to know.
+/// The launch of a job has another id, which users do not need.
 #[test]
 fn a_job_is_known_by_its_id_wherever_a_launch_is() {
     let script = format!(
@@ -242,7 +242,7 @@ fn a_script_that_makes_no_sense_is_refused_where_it_does_not() {
     assert!(lines[3].starts_with("lattice: cannot run /no/such/interpreter: "), "{lines:?}");
 }
 
-/// As scancel has it: all of one's own, or a user's.
+/// As in scancel: all jobs of the caller, or all jobs of a given user.
 #[test]
 fn all_jobs_of_a_user_are_cancelled_at_once() {
     let script = format!(

@@ -3,7 +3,7 @@
 use lattice_tests::mpi::MPICHS;
 use lattice_tests::script_on;
 
-/// Says where it is, and what it is.
+/// A program that prints its rank, its path, its checksum and its arguments.
 const PROGRAM: &str = r#"
     cd "$LATTICE_DEV_CLUSTER"
     printf '#!/bin/sh\necho "$LATTICE_NODE $0 $(sha256sum <"$0" | cut -c1-64) $*"\n' >app && chmod +x app
@@ -35,7 +35,7 @@ fn a_real_program_of_megabytes_is_copied_whole() {
     outcome.exits(0).prints("rank 0 of 4").prints("rank 3 of 4");
 }
 
-/// The second node has a file system of its own, which is too small.
+/// The second node has its own file system, which is too small.
 #[test]
 fn a_full_disk_is_told_by_its_node_and_nothing_starts() {
     let script = r#"
@@ -48,7 +48,7 @@ fn a_full_disk_is_told_by_its_node_and_nothing_starts() {
     outcome.says("No space left on device").says("of 2 nodes; nothing was started");
 }
 
-/// Whatever ends the command ends the pipe that the copies live by.
+/// Any end of the command closes the pipe on which the copies depend.
 #[test]
 fn copies_go_with_a_launcher_that_is_killed() {
     let script = r#"
@@ -73,7 +73,7 @@ fn what_cannot_be_copied_is_refused_first() {
         .says("cannot find program ./none");
 }
 
-/// A shared library that is nowhere but here, in a directory that the program names, and one of its own that is needed by that.
+/// A shared library that exists only on this node, in a directory that the program names. This library requires another one.
 #[test]
 fn shared_libraries_come_with_their_program() {
     let script = r#"
@@ -115,7 +115,7 @@ fn each_of_several_programs_has_its_copy() {
     );
 }
 
-/// The nodes share a directory with each other, where a file is that they have to leave alone, and not another.
+/// The nodes share a directory. It has a file that they must not change, and lacks another file.
 #[test]
 fn files_are_where_programs_look_for_them_and_gone_thereafter() {
     let script = r#"
@@ -153,7 +153,8 @@ fn files_are_where_programs_look_for_them_and_gone_thereafter() {
     outcome.says("state is there already, and is another one").says("and 1 other file");
 }
 
-/// Slots of the nodes follow from their cores, and from the nodes of each program: the files have to go where the ranks are then.
+/// The slots of the nodes depend on their cores and on the nodes of each program. The files must be copied to the nodes of the
+/// resulting ranks.
 #[test]
 fn copies_go_to_the_nodes_that_flags_about_nodes_choose() {
     let script = r#"

@@ -1,9 +1,9 @@
-//! Certificates of nodes while a cluster runs: renewed by the API server, revoked by an administrator.
+//! Certificates of nodes while a cluster runs: the API server renews them, and an administrator revokes them.
 
 use lattice_tests::script_on;
 
-/// What a thief has of a revoked key is nothing: not the connection that is there, and none that is made. Other nodes hear of it from the
-/// API server, and nothing else changes for them.
+/// A revoked key is useless for an attacker: its open connection ends, and no new one is accepted. The API server notifies the other
+/// nodes, which are not affected otherwise.
 #[test]
 fn a_revoked_node_is_out_at_once() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"
@@ -24,8 +24,8 @@ fn a_revoked_node_is_out_at_once() {
     outcome.exits(0).prints_lines([revoked, "alert certificate revoked", "lost", "goes on"]);
 }
 
-/// A launch that bears the loss of nodes goes on among the others, and the revoked node is out of it, though its session has the launch's
-/// key, runs on until its lease is over, and its ranks call the others.
+/// A launch that tolerates lost nodes continues on the other nodes, without the revoked node. The session of this node has the launch's
+/// key, runs until its lease expires, and its ranks call the other nodes.
 #[test]
 fn a_revoked_node_has_no_link_to_launches_any_more() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"
@@ -46,7 +46,8 @@ fn a_revoked_node_has_no_link_to_launches_any_more() {
     outcome.exits(0).prints_lines(["linked", "code 1", "through.0", "through.1", "cut off", lost]);
 }
 
-/// Launches that were started by a user's key end when it is revoked, also those that nobody follows. Others of the same user go on.
+/// Launches that were started with a user's key end when the key is revoked, even if no client follows them. Other launches of the same
+/// user continue.
 #[test]
 fn launches_of_a_revoked_user_end() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"; lattice alloc release $LATTICE_ALLOC_ID >/dev/null
@@ -77,8 +78,8 @@ fn launches_of_a_revoked_user_end() {
     outcome.says("the certificate of user 65534 by which it was started was revoked");
 }
 
-/// An allocation of a key that is revoked is released, with the launches in it, and a batch job that it made never begins, though a new
-/// API server finds it in the store.
+/// If a key is revoked, its allocations are released, with their launches. A batch job of the key never begins, even if a new API server
+/// loads it from the store.
 #[test]
 fn allocations_and_waiting_jobs_of_a_revoked_user_end() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"; lattice alloc release $LATTICE_ALLOC_ID >/dev/null
@@ -99,8 +100,9 @@ fn allocations_and_waiting_jobs_of_a_revoked_user_end() {
     outcome.says("the certificate of user 65534 by which it was made was revoked").says("'begun': No such file");
 }
 
-/// The API server is given the authority. Agents whose certificates last longer than a day get others at once, for keys of their own, and
-/// nothing that runs is the worse for it; the first one, revoked, takes those along that were had by it.
+/// The API server receives the authority. Agents with certificates that last longer than a day get new ones at once, for their own new
+/// keys. Running launches are not affected. A revocation of the first certificate also revokes the certificates that were requested with
+/// it.
 #[test]
 fn nodes_get_certificates_for_a_day_from_the_api_server() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"; cp -r pki/agent-node0 old
@@ -137,7 +139,7 @@ fn nodes_get_certificates_for_a_day_from_the_api_server() {
     ]);
 }
 
-/// Where a site names its programs, users start those and nothing else.
+/// If a site lists its programs, users can start only these programs.
 #[test]
 fn users_start_entry_points_only() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"; NOBODY="setpriv --reuid nobody --regid nogroup --init-groups"
@@ -154,12 +156,12 @@ fn users_start_entry_points_only() {
     outcome.says("\"bash\" is no entry point of this cluster; programs are started by their paths, of /usr/bin/env");
 }
 
-/// A copy went wrong. The agent goes on with the list that it has, and another one is not started.
+/// A copied list is from another CA. The agent continues with its present list, and does not start with the wrong one.
 #[test]
 fn a_list_of_another_ca_is_told_before_a_launch_is_refused() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"
         lattice pki init other >/dev/null; lattice pki issue other --agents node9 >/dev/null; lattice pki revoke other agent-node9 >/dev/null
-        strange='the list of revoked certificates in .*/pki/agent-node1/crl.pem is not signed by the CA whose certificate is beside it'
+        strange='the list of revoked certificates in .*/pki/agent-node1/crl.pem is not signed by the CA with a certificate in that directory'
         cp other/crl.pem pki/agent-node1/
         until grep -q "$strange" node1.log; do sleep 0.05; done; echo "told"
         lattice launch -w node1 -n 1 true; echo "code $?"
@@ -171,7 +173,7 @@ fn a_list_of_another_ca_is_told_before_a_launch_is_refused() {
     outcome.says("put that CA's list in its place, or remove it");
 }
 
-/// The directory of the CA was moved, and the list stayed behind.
+/// The directory of the CA was moved without the list.
 #[test]
 fn a_server_without_the_list_that_agents_have_says_so() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"

@@ -1,4 +1,4 @@
-//! What is left of a launch on a cluster, and of the cluster itself: nothing.
+//! No process or file of a launch on a cluster remains, nor of the cluster itself.
 
 use std::path::Path;
 
@@ -7,10 +7,11 @@ use lattice_tests::mpi::{self, Flavour};
 use lattice_tests::{Command, Running, built, cluster, launch_on, script_on, turn};
 use nix::sys::signal::Signal;
 
-/// Prints where the cluster's files are.
+/// Prints the directory of the cluster.
 const TRACES: &str = r#"echo "directory $LATTICE_DEV_CLUSTER"; echo ready"#;
 
-/// Lets the cluster run until all is up, ends it, and looks for its traces. Of processes, and so of namespaces, `finish` does.
+/// Runs the cluster until it is up, ends it, and checks for remaining files and interfaces. `finish` checks for processes, and
+/// thereby for namespaces.
 #[track_caller]
 fn leaves_nothing(command: Command, end: impl FnOnce(&mut Running)) {
     let before = interfaces();
@@ -51,7 +52,7 @@ fn a_killed_cluster_leaves_nothing() {
     is_killed_and_leaves_nothing(cluster(2));
 }
 
-/// Nobody but root may read the environment of its daemons, and the tag in it.
+/// Only root may read the environment of its daemons, with the tag in it.
 #[test]
 fn a_killed_cluster_of_a_plain_user_leaves_nothing() {
     let words = "--reuid nobody --regid nogroup --init-groups";
@@ -71,7 +72,7 @@ fn is_killed_and_leaves_nothing(cluster: Command) {
     outcome.killed_by(9);
     assert_eq!(interfaces(), before);
     let directory = directory_of(outcome.text());
-    // Its last process removes it.
+    // Its last process removes the directory.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while Path::new(&directory).exists() {
         assert!(std::time::Instant::now() < deadline, "{directory} is left");
@@ -93,7 +94,8 @@ fn nodes_can_share_the_loopback_interface() {
     outcome.exits(0).prints_lines((0..6).map(|rank| format!("rank {rank} of 6")));
 }
 
-/// Open MPI 4.1 has one name for the shared memory of ranks that have the same place on two nodes of one host: they crashed.
+/// Open MPI 4.1 uses the same name for the shared memory of ranks with the same position on two nodes of one host: such ranks
+/// crashed.
 #[test]
 fn nodes_of_one_host_have_their_own_shared_memory() {
     let script = r#"
@@ -115,7 +117,7 @@ fn two_clusters_do_not_meet() {
     }
 }
 
-/// Descriptors and threads of the daemons, and processes below them, before and after many launches.
+/// Compares the descriptors, threads and child processes of the daemons before and after many launches.
 const MANY: &str = r#"
     holdings() {
         for pid in "$LATTICE_DEV_CLUSTER"/*.pid; do
@@ -145,7 +147,7 @@ fn a_hundred_launches_in_a_row_leak_nothing() {
     cluster(2).bash(MANY).arg(Flavour::WheelMpich.program("hello")).run().exits(0);
 }
 
-/// Rank 1, on another node, waits until the file of rank 0 is gone, and looks whether its own are there.
+/// Rank 1, on another node, waits until the file of rank 0 is gone, and checks that its own files exist.
 #[test]
 fn what_a_killed_rank_has_registered_goes_from_its_node_at_once() {
     let directory = tempfile::tempdir().unwrap();
@@ -154,11 +156,12 @@ fn what_a_killed_rank_has_registered_goes_from_its_node_at_once() {
     outcome.exits(137).prints("1: 0 failed");
     assert!(!outcome.text().contains("are gone"), "{}", outcome.text());
     let left: Vec<_> = std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    // The one that rank 1 took back.
+    // The file that rank 1 released.
     assert_eq!(left, ["file 1"]);
 }
 
-/// The directory of a session is removed by the user's next one on its node, as it was recorded; one that has such a name stays.
+/// The next session of the user on the node removes the recorded directory of a session. An unrecorded directory with such a
+/// name remains.
 #[test]
 fn a_killed_session_leaves_nothing_once_another_has_run() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"; mkdir tmp; export TMPDIR=$PWD/tmp

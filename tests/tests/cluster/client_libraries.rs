@@ -1,4 +1,4 @@
-//! Programs that reach PMI through a client library, over the nodes of a cluster.
+//! Programs that use PMI through a client library, on several nodes of a cluster.
 
 use lattice_tests::mpi::{self, Flavour};
 use lattice_tests::{Command, built, cluster, launch_on};
@@ -24,7 +24,7 @@ fn our_library_exchanges_over_nodes_and_knows_the_ranks_of_each() {
     outcome.exits(0).says_nothing().prints_lines(exchanged.chain(edges));
 }
 
-/// The pairs that groups bring reach the other node in segments that the fence between nodes has joined.
+/// The pairs of groups reach the other node in segments, which the fence between nodes merges.
 #[test]
 fn groups_of_ranks_on_two_nodes_see_what_their_members_put() {
     let outcome = launch_on(2, "-n 4 -N 2").arg(Flavour::LatticePmi.program("libpmi_groups")).run();
@@ -41,7 +41,7 @@ fn slurms_library_has_its_ring_over_nodes() {
     ]);
 }
 
-/// Intel MPI by `I_MPI_PMI_LIBRARY`, Open MPI 4.1 by its component for Flux.
+/// Intel MPI uses `I_MPI_PMI_LIBRARY`, Open MPI 4.1 its component for Flux.
 #[test]
 fn mpi_libraries_join_through_ours_over_nodes() {
     let of_pmi1 = format!("--env I_MPI_PMI=pmi1 --env I_MPI_PMI_LIBRARY={}", built::client_library("pmi").display());

@@ -1,9 +1,9 @@
-//! `--container`: ranks in containers of real runtimes, over several nodes.
+//! `--container`: ranks in containers of real runtimes, on several nodes.
 
 use lattice_tests::mpi::Flavour;
 use lattice_tests::{Command, script_on, turn};
 
-/// Makes the directory `$image` of a root file system, out of the programs that are named and of what they load.
+/// Creates the directory `$image` of a root file system, from the given programs and their libraries.
 const IMAGE: &str = r#"
     image=$LATTICE_DEV_CLUSTER/image
     mkdir -p $image/{dev,proc,sys,tmp,run,home,root,mnt,srv,opt,etc,usr/bin,var/tmp}
@@ -18,7 +18,7 @@ const IMAGE: &str = r#"
     export USER=root; cd /tmp
 "#;
 
-/// A script in a cluster of two nodes, in which `$image` has the program that `$1` is.
+/// Returns a script in a cluster of two nodes. `$image` contains the program `$1`.
 fn script_with_image(script: &str, flavour: Flavour, program: &'static str) -> Command {
     script_on(2, &format!("{IMAGE}\n{script}")).arg(flavour.program(program))
 }
@@ -81,7 +81,7 @@ END
     }
 }
 
-/// Makes a profile `apart` of the words that run a program with a network of its own and without our descriptors, in a mount namespace.
+/// Creates a profile `apart`. It runs a program in a mount namespace, with a separate network and without Lattice's descriptors.
 const APART: &str = r#"mkdir -p $HOME/.config/lattice
     cat >$HOME/apart <<'END'
 #!/bin/bash
@@ -120,7 +120,7 @@ fn a_key_of_nobody_and_another_users_process_are_refused_at_the_file() {
     outcome.says("does not take this rank").says("LATTICE_PMI_SOCKET is not set, so this is no rank");
 }
 
-/// Podman, where control groups of both versions are mounted, and nobody may raise limits.
+/// Runs Podman on a machine that mounts control groups of both versions and does not allow higher limits.
 const PODMAN: &str = r#"cat >$LATTICE_DEV_CLUSTER/podman <<'END'
 #!/bin/bash
 exec unshare --mount --pid --fork --mount-proc bash -c '
@@ -133,7 +133,7 @@ END
     sed "s|/usr/bin/lattice-agent|$(readlink -f $(command -v lattice) | xargs dirname)/lattice-agent|" $2 >$LATTICE_DEV_CLUSTER/hooks/lattice.json
 "#;
 
-/// What they print goes to files, as below.
+/// The output goes to files, as in the next test.
 #[test]
 fn the_profile_of_podman_runs_ranks_of_mpich_and_open_mpi() {
     let _machine = turn::heavy();
@@ -157,8 +157,8 @@ END
     }
 }
 
-/// The hook that packages install, called by a real runtime: ranks have neither our descriptors nor our network, and find the server. What
-/// they print goes to files, for Podman loses some of it now and then when a container ends.
+/// A real runtime calls the hook of the packages. Ranks have neither Lattice's descriptors nor the network of the node, and reach the
+/// server. The output goes to files, because Podman sometimes loses a part of it at the end of a container.
 #[test]
 fn a_hook_brings_the_server_into_containers_of_podman() {
     let _machine = turn::heavy();

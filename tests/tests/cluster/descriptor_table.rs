@@ -1,4 +1,4 @@
-//! The tables of open files of daemons and sessions: they have their last size before the first thread, as on one machine.
+//! The tables of open files of daemons and sessions have their final size before the first thread, as on one machine.
 
 use lattice_tests::script_on;
 

@@ -1,4 +1,4 @@
-//! Jobs that grow and jobs that meet, over nodes and over launches.
+//! Jobs that grow and jobs that connect to each other, across nodes and launches.
 
 use lattice_tests::mpi::{Flavour, MAY_SPAWN, OPEN_MPIS, SPAWNING};
 use lattice_tests::{Command, launch_on, script_on};
@@ -40,17 +40,17 @@ fn an_abort_of_a_child_ends_all_nodes() {
     }
 }
 
-/// One launch publishes where it can be met, the other looks it up, and they connect.
+/// One launch publishes its port, the other one looks it up, and they connect.
 const MEETING: &str = r#"
     lattice launch -n 2 "$1" host & host=$!
     lattice launch -n 3 "$1" guest; guest=$?
     wait $host && exit $guest"#;
 
-/// MPICH 4.0.2 is left out: its ranks were often seen to wait for ever in `MPI_Finalize`.
+/// MPICH 4.0.2 is left out, because its ranks often hang in `MPI_Finalize`.
 #[test]
 fn two_launches_of_one_user_meet_by_a_name() {
     for mpi in [Flavour::WheelMpich, Flavour::DebianOpenMpi, Flavour::WheelOpenMpi] {
-        // Over UCX, what MPICH 5.0.2 has to say of itself does not fit into a port's name. Open MPI does not know the variable.
+        // Over UCX, the address of MPICH 5.0.2 does not fit into a port's name. Open MPI ignores the variable.
         let command = script_on(2, MEETING).env("MPIR_CVAR_CH4_NETMOD", "ofi");
         let outcome = command.arg(mpi.program("meeting")).run();
         let hosts = (0..2).map(|rank| format!("host {rank}: 3 on the other side, 5 together"));

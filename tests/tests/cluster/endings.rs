@@ -1,4 +1,4 @@
-//! Ranks that fail: the launch ends on every node, and one first cause is told, with rank and node.
+//! Ranks that fail. The launch ends on every node, and reports one first cause with rank and node.
 
 use lattice_tests::mpi::{Flavour, MPIS};
 use lattice_tests::{launch_on, script_on};
@@ -15,7 +15,7 @@ fn abort_reaches_every_node() {
 fn a_crash_ends_the_job_on_every_node() {
     for mpi in MPIS {
         let outcome = launch_on(2, "-n 4").arg(mpi.program("crash")).arg("3").run();
-        // A peer on the other node that fails over the broken connection may be heard of first.
+        // The failure of a peer on the other node, because of the broken connection, may be reported first.
         outcome.exits(139).says("rank 3 on node1 was killed by signal 11 (SIGSEGV)");
     }
 }
@@ -32,7 +32,7 @@ fn exit_codes_are_the_ranks_own() {
     launch_on(2, "-n 4").bash("if [ $LATTICE_RANK = 2 ]; then exit 7; fi").run().exits(7).says("exited with status 7");
 }
 
-/// The session of node 0, to which those of other nodes bring what their ranks put, ends with its last rank.
+/// The session of node 0 gathers the puts of the other nodes. It ends with its last rank.
 #[test]
 fn a_rank_that_leaves_before_init_is_missed_on_other_nodes() {
     for mpi in MPIS {
@@ -57,7 +57,7 @@ fn a_rank_that_finalizes_before_others_meet_is_missed_on_other_nodes() {
     }
 }
 
-/// The news that the rank has left stands behind output of its node that nobody reads.
+/// The report that the rank has left waits after unread output of its node.
 #[test]
 fn a_rank_that_leaves_is_missed_though_nobody_reads_the_output() {
     let script = r#"lattice launch -n 4 bash -c 'case $LATTICE_RANK in 0) exec yes;; 1) sleep 1;; *) exec "$0";; esac' "$1" 2>"$LATTICE_DEV_CLUSTER/err" |
@@ -72,7 +72,8 @@ fn exit_without_finalize_ends_the_job_on_every_node() {
     for mpi in MPIS {
         let program = mpi.program("exit_without_finalize");
         let outcome = launch_on(2, "-n 4").arg(&program).words("3 0").run();
-        // Open MPI 5 sees the connection break, and aborts on the other node, as soon as we see the end of the rank.
+        // Open MPI 5 detects the broken connection, and aborts on the other node, as soon as Lattice detects the end
+        // of the rank.
         outcome.exits(1).says("rank 3 on node1").says("without calling MPI_Finalize");
     }
 }
@@ -82,7 +83,7 @@ fn a_program_that_is_nowhere_is_127() {
     launch_on(2, "-n 2").arg("/nowhere/at/all").run().exits(127).says("/nowhere/at/all");
 }
 
-/// One rank never comes to the fence: who is missed is told, with the last it said.
+/// One rank never enters the fence. The message names the missing rank, with its last command.
 #[test]
 fn a_fence_that_takes_too_long_names_those_who_are_missing() {
     let script = r#"if [ $LATTICE_RANK = 3 ]; then exec sleep 1000; fi; exec "$1""#;

@@ -1,4 +1,4 @@
-//! `lattice exec`: a command on nodes, once on each.
+//! `lattice exec`: runs a command once on each node.
 
 use lattice_tests::{cluster, script_on};
 
@@ -33,7 +33,7 @@ fn what_is_missing_is_said() {
     cluster(1).bash("lattice exec -- true").run().exits(125).says("NODES");
 }
 
-/// Two ends of a protocol do not end their lines.
+/// Two ends of a protocol that do not terminate their lines.
 #[test]
 fn one_node_answers_without_the_end_of_a_line() {
     let talk =

@@ -1,10 +1,10 @@
-//! Daemons and users that run out of what a machine has: room on a disk, descriptors, processes. What runs goes on, what is new is refused with
-//! the reason, and all is as before when there is some again. Users whose processes are counted are those of no other test.
+//! Daemons and users that exhaust a resource of a machine: space on a disk, descriptors, processes. Running launches continue, and new requests
+//! fail with the reason. Normal service resumes when the resource is available again. No other test uses the users with counted processes.
 
 use lattice_tests::script_on;
 use nix::unistd::geteuid;
 
-/// An API server by itself, whose state is on a disk of 2 MiB, and one agent. What launches bring is kept there while they run.
+/// An API server with its state on a disk of 2 MiB, and one agent. Running launches store data there.
 #[test]
 fn an_api_server_whose_disk_is_full_ends_what_runs_and_starts_nothing() {
     assert!(geteuid().is_root(), "this test must run as root");
@@ -33,7 +33,7 @@ fn an_api_server_whose_disk_is_full_ends_what_runs_and_starts_nothing() {
     outcome.prints("ran to its end\ncode 0\n").prints("served\n");
 }
 
-/// Whoever has a connection keeps it, and those that wait for one get it later.
+/// Existing connections stay open. Waiting connections are accepted later.
 #[test]
 fn an_api_server_without_descriptors_goes_on_with_what_runs() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"
@@ -55,7 +55,7 @@ fn an_api_server_without_descriptors_goes_on_with_what_runs() {
     ]);
 }
 
-/// The sessions of a node may have no more than twelve processes of a user: the limit that they are started under.
+/// The sessions of a node may have at most twelve processes of a user: the limit with which they are started.
 #[test]
 fn a_user_without_processes_hears_so_and_is_served_again() {
     assert!(geteuid().is_root(), "this test must run as root");
@@ -76,7 +76,7 @@ fn a_user_without_processes_hears_so_and_is_served_again() {
     outcome.prints_lines(["code 125", "served", "served", "code 125", "served", "served", "up"]);
 }
 
-/// Of these limits one lets the session start, and no thread that opens the file.
+/// One of these limits allows the session, but no thread to open the file.
 #[test]
 fn a_file_for_standard_input_needs_a_thread_and_says_so() {
     assert!(geteuid().is_root(), "this test must run as root");
@@ -102,7 +102,7 @@ fn a_file_for_standard_input_needs_a_thread_and_says_so() {
         .says("no thread can be had that opens the files of standard input");
 }
 
-/// Both daemons are a user's, who may have no further thread.
+/// Both daemons run as a user that cannot start another thread.
 #[test]
 fn daemons_without_further_threads_go_on() {
     assert!(geteuid().is_root(), "this test must run as root");
@@ -121,7 +121,7 @@ fn daemons_without_further_threads_go_on() {
     script_on(1, script).run().exits(0).prints("served\nserved\ncode 0\n");
 }
 
-/// Others of the user's processes take all that he may have while a launch runs, and are gone before the next one but one.
+/// Other processes of the user exhaust its process limit while a launch runs. They end before the third launch.
 #[test]
 fn a_launch_whose_user_has_no_further_thread_ends_in_good_order() {
     assert!(geteuid().is_root(), "this test must run as root");

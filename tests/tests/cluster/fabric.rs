@@ -1,5 +1,5 @@
-//! Fabric credentials, from a manager over the API server and the agents to the ranks, and all the way back: the manager is a
-//! real HTTP server that goes wrong as it is told, the NICs are directories, and everything in between is real.
+//! Fabric credentials, from a manager through the API server and the agents to the ranks, and their release. The manager is a
+//! real HTTP server with configurable faults, and the NICs are directories. All other parts are real.
 
 mod backends;
 mod clocks;
@@ -11,7 +11,7 @@ mod rights;
 
 use lattice_tests::{Command, lattice, script_in};
 
-/// What scripts need to look at a fabric, and to break it.
+/// Functions with which scripts inspect a fabric, and cause faults.
 const LOOKING: &str = r#"
     here=$LATTICE_DEV_CLUSTER
     # The calls that the manager got, but for tokens and lists.
@@ -81,12 +81,12 @@ const LOOKING: &str = r#"
     spoilt() { tail -n +$((asked + 1)) "$here/fabric.log" | grep -q "\"call\":\"$1\".*\"spoilt\":true"; }
 "#;
 
-/// A script in a cluster of two nodes that share the loopback interface.
+/// Returns a script in a cluster of two nodes that share the loopback interface.
 pub(super) fn with_fabric(script: &str) -> Command {
     with_fabric_on(2, "--loopback", script)
 }
 
-/// The same with so many nodes, and flags of `lattice dev-cluster`.
+/// The same with `nodes` nodes, and flags of `lattice dev-cluster`.
 fn with_fabric_on(nodes: u32, flags: &str, script: &str) -> Command {
     let cluster = lattice("dev-cluster --fabric").words(flags).words(&format!("--nodes {nodes} --"));
     script_in(cluster, &format!("{LOOKING}\n{script}"))

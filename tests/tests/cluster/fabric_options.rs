@@ -1,4 +1,4 @@
-//! What can be chosen of a fabric, what becomes of an outer launcher's, and what an operator sees of it on a node.
+//! Options of a fabric, the fabric of an outer launcher, and the operator's view of a node's fabric.
 
 use std::fs;
 
@@ -33,7 +33,8 @@ fn what_makes_no_sense_of_a_fabric_is_told_before_a_server_starts() {
     outcome.says("have one VNI each").says("hold 1, which is that of the NICs' default service");
 }
 
-/// Under Slurm or Flux on a Slingshot a launch on one machine must not lose what those gave.
+/// Under Slurm or Flux on a Slingshot network, a launch on one machine must keep the credentials of these
+/// launchers.
 #[test]
 fn a_launch_on_one_machine_inherits_the_fabric_and_one_in_a_cluster_does_not() {
     let print = r#"env | sed -n 's/^SLINGSHOT_VNIS=//p; s/^FI_CXI_COLL_JOB_ID=//p; s/^FI_CXI_DEVICE_NAME=//p' | sort"#;
@@ -90,7 +91,7 @@ fn on_a_node_without_an_api_server_an_operator_sees_what_is_left_and_ends_it() {
     let outcome = with_fabric(script).run();
     outcome.exits(0);
     outcome.says("an agent listens at 127.").says("stop it first");
-    // Also where the address says nothing.
+    // Even if the address does not identify the node.
     outcome.says("an agent runs on this node (");
     let uid = nix::unistd::getuid();
     for text in [

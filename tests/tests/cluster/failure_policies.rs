@@ -13,7 +13,7 @@ fn ranks_of_all_nodes_go_on_after_a_failure_that_is_borne() {
     outcome.says("lattice: rank 1 exited with status 3; rank 2 exited with status 9, on node[0-1]");
 }
 
-/// All ranks of a node fail, and the node has ended its part long before the launch ends.
+/// All ranks of a node fail, and the node's part ends long before the launch ends.
 #[test]
 fn a_node_all_of_whose_ranks_failed_is_awaited_by_nobody() {
     let script = r#"[ $LATTICE_RANK -ge 2 ] && exit 7; sleep 1; echo "rank $LATTICE_RANK went on""#;
@@ -25,7 +25,7 @@ fn a_node_all_of_whose_ranks_failed_is_awaited_by_nobody() {
         .says("lattice: ranks 2-3 on node1 exited with status 7");
 }
 
-/// The one rank of a node dies: its node is done without as well.
+/// The only rank of a node dies: the launch continues without this node as well.
 #[test]
 fn clients_of_pmix_hear_of_a_death_on_every_node_and_their_fences_end_without_it() {
     for victim in 0..3 {
@@ -39,7 +39,7 @@ fn clients_of_pmix_hear_of_a_death_on_every_node_and_their_fences_end_without_it
     }
 }
 
-/// Where its node has others, and where it was alone.
+/// With and without other ranks on the node.
 #[test]
 fn ranks_of_mpi_go_on_without_one_that_was_killed() {
     for (mpi, flags) in [(Flavour::WheelMpich, ""), (Flavour::WheelOpenMpi, "--env OMPI_MCA_mpi_ft_enable=1")] {
@@ -56,7 +56,7 @@ fn ranks_of_mpi_go_on_without_one_that_was_killed() {
     }
 }
 
-/// A launch with `--no-kill` on three nodes, which have a rank each; the node of this one is lost, by its session, when the rank is ready.
+/// Returns a launch with `--no-kill` on three nodes, with one rank each. The session of this node is killed when the rank is ready.
 fn losing(node: u32, program: &Path, flags: &str) -> Command {
     let script = format!(
         r#"out=$LATTICE_DEV_CLUSTER/out; lattice launch -n 3 --no-kill {flags} "$1" {node} wait >$out & launch=$!
@@ -77,7 +77,7 @@ fn a_node_that_is_lost_leaves_the_others_running() {
     outcome.exits(1).prints_lines(["0 is well", "1 is well"]).says("lattice: node node1 was lost: ");
 }
 
-/// Also without the first one, which fences of all nodes have for their root.
+/// Also without the first node, which is the root of fences of all nodes.
 #[test]
 fn clients_of_pmix_hear_of_a_lost_node_and_go_on() {
     for lost in 0..2 {
@@ -90,7 +90,7 @@ fn clients_of_pmix_hear_of_a_lost_node_and_go_on() {
     }
 }
 
-/// MPICH's MPI_Finalize fails over UCX when a connection was reset.
+/// Over UCX MPICH's MPI_Finalize fails after a connection was reset.
 #[test]
 fn ranks_of_mpi_go_on_without_a_lost_node() {
     for (mpi, flags, code) in
@@ -120,7 +120,7 @@ fn ranks_of_mpi_go_on_after_one_that_failed_behind_finalize() {
     }
 }
 
-/// Nobody of the other node has seen an end.
+/// No rank of the other node has ended.
 #[test]
 fn the_others_have_the_time_of_wait_wherever_the_first_rank_ended() {
     let script = "[ $LATTICE_RANK -ge 2 ] || sleep 1000";

@@ -1,16 +1,17 @@
-//! Nodes and daemons that fail: every launch ends, and is told why.
+//! Nodes and daemons that fail. Every launch ends and reports the reason.
 
 use lattice_tests::mpi::Flavour;
 use lattice_tests::{Command, script_on};
 
-/// A launch of four ranks that wait for ever, something that happens when all of them run, and the launch's end.
+/// Returns a launch of four ranks that wait indefinitely, an event when all of them run, and the launch's end.
 fn with(what_happens: &str) -> Command {
     let script =
         format!("lattice launch -n 4 sleep 1000 & launch=$!; id=$(launch_with 4); {what_happens}; wait $launch");
     script_on(2, &script)
 }
 
-/// An agent alone is no node: `agents_come_and_go` tells of those that are killed without their fork servers.
+/// A killed agent alone is not a lost node: `agents_come_and_go` tests agents that are killed without their fork
+/// servers.
 #[test]
 fn an_agent_that_is_killed_with_its_fork_server_is_a_lost_node() {
     let script = "sed -i '1i lease = 5' $LATTICE_DEV_CLUSTER/api.toml; restart_api
@@ -20,7 +21,7 @@ fn an_agent_that_is_killed_with_its_fork_server_is_a_lost_node() {
     outcome.exits(125).says("lattice: node node1 was lost: ");
 }
 
-/// It is not dead, and the others cannot tell.
+/// The agent is not dead, but other processes cannot detect this.
 #[test]
 fn a_silent_agent_is_a_lost_node() {
     let outcome = with("kill -STOP $(daemon node1)").run();
@@ -39,7 +40,7 @@ fn a_killed_session_ends_the_launch() {
     outcome.exits(125).says("lattice: node node1 was lost: the session process was killed by signal 9 (SIGKILL)");
 }
 
-/// The node is well, and so is its allocation with what else runs there.
+/// The node is well. Its allocation and the other launches on it continue.
 #[test]
 fn a_killed_session_ends_nothing_but_its_launch() {
     let script = r#"lattice launch -n 4 --pmi=none bash -c 'until [ -e "$0" ]; do sleep 0.02; done' "$LATTICE_DEV_CLUSTER/go" & other=$!
@@ -51,7 +52,7 @@ fn a_killed_session_ends_nothing_but_its_launch() {
     script_on(2, script).run().exits(0).prints_lines(["125", "0", "running"]);
 }
 
-/// More than one connection of the agent to the API server has room for.
+/// More launches than one connection between the agent and the API server can carry.
 #[test]
 fn a_node_has_as_many_launches_as_there_is_room_for() {
     let script = r#"for launch in $(seq 280); do
@@ -65,7 +66,7 @@ fn a_rank_killed_from_outside_is_told_with_its_node() {
     with("kill -KILL $(pid_of_rank $id 3)").run().exits(137).says("rank 3 on node1").says("signal 9 (SIGKILL)");
 }
 
-/// It is waited for as long as it leaves the launch to its nodes, and some seconds more.
+/// The launcher waits for the lease, in which the nodes run the launch, and some seconds more.
 #[test]
 fn an_api_server_that_does_not_come_back_is_told_and_not_waited_for_any_longer() {
     let script = r#"sed -i '1i lease = 5' "$LATTICE_DEV_CLUSTER/api.toml"; restart_api
@@ -74,7 +75,8 @@ fn an_api_server_that_does_not_come_back_is_told_and_not_waited_for_any_longer()
     outcome.exits(125).says("was lost sight of: cannot reach the API server").says("lattice: try: lattice attach ");
 }
 
-/// For longer than a node may be silent: what it could not hear meanwhile is no node's fault.
+/// The API server stands still for longer than the heartbeat limit of nodes. Heartbeats that it could not
+/// receive in this time do not count as missing.
 #[test]
 fn an_api_server_that_stands_still_loses_nobody() {
     let script = r#"lattice launch --pmi=none -n 4 bash -c 'until [ -e "$0" ]; do sleep 0.02; done' "$LATTICE_DEV_CLUSTER/go" &
@@ -110,7 +112,7 @@ fn a_launch_takes_nodes_of_its_allocation_that_are_up() {
     outcome.exits(0).prints_lines(["[0] node1", "code 0", "code 125"]).says("node0 is away");
 }
 
-/// The agent of the node is gone, the others go on.
+/// The agent of one node is gone; the other agents run.
 #[test]
 fn launches_that_do_not_need_a_node_that_is_away_work() {
     let script = r#"lattice alloc release $LATTICE_ALLOC_ID >/dev/null; kill_agent node2

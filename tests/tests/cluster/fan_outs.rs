@@ -1,10 +1,10 @@
-//! Fences whose tree has every shape between a chain and a star, on clusters of several sizes, with the ranks of every MPI library.
+//! Fences over trees of every shape between a chain and a star, on clusters of several sizes, with the ranks of every MPI library.
 
 use lattice_tests::mpi::{Flavour, MPICHS, OPEN_MPIS};
 use lattice_tests::{script_on, turn};
 
-/// For each fan-out, the API server gives it to every tree: of barriers, of fences with data, of relays. Then each program
-/// is launched, with a rank more than there are nodes.
+/// For each fan-out, configures every tree of the API server with it: barriers, fences with data, and relays. Then launches each
+/// program, with one rank more than nodes.
 const EACH_FAN_OUT: &str = r#"
     ranks=$1; fan_outs=$2; shift 2
     cp "$LATTICE_DEV_CLUSTER/api.toml" "$LATTICE_DEV_CLUSTER/plain.toml"
@@ -17,11 +17,11 @@ const EACH_FAN_OUT: &str = r#"
         for program; do lattice launch -n $ranks "$program" || { echo "fan-out $fan_out: $program: $?"; exit 1; }; done
     done"#;
 
-/// The libraries that get through everything over several nodes; see `mpi_programs` for MPICH 4.0.2.
+/// The libraries that complete all programs on several nodes; see `mpi_programs` for MPICH 4.0.2.
 const ALL: [Flavour; 3] = [MPICHS[1], OPEN_MPIS[0], OPEN_MPIS[1]];
 
-/// Runs the programs on so many nodes with fan-out 1 (a chain), as many as there are nodes (a star) and one more; once on one or
-/// two nodes, whose tree has one shape. Their lines must be `lines`, once for each fan-out.
+/// Runs the programs on `nodes` nodes with fan-out 1 (a chain), with as many as there are nodes (a star) and with one more. On one
+/// or two nodes the tree has only one shape, and the programs run once. Their lines must be `lines`, once for each fan-out.
 #[track_caller]
 fn through_every_tree(nodes: u32, programs: &[(Flavour, &'static str)], lines: impl Iterator<Item = String>) {
     let fan_outs = if nodes < 3 { vec![nodes] } else { vec![1, nodes, nodes + 1] };
@@ -31,7 +31,7 @@ fn through_every_tree(nodes: u32, programs: &[(Flavour, &'static str)], lines: i
     outcome.exits(0).prints_lines(lines.flat_map(|line| vec![line; fan_outs.len()]));
 }
 
-/// The data of a fence come to every rank: all sums are right only if each reached all others by the addresses it was given.
+/// The data of a fence reach every rank. The sums are correct only if each rank has reached all other ranks at their addresses.
 #[test]
 fn mpi_ranks_reach_each_other_through_every_tree() {
     let _machine = turn::heavy();
@@ -42,7 +42,7 @@ fn mpi_ranks_reach_each_other_through_every_tree() {
     }
 }
 
-/// Three fences with data and three without, each value looked at by every rank.
+/// Three fences with data and three without. Every rank checks each value.
 #[test]
 fn fences_of_slurms_library_are_whole_through_every_tree() {
     let _machine = turn::heavy();
@@ -53,7 +53,7 @@ fn fences_of_slurms_library_are_whole_through_every_tree() {
     }
 }
 
-/// Values that are fetched from the node that holds them, and groups of some ranks only.
+/// Values that are fetched from the node that holds them, and groups of some ranks.
 #[test]
 fn pmix_gets_and_groups_work_through_every_tree() {
     let _machine = turn::heavy();

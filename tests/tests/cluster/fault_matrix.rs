@@ -1,19 +1,18 @@
-//! Each process of a cluster is killed or stopped in each phase of a launch: the launch ends or goes on as it should, within bounds, with
-//! one cause that names what was struck, nothing is left of it, and the cluster serves the next one.
+//! Each process of a cluster is killed or stopped in each phase of a launch. The launch must end or continue as specified, within time
+//! limits, with one cause that names the affected process. No process may remain, and the cluster must serve the next launch.
 //!
-//! `LATTICE_FAULT_REPEATS=20 cargo test -p lattice-tests --test cluster fault_matrix` goes through the matrix so many times, and through
-//! all phases of the clusters with inner nodes as well.
+//! `LATTICE_FAULT_REPEATS=20 cargo test -p lattice-tests --test cluster fault_matrix` repeats the matrix this number of times, and runs all
+//! phases of the clusters with inner nodes as well.
 
 use lattice_tests::command::DEADLINE;
 use lattice_tests::mpi::Flavour;
 use lattice_tests::{script_on, turn};
 
-/// Functions of the script, of which `$1` is the program and `$2` the number of nodes: `cell` goes through one phase. In it `fault` strikes,
-/// `mend` repairs what it did, `wanted` says which exit codes are right in which phase, and `cause` is a pattern for what a launch that
-/// failed says.
+/// Functions of the script. `$1` is the program and `$2` the number of nodes. `cell` runs one phase. In it `fault` causes the fault, and
+/// `mend` removes it. `wanted` prints the expected exit codes by phase, and `cause` is a pattern for the message of a failed launch.
 ///
-/// Each rank has a child that left its session and its environment. It, and whatever else comes from a rank, holds the lock of the launch;
-/// who has the launch's environment is looked for too.
+/// Each rank has a child process in another session and without its environment. This child, and all other descendants of a rank, hold the
+/// lock of the launch. The script also searches for processes with the launch's environment.
 const CELL: &str = r#"
     cd "$LATTICE_DEV_CLUSTER"
     nodes=$2
@@ -81,16 +80,16 @@ const CELL: &str = r#"
 /// A tree of seven nodes: node0 is its root, node1 and node2 have two nodes below them each.
 const TREE: &str = r"relay_above = 1\nrelay_fan_out = 2\nbarrier_fan_out = 2\ndata_fan_out = 2";
 
-/// Where what is struck is in its cluster.
+/// Position of the affected process in its cluster.
 #[derive(Clone, Copy)]
 enum Shape {
-    /// One of three nodes, below the first.
+    /// A cluster of three nodes, all directly below the root.
     Flat,
-    /// The root, an inner node or a leaf of [`TREE`], which go through the middle of a launch unless repeats are asked for.
+    /// The root, an inner node or a leaf of [`TREE`]. Without repeats only the middle phase of a launch runs.
     Tree,
 }
 
-/// Goes through the phases of a cluster of this shape with this behaviour of the script's functions.
+/// Runs the phases on a cluster of this shape, with these definitions of the script's functions.
 #[track_caller]
 fn strike_in(shape: Shape, functions: &str) {
     let _machine = turn::heavy();
@@ -211,7 +210,7 @@ fn agents_of_inner_nodes_are_killed_and_started_again() {
     strike_in(Shape::Tree, &replace_agent("node1"));
 }
 
-/// Stops an agent for longer than anybody can tell whether it is dead: its node is lost.
+/// Stops an agent for longer than the heartbeat limit, so that its node is lost.
 fn stop_agent(node: &str) -> String {
     format!(
         r#"fault() {{ kill -STOP $(daemon {node}); }}
@@ -233,7 +232,7 @@ fn agents_of_inner_nodes_are_stopped_and_go_on() {
     strike_in(Shape::Tree, &stop_agent("node1"));
 }
 
-/// Kills the fork server of a node, with which its agent ends.
+/// Kills the fork server of a node, which also ends its agent.
 fn kill_fork_server(node: &str) -> String {
     format!(
         r#"fault() {{ keep_namespaces {node}; kill -KILL $(forks_of {node}); }}

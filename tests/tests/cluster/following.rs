@@ -1,8 +1,8 @@
-//! Those who follow a launch: its owner, for whom its output waits, and viewers, who come and go and hurt nobody.
+//! Clients that follow a launch: its owner, for which its output waits, and viewers, which come and go without an effect on the launch.
 
 use lattice_tests::script_on;
 
-/// Until no launch runs.
+/// Waits until no launch runs.
 const UNTIL_OVER: &str = r#"until_over() { while [ "$(lattice launches --json | field id)" ]; do sleep 0.05; done; }
     cd "$LATTICE_DEV_CLUSTER"
 "#;
@@ -11,7 +11,8 @@ fn script(nodes: u32, text: &str) -> lattice_tests::Command {
     script_on(nodes, &format!("{UNTIL_OVER}{text}"))
 }
 
-/// The kernel closes the connection of a process that was killed. A lost network closes none, and is waited for much longer (20 s) than here.
+/// The kernel closes the connection of a killed process. A lost network closes no connection; the limit for it (20 s) is much longer than
+/// this test.
 #[test]
 fn a_launch_ends_when_its_owner_is_killed() {
     let text = r#"
@@ -27,7 +28,7 @@ fn a_launch_ends_when_its_owner_is_killed() {
     script(2, text).run().exits(0).prints_lines(["over"; 3]);
 }
 
-/// One viewer leaves in the middle, the other one stays: the owner and the ranks do not notice.
+/// One viewer leaves in the middle, the other one stays. Neither affects the owner or the ranks.
 #[test]
 fn viewers_beside_an_owner_change_nothing_for_it() {
     let text = r#"
@@ -48,7 +49,7 @@ fn viewers_beside_an_owner_change_nothing_for_it() {
     script(2, text).run().exits(0).prints_lines(["viewer left: 143", "owner: 3", "viewer: 3", "all seen"]);
 }
 
-/// `lattice attach | less`, and nobody turns the page.
+/// `lattice attach | less`, without a key press.
 #[test]
 fn a_viewer_that_does_not_read_holds_up_neither_ranks_nor_their_end() {
     let text = r#"
@@ -85,7 +86,7 @@ fn all_that_a_detached_launch_said_is_there_for_everybody() {
     script(2, text).run().exits(0).prints_lines(["first", "second"]).says_nothing();
 }
 
-/// All events of the launch arrive together, as late ones do that come through relays.
+/// All events of the launch arrive together, like late events through relays.
 #[test]
 fn times_of_a_summary_are_those_of_the_nodes_when_events_arrive_late() {
     let text = r#"
@@ -110,7 +111,7 @@ fn what_there_is_no_room_for_is_missing_with_a_word() {
     script(1, text).run().exits(0).prints_lines(["1", "1", "1"]);
 }
 
-/// Stopped for so long that the connection is gone by the time it is continued.
+/// The owner is stopped until its connection is gone, and then continued.
 #[test]
 fn ranks_go_on_when_an_owner_comes_back_over_a_new_connection() {
     let text = r#"
@@ -124,7 +125,7 @@ fn ranks_go_on_when_an_owner_comes_back_over_a_new_connection() {
     script(2, text).run().exits(0).prints_lines(["on", "on", "owner: 0"]);
 }
 
-/// What a debugger attaches to is the program that runs now, not the script that it was.
+/// A debugger attaches to the program that runs now, not to the script that executed it.
 #[test]
 fn the_process_table_names_the_program_that_a_script_became() {
     let text = r#"

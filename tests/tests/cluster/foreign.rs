@@ -1,4 +1,4 @@
-//! A client that knows the design document's messages and nothing more: a launch is a call of `LaunchTasks` with their fields.
+//! A client that uses only the messages of the design document: a launch is a call of `LaunchTasks` with their fields.
 
 use std::fs;
 use std::time::Duration;
@@ -35,7 +35,7 @@ fn a_plain_request_runs_without_anybody_who_follows_it() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let summary = runtime.block_on(async {
         let address = format!("unix:{cluster}/api.sock").parse().expect("an address");
-        // Who we are is what the kernel says.
+        // The kernel provides the identity of this client.
         let nobody = Security::Insecure { name: Caller::User(u32::MAX) };
         let channel = channel(&address, &Caller::Api, &nobody).expect("a channel");
         let launched = AllocationServiceClient::new(channel.clone()).launch_tasks(request).await;

@@ -1,5 +1,5 @@
-//! Questions about the ranks of a large launch, whose answers its sessions gather over their tree. Here a launch on two nodes is large, and
-//! a node has two below it: node0 asks node1 for nodes 1 to 3, and node4 for nodes 4 and 5.
+//! Queries about the ranks of a large launch. Its sessions gather the answers over their tree. Here a launch on two nodes counts as large,
+//! and a node has two nodes below it: node0 queries node1 for nodes 1 to 3, and node4 for nodes 4 and 5.
 
 use lattice_tests::mpi::Flavour;
 use lattice_tests::script_on;
@@ -33,7 +33,7 @@ fn one_question_leaves_the_api_server_for_each_look_at_a_large_launch() {
     outcome.exits(0).prints_lines(["6", "6", "6", "4 to the root, 0 to others"]);
 }
 
-/// Ranks of `sleep` need no other node, so that nobody has a link before somebody looks.
+/// Ranks of `sleep` need no other node, so that no links exist before the query.
 #[test]
 fn a_node_that_tells_nothing_is_named_and_those_behind_it_are_told_of() {
     let script = format!(

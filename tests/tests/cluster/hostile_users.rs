@@ -1,10 +1,10 @@
-//! Users that open connections without end at a listener for all users: other users are served meanwhile. Each test has more than 1,000 hostile
-//! connections beside 20 good commands of another user.
+//! Users that open connections in an endless loop at a listener for all users. Other users must be served in the meantime. Each test has more
+//! than 1,000 hostile connections, together with 20 valid commands of another user.
 
 use lattice_tests::script_on;
 
-/// `hostile UID WORDS...`: a process of this user, in Perl, that ends with the script. `storm` connects and closes as fast as it can, in
-/// three processes; `hold` keeps so many connections open, without a byte, and opens those again that were closed.
+/// `hostile UID WORDS...` starts a process of this user, in Perl, that ends with the script. `storm` connects and closes as fast as possible,
+/// in three processes. `hold` keeps a number of connections open, without sending a byte, and opens closed ones again.
 const HOSTILE: &str = r#"
     hostile() {
         local uid=$1; shift

@@ -1,23 +1,23 @@
-//! Who may do what. These take root: it can be other users.
+//! Access rights of users. These tests require root, because they run commands as other users.
 
 use lattice_tests::mpi::{Flavour, OPEN_MPIS};
 use lattice_tests::{Command, Outcome, script_on};
 use nix::unistd::geteuid;
 
-/// A user that exists on every Debian, beside root.
+/// A user that exists on every Debian, in addition to root.
 const NOBODY: &str = "setpriv --reuid nobody --regid nogroup --init-groups";
 
-/// Runs a script as root in a cluster of two nodes; `$NOBODY` in front of a command makes another user run it.
+/// Runs a script as root in a cluster of two nodes. A variable of the script runs a command as another user.
 ///
 /// # Panics
-/// If we are not root: then there is no other user, and nothing was tested.
+/// Panics unless it runs as root: without another user the test would check nothing.
 #[track_caller]
 fn as_root(script: &str) -> Command {
     assert!(geteuid().is_root(), "this test must run as root");
     script_on(2, script).env("NOBODY", NOBODY)
 }
 
-/// Runs a script whose last command is refused in these words.
+/// Runs a script. Its last command must be refused with these words.
 #[track_caller]
 fn refused(script: &str, words: &str) -> Outcome {
     let outcome = as_root(script).run();
@@ -71,7 +71,7 @@ fn another_user_cannot_end_signal_or_follow_a_launch() {
     as_root(script).run().exits(143).prints_lines(lines);
 }
 
-/// What one user's job publishes, another's does not find, and a second one of its own does.
+/// A name that one user's job publishes is not visible to another user's job. It is visible to another job of the same user.
 #[test]
 fn another_users_names_are_not_found() {
     let script = r#"lattice alloc release $LATTICE_ALLOC_ID >/dev/null; cd "$LATTICE_DEV_CLUSTER"
@@ -88,7 +88,7 @@ fn another_users_names_are_not_found() {
     }
 }
 
-/// Who knows the namespace of another user's job cannot connect to it all the same. Two jobs of one user that know each other's can.
+/// A user with the namespace of another user's job still cannot connect to it. Two jobs of one user with each other's namespace can.
 #[test]
 fn another_users_launch_is_not_connected_to() {
     let script = r#"lattice alloc release $LATTICE_ALLOC_ID >/dev/null; cd "$LATTICE_DEV_CLUSTER"
@@ -104,7 +104,7 @@ fn another_users_launch_is_not_connected_to() {
     outcome.exits(0).prints_lines(["connect: SUCCESS", "connect: SUCCESS", "connect: NOT-FOUND", "host: 143"]);
 }
 
-/// Certificates of another authority open nothing.
+/// Certificates of another authority give no access.
 #[test]
 fn a_node_of_another_authority_is_refused() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER" && lattice pki init other >/dev/null && lattice pki issue other --agents node0 >/dev/null || exit
@@ -116,8 +116,8 @@ fn a_node_of_another_authority_is_refused() {
     as_root(script).run().exits(0).prints_lines(["its certificate is not from the CA that we trust in", "lost"]);
 }
 
-/// Daemons take new certificates up as they run, even those of another authority: what is connected goes on, and who connects anew
-/// does so with the new ones.
+/// Running daemons load new certificates, even certificates of another authority. Existing connections continue, and new connections
+/// use the new certificates.
 #[test]
 fn renewed_certificates_need_no_restart() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER" && lattice pki init new >/dev/null || exit
@@ -136,7 +136,7 @@ fn renewed_certificates_need_no_restart() {
     outcome.exits(0).prints_lines(["runs", "runs", "goes on", "goes on", "again", "again"]);
 }
 
-/// Nobody is a node by the certificate of another one.
+/// The certificate of a node does not authenticate another node.
 #[test]
 fn an_agent_is_the_node_of_its_certificate() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER" && sed 's|pki/agent-node0|pki/agent-node1|' node0.toml >disguised.toml
@@ -145,7 +145,7 @@ fn an_agent_is_the_node_of_its_certificate() {
     outcome.exits(125).says("is the certificate of the agent of node1; this node is node0");
 }
 
-/// An agent may not do what users may, and is not who could be an administrator.
+/// An agent has neither the rights of users nor the identity of an administrator.
 #[test]
 fn a_wrong_role_is_refused() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER" && printf '%s\n' 'api = "https://10.20.0.254:50051"' '[tls]' \
@@ -174,7 +174,8 @@ fn without_allow_root_nobody_launches_as_root() {
     outcome.exits(0).prints_lines(["code 125"]).says("this node starts no processes of root; set allow_root");
 }
 
-/// Without `min_uid` in either file: the API server gives them no nodes, and an agent, whoever asks it, no process.
+/// `min_uid` is in neither file. The API server gives these accounts no nodes, and an agent starts no process for them, for any
+/// caller.
 #[test]
 fn accounts_of_the_system_start_nothing() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"; lattice alloc release $LATTICE_ALLOC_ID >/dev/null
@@ -187,11 +188,11 @@ fn accounts_of_the_system_start_nothing() {
     let outcome = as_root(script).run();
     outcome.exits(0).prints_lines(["code 125", "code 125"]);
     outcome.says("this node starts processes of users from 1000 on (min_uid), not of user 5");
-    outcome.says("user 5 is below 1000, the first user who gets allocations here (min_uid)");
+    outcome.says("user 5 is below 1000, the lowest user number with allocations here (min_uid)");
 }
 
-/// A session process holds the key of its launch's links, an agent the keys of all. Ranks belong to their user: debuggers work. Here a
-/// user has a cluster of its own, so that nobody but the switch keeps its processes from looking at each other.
+/// A session process has the key of its launch's links, and an agent has the keys of all launches. Ranks belong to their user, so that
+/// debuggers work. Here a user has its own cluster, so that only the switch prevents its processes from reading each other.
 #[test]
 fn agents_and_sessions_show_their_memory_to_nobody_but_root_and_ranks_to_their_user() {
     let script = r#"$NOBODY lattice dev-cluster --nodes 1 -- bash -c '

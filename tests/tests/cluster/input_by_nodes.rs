@@ -1,11 +1,11 @@
-//! Input for the ranks of many nodes: they pass it on to each other, whoever of them ends.
+//! Input for the ranks of many nodes. The nodes pass it on to each other, even if some of them end.
 
 use lattice_tests::{script_on, turn};
 
-/// More than get the input from the API server itself: nodes 0, 3, 6, 9, 12, 14, 16 and 18 do.
+/// More nodes than receive the input directly from the API server, which are nodes 0, 3, 6, 9, 12, 14, 16 and 18.
 const NODES: u32 = 20;
 
-/// The input comes through a pipe, in two parts; a rank is ready for the second one when its mark is there.
+/// The input arrives through a pipe, in two parts. A rank is ready for the second part when its mark file exists.
 const IN_PARTS: &str = r#"
     cd "$LATTICE_DEV_CLUSTER"; head -c 1500000 /dev/urandom >second; sum=$(md5sum <second | cut -c1-32); mkfifo in
     # Each rank reads a line, and sums up the rest.
@@ -37,7 +37,7 @@ fn input_goes_round_nodes_whose_ranks_have_ended() {
     outcome.exits(0).prints_lines(["code 0", "     17 SUM  -"]);
 }
 
-/// Node 0 passes input on to nodes 1 and 2, and node 3 to 4 and 5.
+/// Node 0 passes input on to nodes 1 and 2, and node 3 to nodes 4 and 5.
 #[test]
 fn input_goes_round_nodes_that_are_lost() {
     let _machine = turn::heavy();
@@ -49,7 +49,7 @@ fn input_goes_round_nodes_that_are_lost() {
     outcome.exits(0).prints("     18 SUM  -").says("node node0 was lost").says("node node5 was lost");
 }
 
-/// The next server does not know who has read what; it sends to each node itself.
+/// The next server has no record of the input that ranks have read. It sends the input to each node directly.
 #[test]
 fn input_goes_on_after_the_api_server_was_restarted() {
     let _machine = turn::heavy();

@@ -1,10 +1,10 @@
-//! What can be seen of a cluster and its launches, by people and by programs.
+//! The visible state of a cluster and its launches, for people and for programs.
 
 use lattice_tests::mpi::{self, Flavour};
 use lattice_tests::{Outcome, cluster, launch_on, script_on};
 use serde_json::Value;
 
-/// Starts a launch that waits for ever, asks something about it (`$id`), and ends it.
+/// Starts a launch that waits indefinitely, runs a query about it (`$id`), and ends it.
 #[track_caller]
 fn asked(question: &str) -> Outcome {
     let script = format!(
@@ -21,7 +21,7 @@ fn json(outcome: &Outcome) -> Value {
     serde_json::from_slice(outcome.stdout()).unwrap_or_else(|error| panic!("{error}: {}", outcome.text()))
 }
 
-/// The values of a field, wherever it is in the document.
+/// Returns the values of a field, at any place in the document.
 fn all<'a>(value: &'a Value, field: &str) -> Vec<&'a Value> {
     match value {
         Value::Object(fields) => {
@@ -54,7 +54,7 @@ fn nodes_of_one_kind_are_shown_as_one() {
     assert!(all(&kinds, "template").iter().all(|template| template["cpus"].is_string()), "{kinds}");
 }
 
-/// Each form says the same of a kind; hwloc counts the CPUs of the last one.
+/// Each form has the same content for a kind. hwloc counts the CPUs of the last form.
 #[test]
 fn a_kind_of_node_is_shown_in_each_form() {
     let script = r#"until lattice nodes --topology node1 >/dev/null 2>&1; do sleep 0.05; done
@@ -64,19 +64,17 @@ fn a_kind_of_node_is_shown_in_each_form() {
         lattice nodes -v | sed -n '1s/ \+/ /gp'; lattice nodes -v --json | field support
         lattice nodes --topology elsewhere"#;
     let outcome = script_on(2, &format!("cd \"$LATTICE_DEV_CLUSTER\"; {script}")).run();
-    outcome.exits(125).says("elsewhere is no launch that is known, and no node that has told what it is").prints_lines(
-        [
-            "1",
-            "counted",
-            "same",
-            "NODE STATE KIND SUPPORT CORES CPUS MEMORY GPUS NICS LAUNCHES HEARD AGENT VERSION NOTE",
-            "full",
-            "full",
-        ],
-    );
+    outcome.exits(125).says("elsewhere is no known launch, and no node with an inventory").prints_lines([
+        "1",
+        "counted",
+        "same",
+        "NODE STATE KIND SUPPORT CORES CPUS MEMORY GPUS NICS LAUNCHES HEARD AGENT VERSION NOTE",
+        "full",
+        "full",
+    ]);
 }
 
-/// Ranks are bound as planned, until somebody takes a CPU from one of them.
+/// Ranks are bound as planned, until a CPU is removed from one of them.
 #[test]
 fn ranks_of_a_launch_stand_in_the_cores_that_the_kernel_gives_them() {
     let script = r#"until [ $(lattice nodes --topology --json | field cpus | wc -l) -gt 0 ]; do sleep 0.05; done
@@ -98,7 +96,7 @@ fn ranks_of_a_launch_stand_in_the_cores_that_the_kernel_gives_them() {
     outcome.check(text.lines().filter(|&line| line == "0").count() == 2, || "both were to be on CPU 0".into());
 }
 
-/// The list says that there is one network interface more than there is, and of nodes that nobody has heard of.
+/// The list has one network interface too many, and nodes that have never registered.
 #[test]
 fn a_node_that_lacks_what_its_list_says_is_told_once() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"
@@ -159,7 +157,7 @@ fn a_debugger_is_run_on_the_node_of_its_ranks() {
     outcome.exits(0).prints("* 1 ").prints("  2 ").prints("\n4\n");
 }
 
-/// One gdb here has all of them, and lets them go on together; they outlive it.
+/// One gdb on this machine attaches to all ranks, and continues them together. The ranks outlive it.
 #[test]
 fn ranks_of_several_nodes_are_debugged_by_one_gdb() {
     let outcome = asked(
@@ -211,7 +209,7 @@ fn a_signal_reaches_the_ranks_that_are_named() {
     outcome.exits(0).says("has no rank 4; it has ranks 0 to 3").prints_lines(["1 caught", "3 caught"]);
 }
 
-/// A client that goes away and another that comes: between them they see everything, once.
+/// One client leaves and another one attaches. Together they receive every event once.
 #[test]
 fn a_detached_launch_can_be_followed_later() {
     let script = r#"id=$(lattice launch --detach -n 2 bash -c 'for line in 1 2 3; do echo "$LATTICE_RANK: $line"; sleep 0.3; done; exit $LATTICE_RANK') || exit
@@ -245,7 +243,7 @@ fn without_an_allocation_the_launch_stays_here_and_says_so() {
     outcome.exits(0).prints_lines(["here"]).says("(this machine)");
 }
 
-/// Commands and reasons are other people's words, and whoever looks at them may be root at a terminal.
+/// Commands and reasons are texts of other users, and the reader may be root at a terminal.
 #[test]
 fn nobodys_words_reach_a_terminal_but_in_letters() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"
@@ -259,7 +257,7 @@ fn nobodys_words_reach_a_terminal_but_in_letters() {
         for words in '\x1b[31mEVIL\x1b]0;title\x07 two\nlines \x9b2J' '\x1b[2Jgone' 'new\tmemory\x1b[H'; do
             cat seen said | grep -cF "$words"
         done"#;
-    // The command is in all four answers, the reason in a table, in a status and in what the launcher says.
+    // The command is in all four outputs. The reason is in a table, in a status and in a message of the launcher.
     script_on(1, script).run().exits(0).prints_lines(["0", "4", "3", "1"]);
 }
 
@@ -270,7 +268,7 @@ fn call_stacks_of_ranks_on_several_nodes_are_shown_once() {
     outcome.exits(124).says("lattice: ranks 0,2-3:\n").says("lattice: rank 1:\n").says(" solve ").says(" exchange ");
 }
 
-/// The node of those who wait knows nothing of the others.
+/// The node of the waiting ranks has no information about the other ranks.
 #[test]
 fn late_ranks_of_another_node_are_shown_with_their_functions() {
     let directory = tempfile::tempdir().unwrap();
@@ -282,7 +280,8 @@ fn late_ranks_of_another_node_are_shown_with_their_functions() {
     command.run().exits(143).says("for ranks 2-3").says("lattice: ranks 2-3:\nlattice:   1 thread of sleeper\n");
 }
 
-/// The functions of four ranks on two nodes as one tree: a computation that one has not left, and the barrier in which the others wait.
+/// Returns the functions of four ranks on two nodes as one tree: the computation that one rank is in, and the barrier in which the
+/// other ranks wait.
 #[track_caller]
 fn functions_of_four(flavour: Flavour) {
     let script = r#"lattice launch --detach -n 4 "$1" >/dev/null || exit; id=$(launch_with 4)

@@ -1,4 +1,4 @@
-//! The memory of a job whose ranks are on several nodes: each node has one, and all of them show the same.
+//! The memory of a job with ranks on several nodes. Each node has one memory, and all of them have the same contents.
 
 use std::fs;
 

@@ -1,5 +1,5 @@
-//! Keys and where they are: in the processes that docs/security.md names, and nowhere else. These take root: it can be other users, and
-//! read the memory of all.
+//! Locations of keys: only in the processes that docs/operate/security.md names. These tests require root, to run as other users, and to read the
+//! memory of all processes.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -12,8 +12,8 @@ use nix::unistd::geteuid;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 
-/// Launches of two users after each other, of two nodes whose sessions are linked, under an agent that is root's and one that is not. For
-/// each launch all processes are listed by their kind, and it goes on when the test has looked.
+/// Runs launches of two users, one after the other. Each launch has two nodes with linked sessions: the agent of one node is root's, that
+/// of the other is not. For each launch it lists all processes by their kind, and continues after the checks of the test.
 const LAUNCHES: &str = r#"cd "$LATTICE_DEV_CLUSTER"; echo "directory $PWD"
     kill_agent node0; sed -i '1i metrics = "127.0.0.1:9465"' node0.toml; start_agent node0
     restart_api sed -i '1i metrics = "127.0.0.1:9464"' api.toml
@@ -45,13 +45,13 @@ const LAUNCHES: &str = r#"cd "$LATTICE_DEV_CLUSTER"; echo "directory $PWD"
     launch_of 65534 canary-of-the-first-user; launch_of 5 canary-of-the-second-user
     kill $(pgrep -P $planted) $planted; echo looked"#;
 
-/// The private key of a daemon, as memory could hold it.
+/// The private key of a daemon, in the forms that memory could contain.
 struct DaemonKey {
-    /// Lines of its text, whose end of line may be gone.
+    /// Lines of its text, possibly without line ends.
     lines: Vec<Vec<u8>>,
-    /// A piece of its text with an end of line in it.
+    /// A part of its text that includes a line end.
     text: Vec<u8>,
-    /// A piece of its DER (PKCS #8 of P-256) with all of the number that is secret, and that number alone.
+    /// A part of its DER (PKCS #8 of P-256) with the whole secret number, and this number alone.
     der: Vec<u8>,
     number: Vec<u8>,
 }
@@ -68,7 +68,7 @@ impl DaemonKey {
         Self { text: across, der: der[20..68].to_vec(), number: der[36..68].to_vec(), lines: lines[..2].to_vec() }
     }
 
-    /// What is of no use to a daemon once it has read the key.
+    /// Returns the forms that a daemon does not need after it has read the key.
     fn remains(&self) -> Vec<&[u8]> {
         vec![&self.text, &self.der]
     }
@@ -89,7 +89,7 @@ fn base64(text: &[u8]) -> Vec<u8> {
     digits.chunks(4).flat_map(group).collect()
 }
 
-/// What is secret of one launch.
+/// Secrets of one launch.
 struct LaunchSecrets {
     /// Key of its links.
     links: Vec<u8>,
@@ -100,7 +100,7 @@ struct LaunchSecrets {
 }
 
 impl LaunchSecrets {
-    /// From the state of the API server, and the environment of a rank.
+    /// Reads the secrets from the state of the API server, and from the environment of a rank.
     fn read(directory: &Path, processes: &Processes, canary: &str) -> Self {
         let session = processes.sessions[0];
         let keys: Vec<_> = running_launches(directory).iter().flat_map(|record| link_keys(record)).collect();
@@ -147,7 +147,7 @@ impl Processes {
     }
 }
 
-/// The numbers of this kind of process.
+/// Returns the numbers of the processes of this kind.
 fn listed(output: &str, kind: &str) -> Vec<u32> {
     let numbers = output.lines().filter_map(|line| line.strip_prefix(kind)?.strip_prefix(' ')?.parse().ok());
     numbers.collect()
@@ -157,10 +157,10 @@ fn name_of(pid: u32) -> String {
     processes::status(pid, "Name").unwrap_or_default()
 }
 
-/// Records of the launches in the API server's state. A record is sealed: a slot of the file of keys, a nonce, the ciphertext.
+/// Returns the records of the launches in the API server's state. A record is sealed: a slot of the file of keys, a nonce, the ciphertext.
 fn running_launches(directory: &Path) -> Vec<Vec<u8>> {
     let copy = tempfile::NamedTempFile::new().unwrap();
-    // The API server has locked its own.
+    // The API server has locked its own file.
     fs::copy(directory.join("api.redb"), copy.path()).unwrap();
     let keys = fs::read(directory.join("api.redb.keys")).unwrap();
     let unsealed = |id: &str, sealed: &[u8]| {
@@ -178,7 +178,7 @@ fn running_launches(directory: &Path) -> Vec<Vec<u8>> {
     rows.map(|(id, sealed)| unsealed(id.value(), sealed.value())).collect()
 }
 
-/// Keys of links in the record of a launch: the field `link_key` (22) of its spec, 32 bytes.
+/// Returns the keys of links in the record of a launch: the field `link_key` (22) of its spec, 32 bytes.
 fn link_keys(state: &[u8]) -> BTreeSet<Vec<u8>> {
     let field = [0xb2, 0x01, 32];
     positions(state, &field)
@@ -187,14 +187,14 @@ fn link_keys(state: &[u8]) -> BTreeSet<Vec<u8>> {
         .collect()
 }
 
-/// All files below a directory but those of certificates.
+/// Returns all files below a directory, except certificates.
 fn files(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
     let below = |path: PathBuf| if path.is_dir() && !path.ends_with("pki") { files(&path) } else { vec![path] };
     entries.flat_map(below).filter(|path| path.is_file()).collect()
 }
 
-/// What the test knows, and looks for.
+/// The secrets that the test searches for.
 struct Search {
     directory: PathBuf,
     keys: Vec<DaemonKey>,
@@ -210,10 +210,10 @@ impl Search {
         Self { directory, keys }
     }
 
-    /// Keys of daemons, in the memory of processes.
+    /// Checks keys of daemons in the memory of processes.
     fn assert_daemon_keys_are_theirs(&self, processes: &Processes, planted: u32) {
         let remains: Vec<_> = self.keys.iter().flat_map(DaemonKey::remains).collect();
-        // Whoever looks must be able to see: the text of all four.
+        // Control: the search must find the text of all four keys.
         assert_eq!(found(planted, &remains), [0, 2, 4, 6]);
         for &daemon in &processes.daemons {
             assert_eq!(found(daemon, &remains), [0; 0], "two of each of {:?} in {}", Self::NAMES, name_of(daemon));
@@ -225,7 +225,8 @@ impl Search {
         }
     }
 
-    /// The key of links in the memory of sessions only, as far as the user can come; the secret and the variables in that of ranks as well.
+    /// Checks that, of the processes to which the user has access, only sessions have the key of links in their memory. Ranks also have the
+    /// secret and the variables.
     fn assert_launch_secrets_are_its_own(processes: &Processes, own: &LaunchSecrets, others: &[LaunchSecrets]) {
         let mut wrong = String::new();
         let others: Vec<_> = others.iter().flat_map(LaunchSecrets::all).collect();
@@ -251,7 +252,8 @@ impl Search {
         assert!(wrong.is_empty(), "links, secret, canary:\n{wrong}");
     }
 
-    /// Files, the API server's state among them, arguments of all processes, and environments but those of ranks and their command.
+    /// Checks files, including the API server's state, the arguments of all processes, and environments except those of ranks and their
+    /// command.
     fn assert_nothing_is_shown(&self, processes: &Processes, own: &LaunchSecrets) {
         let digits: String = own.links.iter().fold(String::new(), |mut text, byte| {
             write!(text, "{byte:02x}").unwrap();
@@ -276,7 +278,7 @@ impl Search {
     }
 }
 
-/// Waits until a launch runs, and tells of its processes.
+/// Waits until a launch runs, and returns its processes.
 fn launch_of(running: &mut Running, user: u32, before: &mut usize) -> Processes {
     running.wait_for_stdout(&format!("ready {user}"));
     let output = running.said();
@@ -289,7 +291,7 @@ fn launch_of(running: &mut Running, user: u32, before: &mut usize) -> Processes 
 fn keys_are_with_those_whose_they_are_and_nowhere_else() {
     assert!(geteuid().is_root(), "this test must run as root");
     let _machine = turn::heavy();
-    // It reads all memory of twenty processes twice.
+    // The test reads all memory of twenty processes twice.
     let mut running = script_on(2, LAUNCHES).start();
     let (mut before, mut others) = (0, Vec::new());
     for (user, canary) in [(65534, "canary-of-the-first-user"), (5, "canary-of-the-second-user")] {

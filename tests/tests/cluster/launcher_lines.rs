@@ -1,5 +1,5 @@
-//! Lines of `mpiexec` and `mpirun` against what the launchers themselves make of them (`testdata/launcher-lines.txt`), with programs of an MPI library,
-//! of Python and of a shell: on one machine, in `lattice dev-cluster` and under `lattice start`.
+//! Compares lines of `mpiexec` and `mpirun` with the recorded results of the launchers themselves (`testdata/launcher-lines.txt`). The programs
+//! are those of an MPI library, of Python and of a shell. They run on one machine, in `lattice dev-cluster` and under `lattice start`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,14 +17,14 @@ const LAUNCHERS: [(&str, &str, Flavour); 4] = [
     ("ompi4", "mpirun", Flavour::WheelOpenMpi4),
     ("ompi5", "mpirun", Flavour::WheelOpenMpi),
 ];
-/// Some hundred launches.
+/// Time limit for some hundred launches.
 const LONG: Duration = Duration::from_secs(300);
 const KINDS: [&str; 3] = ["compiled", "python", "script"];
 
-/// Two cores of the machine, as on those that were recorded.
+/// Two cores of the machine, as on the recorded machines.
 const TWO_CORES: &str = r#"cpus=$(lscpu -p=CPU,CORE | awk -F, '!/#/ && !seen[$2]++ { print $1 }' | head -n 2 | paste -sd,); export PATH=$PROGRAMS:$PATH; exec taskset -c "$cpus" "$@""#;
 
-/// Runs each line with each kind of program and as each launcher, and prints what came of it: the node and program number of each rank, or a refusal.
+/// Runs each line with each kind of program and as each launcher. Prints the result: the node and program number of each rank, or a refusal.
 const RUN_ALL: &str = r#"
     cd "$DIRECTORY"; one=$1 both=$2 counted=$3; shift 3
     tr , '\n' <<<"$one" >ONE; tr , '\n' <<<"$both" >BOTH
@@ -60,7 +60,7 @@ fn records() -> Vec<Record> {
     rows.map(read).collect()
 }
 
-/// Ranks as a record has them: of each program, on each node.
+/// Formats ranks in the form of a record: by program, on each node.
 fn counted(ranks: &str, nodes: &[&str]) -> String {
     let mut programs: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for rank in ranks.split_whitespace() {
@@ -72,7 +72,7 @@ fn counted(ranks: &str, nodes: &[&str]) -> String {
     programs.values().map(sums).collect::<Vec<_>>().join(",")
 }
 
-/// The programs and lines in a directory of their own.
+/// Returns a separate directory with the programs and lines.
 fn programs(records: &[Record]) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
@@ -89,7 +89,7 @@ fn programs(records: &[Record]) -> tempfile::TempDir {
     directory
 }
 
-/// Compares what was printed with the records of a place.
+/// Compares the output with the records of a place.
 #[track_caller]
 fn check(printed: &str, of: fn(&Record) -> &Vec<String>, nodes: &[&str]) {
     let records = records();
@@ -116,7 +116,7 @@ fn check(printed: &str, of: fn(&Record) -> &Vec<String>, nodes: &[&str]) {
     assert_eq!(seen, records.len() * LAUNCHERS.len() * KINDS.len(), "{printed}");
 }
 
-/// A bash script on two cores of this machine.
+/// Returns a bash script on two cores of this machine.
 fn on_two_cores(directory: &Path) -> Command {
     let programs = built::lattice().parent().map(Path::to_owned).unwrap_or_default();
     Command::new("bash").words("-c").arg(TWO_CORES).arg("bash").env("DIRECTORY", directory).env("PROGRAMS", programs)
@@ -143,7 +143,7 @@ fn lines_mean_in_a_dev_cluster_what_their_launchers_make_of_them() {
     check(outcome.exits(0).text(), |record| &record.nodes, &["node0", "node1"]);
 }
 
-/// The nodes are named without a number of slots.
+/// The list of nodes has no numbers of slots.
 #[test]
 fn lines_mean_under_start_what_their_launchers_make_of_them() {
     let _machine = turn::heavy();

@@ -1,9 +1,10 @@
-//! Nodes that are cut off, and parts of launches that do not end by themselves: nothing outlives what the user was told.
+//! Nodes that are cut off, and parts of launches that do not end by themselves. No process outlives the reported end of
+//! its launch.
 
 use lattice_tests::script_on;
 use nix::unistd::geteuid;
 
-/// What runs on a node whose network is cut ends there, while it is cut, and not before the lease is over.
+/// Processes on a node with a cut network end there during the cut, and not before the lease expires.
 #[test]
 fn ranks_on_a_node_that_is_cut_off_end_by_themselves() {
     assert!(geteuid().is_root(), "this test must run as root");
@@ -29,7 +30,8 @@ fn ranks_on_a_node_that_is_cut_off_end_by_themselves() {
     outcome.exits(0).prints_lines(["code 125", "the lease lasts", "DOWN", "code 0"]).says("node1 was lost");
 }
 
-/// A launch of one node is over for its user as well when the node is lost. When the network is back, it is told so.
+/// The only node of the launch has no API server until its lease expires. The next API server reports this cause to the
+/// user.
 #[test]
 fn a_lease_that_ends_with_the_api_server_ends_launches_and_is_their_cause() {
     let outcome = script_on(
@@ -40,13 +42,13 @@ fn a_lease_that_ends_with_the_api_server_ends_launches_and_is_their_cause() {
            rank=$(pid_of_rank $id 0)
            until_rank_ends() { while kill -0 $rank 2>/dev/null; do sleep 0.1; done; }
            restart_api until_rank_ends
-           until lattice status $id | grep -o 'not been heard for 5s'; do sleep 0.1; done"#,
+           until lattice status $id | grep -o 'come from the API server for 5s'; do sleep 0.1; done"#,
     )
     .run();
-    outcome.exits(0).prints_lines(["not been heard for 5s"]);
+    outcome.exits(0).prints_lines(["come from the API server for 5s"]);
 }
 
-/// The grace that a user chose counts only while that user ends the launch.
+/// The grace period that a user selects only applies if this user ends the launch.
 #[test]
 fn a_released_allocation_does_not_wait_for_a_launchs_long_grace() {
     let outcome = script_on(
@@ -64,7 +66,7 @@ fn a_released_allocation_does_not_wait_for_a_launchs_long_grace() {
     outcome.exits(0).prints_lines(["it may take its time", "its allocation is released"]);
 }
 
-/// Users can stop their own session; then it ends when it must, before its nodes are given to others.
+/// Users can stop their own session. It is then killed in time, before its nodes are assigned to other users.
 #[test]
 fn a_session_that_is_stopped_ends_before_its_launch_is_over() {
     let outcome = script_on(

@@ -1,10 +1,11 @@
-//! Daemons whose log nobody takes.
+//! Daemons with a log that is not read.
 
 use lattice_tests::script_on;
 
 #[test]
 fn daemons_whose_log_stands_still_go_on() {
-    // Pipes that are full; each daemon says at its start where it listens. What they said comes out when somebody reads.
+    // The log pipes are full. Each daemon logs its listening address at its start. The log messages appear when the
+    // pipes are read.
     let script = r#"
         mkdir $LATTICE_DEV_CLUSTER/full; cd $LATTICE_DEV_CLUSTER/full; mkfifo api agent; exec 8<>api 9<>agent
         head -c 65536 /dev/zero >&8; head -c 65536 /dev/zero >&9

@@ -1,10 +1,11 @@
-//! Links that lose packets, or let them through one way only: what can go on does, and what cannot ends with the one right cause.
+//! Links that lose packets, or that work in one direction only. Launches continue if possible, and otherwise end with the one
+//! correct cause.
 
 use lattice_tests::mpi::Flavour;
 use lattice_tests::script_on;
 use nix::unistd::geteuid;
 
-/// Rules for what a node gets, in a table of its own; they go with `heal`.
+/// Rules for the incoming packets of a node, in a separate table; `heal` removes them.
 const RULES: &str = r#"
     on() { local node=$1; shift; nsenter --net=/proc/$(daemon $node)/ns/net "$@"; }
     address_of() { on $1 ip -4 -o address show scope global | sed -nE 's|.* inet ([0-9.]+)/.*|\1|p'; }
@@ -39,7 +40,7 @@ fn fences_complete_and_no_node_is_lost_where_a_tenth_of_all_packets_is() {
     outcome.exits(0).warns_of_nothing().prints_lines(done.into_iter().chain(lost));
 }
 
-/// Either way: the API server hears nothing of the node, or the node nothing of it.
+/// In both directions: either the API server receives nothing from the node, or the node receives nothing from it.
 #[test]
 fn a_node_that_is_cut_off_one_way_is_lost_and_what_runs_there_ends() {
     assert!(geteuid().is_root(), "this test must run as root");
@@ -65,7 +66,7 @@ fn a_node_that_is_cut_off_one_way_is_lost_and_what_runs_there_ends() {
     outcome.check(causes == 2, || format!("node1 should be the cause twice, not {causes} times"));
 }
 
-/// Both are there for the API server, so it is the link between them that is the cause.
+/// The API server reaches both nodes, so that the link between them must be the cause.
 #[test]
 fn a_link_that_is_cut_one_way_amid_fences_ends_the_launch_with_one_cause() {
     assert!(geteuid().is_root(), "this test must run as root");
@@ -91,7 +92,7 @@ fn a_link_that_is_cut_one_way_amid_fences_ends_the_launch_with_one_cause() {
     outcome.exits(0).prints_lines(each.into_iter().chain(each).chain(lost));
 }
 
-/// No packet of either passes, and both are there for the API server.
+/// No packet passes in either direction, and the API server reaches both nodes.
 #[test]
 fn a_link_that_is_cut_both_ways_amid_fences_ends_the_launch_with_one_cause() {
     assert!(geteuid().is_root(), "this test must run as root");

@@ -1,8 +1,8 @@
 //! Real programs on a cluster of several nodes, through the real `lattice` and the real daemons.
 //!
-//! As root every node is a network namespace with its own address and host name, and ranks of different nodes can meet in no
-//! other way than through the network; else the nodes share the loopback interface. Promises about one machine are kept by
-//! the tests in `e2e`; here are those that take several.
+//! As root every node is a network namespace with its own address and host name, and ranks of different nodes can only
+//! communicate over the network. Otherwise the nodes share the loopback interface. The tests in `e2e` cover one machine; the
+//! tests here require several nodes.
 
 mod agents_come_and_go;
 mod allocations;

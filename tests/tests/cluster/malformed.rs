@@ -1,7 +1,7 @@
-//! Malformed input at every interface of a cluster, beside a launch that must not notice: frames of real conversations, and calls after the
-//! protocol's descriptors, damaged by a seed (`tests/src/malformed.rs`).
+//! Malformed input at every interface of a cluster, during a launch that must not be affected. The input is frames of real exchanges and calls
+//! from the protocol's descriptors, damaged by a seed (`tests/src/malformed.rs`).
 //!
-//! `LATTICE_BAD_FRAMES=10000 cargo test -p lattice-tests --test cluster malformed` sends so many to each.
+//! `LATTICE_BAD_FRAMES=10000 cargo test -p lattice-tests --test cluster malformed` sends this number of frames to each interface.
 
 use std::env;
 use std::time::Duration;
@@ -9,7 +9,8 @@ use std::time::Duration;
 use lattice_tests::mpi::Flavour;
 use lattice_tests::{built, script_on, turn};
 
-/// A launch on node0 and node1 that waits for the end of the attack, and one of user 65534 on node2; `$1` frames are sent, by `$2`.
+/// Starts a launch on node0 and node1 that waits for the end of the attack, and a launch of user 65534 on node2. `$1` is the number of frames,
+/// `$2` the program that sends them.
 const BEFORE: &str = r#"
     cd "$LATTICE_DEV_CLUSTER"; count=$1 malformed=$2; export exchange="$3 pmi exchange" malformed
     # Into the network of the daemons, where that is another one.
@@ -41,7 +42,7 @@ const BEFORE: &str = r#"
     }
 "#;
 
-/// Everything is as before.
+/// Checks that the attack had no effect.
 const AFTER: &str = r#"
     touch stop; wait $undisturbed; echo "undisturbed: $? $(grep -c 'exchange: 4 ranks' undisturbed)"
     for name in $daemons; do
@@ -83,7 +84,7 @@ fn malformed_messages_of_pmix_disturb_nobody() {
     check("attackers pmix pmix");
 }
 
-/// A stolen key of an agent, and one of the API server, at an agent.
+/// A stolen key of an agent, and one of the API server, used at an agent.
 #[test]
 fn malformed_calls_of_an_agent_disturb_nobody() {
     check("calls node2 agent/node2 agent-node0 NodeAgentService; calls node2 agent/node2 api NodeAgentService");
@@ -95,7 +96,7 @@ fn malformed_calls_by_an_agent_to_the_api_server_disturb_nobody() {
     check("calls api api agent-node2 'NodeService InventoryService'");
 }
 
-/// Calls, those with which a launch is followed among them; and what a command says to the socket, byte by byte.
+/// Calls, including the calls with which a client follows a launch, and the bytes of a command at the socket.
 #[test]
 fn malformed_calls_by_a_user_to_the_api_server_disturb_nobody() {
     check(
@@ -105,9 +106,12 @@ fn malformed_calls_by_a_user_to_the_api_server_disturb_nobody() {
     );
 }
 
-/// What a user can do to a server of HTTP/2 before any call is whole, at the socket that everybody reaches: streams that are reset as soon
-/// as they are opened (CVE-2023-44487), headers that never end (CVE-2024-27316), settings and pings by the thousand whose answers are not
-/// read, and connections that bring a byte now and then.
+/// Attacks of a user on an HTTP/2 server before any call is complete, at the socket for all users:
+///
+/// - streams that are reset immediately after they are opened (CVE-2023-44487)
+/// - headers that never end (CVE-2024-27316)
+/// - thousands of settings and pings with answers that are not read
+/// - connections that send a byte from time to time
 #[test]
 fn floods_of_http2_disturb_nobody() {
     check(
@@ -137,7 +141,8 @@ fn floods_of_http2_disturb_nobody() {
     );
 }
 
-/// Ranks that write nonsense over the memory of their job, its node's and their descriptors, and leave links where their session removes files.
+/// Ranks that write nonsense to the memory of their job, to the memory of the node and to their descriptors. They also create links where their
+/// session removes files.
 #[test]
 fn hostile_ranks_disturb_nobody() {
     let attack = r#"
@@ -154,7 +159,7 @@ fn hostile_ranks_disturb_nobody() {
     check(&attack);
 }
 
-/// Whatever opens TLS, HTTP/2 or a link between sessions, or nearly does.
+/// All openings of TLS, of HTTP/2 and of links between sessions, and malformed ones.
 #[test]
 fn malformed_openings_at_every_port_disturb_nobody() {
     check(

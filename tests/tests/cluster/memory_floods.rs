@@ -1,10 +1,10 @@
-//! Floods that are to fill the memory of daemons. Each daemon may have no more than 256 MiB of memory of its own, by the kernel's limit: one that asks
-//! for more ends, and what it had at most is read as well. Other users are served meanwhile.
+//! Floods that try to exhaust the memory of daemons. The kernel limits each daemon to 256 MiB of private memory, so that a daemon with a larger
+//! request ends. The tests also read the peak memory. Other users must be served in the meantime.
 
 use lattice_tests::{built, script_on, turn};
 use nix::unistd::geteuid;
 
-/// Daemons under their limit, and user 65534 with node0 and node1; `$1` is the attacker.
+/// Starts the daemons with their limit, and gives node0 and node1 to user 65534. `$1` is the attacker.
 const BEFORE: &str = r#"
     cd "$LATTICE_DEV_CLUSTER"; malformed=$1; chmod 711 .; lattice alloc release $LATTICE_ALLOC_ID >/dev/null
     daemons="api $(basename -s .pid node*.pid)"
@@ -23,7 +23,7 @@ const BEFORE: &str = r#"
     large=$(head -c 125000 /dev/zero | tr '\0' x); for i in {1..12}; do variables+=(--env LARGE_$i=$large); done
 "#;
 
-/// The same daemons are there; each says so, with what it had, if that was too much.
+/// Checks that no daemon was restarted. Prints the peak memory of each daemon if it was too high.
 const AFTER: &str = r#"
     lattice launch -n 1 true; echo "next: $?"
     touch stop; wait $undisturbed; echo "undisturbed: $?"
@@ -35,7 +35,7 @@ const AFTER: &str = r#"
     done
     lattice nodes --json | field state | sort | uniq -c | tr -s ' '"#;
 
-/// Of so many nodes.
+/// Runs the flood on `nodes` nodes.
 #[track_caller]
 fn check(nodes: u32, flood: &str, expected: &str) {
     assert!(geteuid().is_root(), "this test must run as root");
@@ -45,7 +45,7 @@ fn check(nodes: u32, flood: &str, expected: &str) {
     outcome.exits(0).prints(&format!("{expected}next: 0\nundisturbed: 0\n {nodes} up\n"));
 }
 
-/// Of a user and of a node, by their keys: 256 calls at a time, of which all but a byte comes.
+/// From a user and from a node, with their keys: 256 concurrent calls that send all bytes but one.
 #[test]
 fn requests_that_never_end_do_not_fill_daemons() {
     check(
@@ -63,8 +63,8 @@ fn requests_that_never_end_do_not_fill_daemons() {
     );
 }
 
-/// Launches of 1.5 MB each that do not end, until there are no more to be had; then all are asked for at once, time and again. They end, and the
-/// next ones come.
+/// Starts endless launches of 1.5 MB each until the limit is reached. Then lists all of them concurrently, several times. After their end new
+/// launches can start.
 #[test]
 fn launches_with_large_environments_do_not_fill_daemons() {
     check(
@@ -83,7 +83,8 @@ fn launches_with_large_environments_do_not_fill_daemons() {
     );
 }
 
-/// Eight users, each with as many launches of 1.5 MB as he gets, all at once. Then all ask for all of theirs, and a user who has none yet is served.
+/// Eight users start the maximum number of launches of 1.5 MB, all at once. Then all users list all their launches, and a user without launches
+/// is served.
 #[test]
 fn users_who_fill_their_shares_together_do_not_fill_the_api_server() {
     check(
@@ -110,7 +111,7 @@ fn users_who_fill_their_shares_together_do_not_fill_the_api_server() {
     );
 }
 
-/// A hundred and fifty launches print 4 MB each, and the commands that they belong to are stopped: what they do not take stays where it is printed.
+/// A hundred and fifty launches print 4 MB each, and their commands are stopped. Output that they do not read stays on the nodes.
 #[test]
 fn output_that_nobody_takes_does_not_fill_the_api_server() {
     check(
@@ -134,7 +135,8 @@ fn output_that_nobody_takes_does_not_fill_the_api_server() {
     );
 }
 
-/// A thousand plans of half a megabyte, whose answers stay in the server's hands. Whoever asked for them may ask for more when they are gone.
+/// A thousand plans of half a megabyte, with answers that stay in the server's memory. After they are gone, the same user can request more
+/// plans.
 #[test]
 fn answers_that_nobody_reads_do_not_fill_the_api_server() {
     check(
@@ -150,7 +152,7 @@ fn answers_that_nobody_reads_do_not_fill_the_api_server() {
     );
 }
 
-/// Sixteen viewers of each of 48 launches that have printed 4 MB each, none of which reads.
+/// Sixteen viewers of each of 48 launches that have printed 4 MB each. No viewer reads.
 #[test]
 fn launches_that_are_followed_and_not_read_do_not_fill_the_api_server() {
     check(

@@ -1,4 +1,4 @@
-//! Programs of every MPI library that runs on one machine, over several nodes, unmodified and without a flag.
+//! Programs of every supported MPI library on several nodes, unmodified and without a flag.
 
 use std::iter;
 use std::path::Path;
@@ -7,27 +7,27 @@ use lattice_tests::mpi::{Flavour, MPICHS, OPEN_MPIS, python};
 use lattice_tests::{Command, cluster, launch_on, script_on, turn};
 use nix::sys::signal::Signal;
 
-/// The libraries that get through everything over several nodes.
+/// The libraries that complete all programs on several nodes.
 const ALL: [Flavour; 6] = [MPICHS[1], MPICHS[2], Flavour::IntelMpi, OPEN_MPIS[0], OPEN_MPIS[1], OPEN_MPIS[2]];
 
-/// MPICH 4.0.2 with UCX over TCP: between network namespaces of this machine its ranks were often seen to wait for ever in
-/// `MPI_Finalize` once they had spoken to other nodes, also under `mpiexec.hydra` with one rank on each of 8 nodes. We do not know why.
+/// MPICH 4.0.2 with UCX over TCP. Between network namespaces of this machine its ranks often hang in `MPI_Finalize` after communication with
+/// other nodes. They also do so under `mpiexec.hydra` with one rank on each of 8 nodes. The reason is unknown.
 const OFTEN_STUCK_AT_THE_END: Flavour = MPICHS[0];
 
-/// One cluster in which the program is launched once with each library that gets through.
+/// Returns one cluster in which each library of [`ALL`] launches the program once.
 fn with_each_library(nodes: u32, flags: &str, program: &'static str) -> Command {
     let script = r#"flags=$1; shift; for program; do lattice launch $flags "$program" || exit; done"#;
     let command = cluster(nodes).bash(script).arg(flags);
     ALL.into_iter().fold(command, |command, mpi| command.arg(mpi.program(program)))
 }
 
-/// The lines, once for each library that gets through.
+/// Returns the lines, once for each library of [`ALL`].
 fn from_each_library(lines: impl Iterator<Item = String>) -> Vec<String> {
     lines.flat_map(|line| vec![line; ALL.len()]).collect()
 }
 
-/// Launches the program with MPICH 4.0.2: all must be right until its ranks finalize. Once they have said everything, they are ended if
-/// they do not come back within a second, in which they keep all CPUs busy.
+/// Launches the program with MPICH 4.0.2. The output must be correct until its ranks finalize. If the launch does not end within a second after
+/// its last line, it is killed. Meanwhile its ranks use all CPUs.
 #[track_caller]
 fn with_the_one_that_sticks(nodes: u32, flags: &str, program: &'static str, lines: impl IntoIterator<Item = String>) {
     let script = r#"
@@ -82,7 +82,7 @@ fn allreduce_adds_up() {
     }
 }
 
-/// Ranks of one node share memory, and those of others do not.
+/// Ranks of one node share memory; ranks of different nodes do not.
 #[test]
 fn ranks_know_who_is_on_their_node() {
     let _machine = turn::heavy();
@@ -129,7 +129,7 @@ fn pmix_queries_tell_of_processes_on_other_nodes() {
     outcome.exits(0).says_nothing().prints_lines((0..4).map(|rank| format!("rank {rank} of 4: 0 wrong")));
 }
 
-/// Once without anything that a rank inherits, by the file of its node.
+/// Once without anything that a rank inherits, through the file of its node.
 #[test]
 fn a_pmix_tool_on_one_node_looks_at_ranks_of_all_and_ends_them() {
     let script = r#"
@@ -143,7 +143,7 @@ fn a_pmix_tool_on_one_node_looks_at_ranks_of_all_and_ends_them() {
     seen.iter().fold(outcome.exits(137), |outcome, line| outcome.prints(line)).says("was killed by signal 9");
 }
 
-/// The tool is at rank 0's node, and writes to a file: what rank 0 says is its own.
+/// The tool is on rank 0's node, and writes to a file, because rank 0 writes its own output.
 #[test]
 fn a_pmix_tool_has_the_output_of_ranks_on_other_nodes() {
     let script = r#"
@@ -167,8 +167,8 @@ fn a_pmix_tool_has_the_output_of_ranks_on_other_nodes() {
     outcome.exits(0).says("err 1").says("err 2").prints_lines(of_tool.chain(said));
 }
 
-/// Whichever way data takes, and however much of it is read: Open MPI reaches every rank, large values arrive whole, and a node whose
-/// ranks have finished serves those that have not.
+/// For both ways of the data and any number of reads, Open MPI reaches every rank, and large values arrive complete. A node with finished ranks
+/// serves the ranks of other nodes.
 #[test]
 fn data_of_pmix_fences_is_found_whichever_way_it_takes() {
     let _machine = turn::heavy();
@@ -188,7 +188,7 @@ fn data_of_pmix_fences_is_found_whichever_way_it_takes() {
     outcome.exits(0).says_nothing().prints_lines(read.chain(exchanged).chain(sums));
 }
 
-/// A text of 5 MiB is longer than a message of the session may be.
+/// A text of 5 MiB is longer than the maximum message of the session.
 #[test]
 fn long_texts_that_ranks_log_come_through() {
     let script = r#"lattice launch -n 2 "$1" 81920 | sort | uniq -c"#;
@@ -220,7 +220,7 @@ fn two_jobs_at_once_do_not_meet() {
     }
 }
 
-/// The launcher runs nothing but the ranks, on any node.
+/// The launcher executes only the ranks, on any node.
 #[test]
 fn nobody_executes_ssh() {
     let directory = tempfile::tempdir().unwrap();
@@ -229,7 +229,7 @@ fn nobody_executes_ssh() {
     command = command.arg(lattice_tests::built::lattice()).words("dev-cluster --nodes 2 -- lattice launch -n 4");
     command.arg(Flavour::WheelMpich.program("hello")).run().exits(0);
     let executed = std::fs::read_to_string(&trace).unwrap();
-    // Those that failed, too: a search along PATH shows what was meant.
+    // Failed calls count, too: a search along PATH shows the intended program.
     let calls: Vec<&str> = executed.lines().filter(|line| line.contains("execve")).collect();
     let of = |name: &str| calls.iter().filter(|line| line.contains(name)).count();
     assert!(of("/hello\"") >= 4, "strace should have seen 4 ranks:\n{executed}");
@@ -240,8 +240,8 @@ fn nobody_executes_ssh() {
     assert!(strangers.is_empty(), "{strangers:#?}");
 }
 
-/// Ranks hear little of those on other nodes unasked. What they may ask has the answers that it always had: the libpmix of Debian's Open MPI 4.1
-/// and that of Open MPI 5. The former knows the number of no other node, whatever it was told.
+/// Ranks receive few facts about ranks on other nodes without a request. Their requests have the same answers as before, for the libpmix of
+/// Debian's Open MPI 4.1 and that of Open MPI 5. The former never provides the number of another node, even if it has received it.
 #[test]
 fn every_rank_knows_where_every_other_one_is() {
     let mpirun = Flavour::WheelOpenMpi.mpirun();
@@ -261,7 +261,8 @@ fn every_rank_knows_where_every_other_one_is() {
     }
 }
 
-/// MPICH before 4.1 cannot ask what its node is, and reads about 180 files below /sys for it; the site may tell it all the same.
+/// MPICH before 4.1 cannot request the topology of its node, and reads about 180 files below /sys for it. A setting of the site can provide it
+/// nevertheless.
 #[test]
 fn mpich_that_cannot_ask_is_told_the_topology_by_a_setting_of_the_agent() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"
@@ -276,7 +277,7 @@ fn mpich_that_cannot_ask_is_told_the_topology_by_a_setting_of_the_agent() {
     outcome.exits(0).prints_lines(["looks for itself", "0"]);
 }
 
-/// The rank that raises an exception is on a node of its own. Intel MPI's MPI_Finalize sends its server nothing, so that no wait is visible.
+/// The rank that raises an exception is alone on its node. Intel MPI's MPI_Finalize sends nothing to its server, so that no wait is visible.
 #[test]
 fn a_rank_that_raises_an_exception_while_another_node_is_in_a_barrier_is_reported() {
     let script = "from mpi4py import MPI; MPI.COMM_WORLD.rank == 1 and 1 / 0; MPI.COMM_WORLD.Barrier()";
@@ -288,7 +289,7 @@ fn a_rank_that_raises_an_exception_while_another_node_is_in_a_barrier_is_reporte
     }
 }
 
-/// The rank of each node waits in a fence of its own, and no node sees both.
+/// The rank of each node waits in a separate fence, and no node has both ranks.
 #[test]
 fn programs_of_two_mpis_on_two_nodes_are_told_and_ended() {
     let (mpich, open_mpi) = (Flavour::WheelMpich.program("hello"), Flavour::DebianOpenMpi.program("hello"));

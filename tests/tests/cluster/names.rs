@@ -3,7 +3,7 @@
 use lattice_tests::mpi::Flavour;
 use lattice_tests::script_on;
 
-/// The client of the second copy looks for its server while the first copy has published the name and the second has not.
+/// The client of the second copy looks up its server after the first copy has published the name, and before the second one has.
 const COPIES: &str = r#"
     cd "$LATTICE_DEV_CLUSTER"; until_there() { until [ -e "$1" ]; do sleep 0.02; done; }
     copy() { local name=$1; shift; env COPY=$name "$@" lattice launch -N 2 -n 2 "$program" & jobs+=($!); }
@@ -21,7 +21,7 @@ fn two_copies_of_a_coupled_program_never_meet_each_other() {
         (Flavour::SlurmPmi2, "pmi2_coupled"),
         (Flavour::Pmix, "pmix_coupled"),
     ] {
-        // Over UCX, the address of an MPICH 5.0.2 does not fit into a port's name. Open MPI does not know the variable.
+        // Over UCX, the address of MPICH 5.0.2 does not fit into a port's name. Open MPI ignores the variable.
         let command = script_on(2, COPIES).env("MPIR_CVAR_CH4_NETMOD", "ofi");
         let outcome = command.arg(mpi.program(program)).run();
         let lines = ["one", "two"].map(|copy| format!("the server of {copy} has the client of {copy}"));
@@ -29,7 +29,7 @@ fn two_copies_of_a_coupled_program_never_meet_each_other() {
     }
 }
 
-/// Two scripts that start a server and a client each, as launches of their own: of 1 rank each and of 2 ranks each.
+/// Two scripts that start a server and a client each, as separate launches: with 1 rank each, and with 2 ranks each.
 #[test]
 fn the_client_of_a_script_meets_the_server_of_the_same_script() {
     let script = r#"
@@ -47,8 +47,8 @@ fn the_client_of_a_script_meets_the_server_of_the_same_script() {
     }
 }
 
-/// A rank publishes a value in each range; ranks on its node, of its job on another node, of a launch of its allocation and of another allocation
-/// look for it.
+/// A rank publishes a value in each range. These ranks look it up: on its node, of its job on another node, of a launch of its allocation and of
+/// another allocation.
 #[test]
 fn values_are_found_in_their_range_on_the_node_in_the_job_the_allocation_and_beyond() {
     let script = r#"

@@ -1,8 +1,9 @@
-//! Lines of a newcomer's trial that need a cluster: each works, or is refused with what there is and what to type.
+//! Commands of new users that need a cluster. Each command works, or fails with the available choices and a suggested command.
 
 use lattice_tests::script_on;
 
-/// Lines typed in an allocation of node0 and node1, each with its exit code and a part of what it says, or of what it prints if the code is 0.
+/// Commands in an allocation of node0 and node1, each with its exit code and a part of its error message. If the code is 0, the text is a part
+/// of its output.
 const LINES: &[(&str, i32, &str)] = &[
     ("lattice launch --hostfile local true", 125, "node localhost is not in the allocation, which has node[0-1]"),
     ("lattice launch --hostfile named echo x", 0, "x"),

@@ -1,4 +1,4 @@
-//! Addresses of agents: one that changes while its agent runs, and one at which another agent takes the name of a node.
+//! Addresses of agents: an address that changes while its agent runs, and an address at which another agent takes the name of a node.
 
 use lattice_tests::script_on;
 
@@ -14,7 +14,7 @@ const AT_ALL_ADDRESSES: &str = r#"cd "$LATTICE_DEV_CLUSTER"
     }
     agent_of() { lattice nodes | awk -v node=$1 '$1 == node { for (i = 1; i <= NF; i++) if ($i ~ /:500/) print $2, $i }'; }"#;
 
-/// It loses its lease of the address, and gets another one.
+/// The node loses its lease of the address, and receives another one.
 #[test]
 fn a_node_whose_address_changes_comes_back_under_the_new_one() {
     let script = format!(
@@ -27,8 +27,8 @@ fn a_node_whose_address_changes_comes_back_under_the_new_one() {
     outcome.exits(0).prints("up 10.20.0.2:50052\n").prints("0 runs").prints("1 runs");
 }
 
-/// A clone of node1 is started on the network of node0. The launch on the first one goes on, and the clone is told of; when the first one
-/// has ended, the clone is the node.
+/// A clone of node1 is started on the network of node0. The launch on the first node1 continues, and the clone is reported. After the end
+/// of the first one, the clone becomes the node.
 #[test]
 fn a_second_agent_of_a_node_is_refused_while_the_first_is_heard() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"
@@ -38,9 +38,9 @@ fn a_second_agent_of_a_node_is_refused_while_the_first_is_heard() {
         sed -i "s#^runtime_dir.*#runtime_dir = '$PWD/clone'#" clone.toml
         nsenter --net=/proc/$(daemon node0)/ns/net env -u LATTICE_API_URL lattice-agent --config $PWD/clone.toml 2>clone.log & clone=$!
         until grep -q 'cannot register' clone.log; do sleep 0.05; done
-        grep -om1 'two agents say that they are node1: 10.20.0.1:50099, and 10.20.0.2:50052' clone.log
-        grep -c 'WARN.*two agents say that they are node1' api.log | sed 's/^[1-9].*/warned/'
-        lattice nodes | grep -o 'two agents say that they are .*'
+        grep -om1 'two agents register as node1: 10.20.0.1:50099, and 10.20.0.2:50052' clone.log
+        grep -c 'WARN.*two agents register as node1' api.log | sed 's/^[1-9].*/warned/'
+        lattice nodes | grep -o 'two agents register as .*'
         touch go; wait $launch; echo "code $?"
         # An agent that is started anew is no second one.
         kill_agent node1; start_agent node1; nodes_up 2 && echo "up at once"
@@ -49,9 +49,9 @@ fn a_second_agent_of_a_node_is_refused_while_the_first_is_heard() {
         kill $clone; wait $clone"#;
     let outcome = script_on(2, script).run();
     outcome.exits(0).prints_lines([
-        "two agents say that they are node1: 10.20.0.1:50099, and 10.20.0.2:50052",
+        "two agents register as node1: 10.20.0.1:50099, and 10.20.0.2:50052",
         "warned",
-        "two agents say that they are node1: 10.20.0.2:50052, and 10.20.0.1:50099, which is refused",
+        "two agents register as node1: 10.20.0.2:50052, and 10.20.0.1:50099, which is refused",
         "goes on",
         "code 0",
         "up at once",

@@ -1,4 +1,4 @@
-//! Lines of mpiexec, mpirun and srun, with programs of the MPI libraries that they belong to, over several nodes.
+//! Lines of mpiexec, mpirun and srun, with programs of their MPI libraries, on several nodes.
 
 use lattice_tests::mpi::{MPICHS, OPEN_MPIS};
 use lattice_tests::{cluster, script_on, turn};
@@ -17,7 +17,7 @@ fn ranks_are_where_the_other_launcher_would_put_them() {
     check("lattice mpirun -H node0:1,node1:2 -np 3", &["0 node0", "1 node1", "2 node1"]);
     check("lattice mpirun --map-by ppr:1:node", &["0 node0", "1 node1"]);
     check("lattice srun -N2 -n3 -m cyclic", &["0 node0", "1 node1", "2 node0"]);
-    // As many nodes as are named, and a task on each.
+    // As many nodes as are named, with a task on each.
     check("lattice srun -w node[0-1]", &["0 node0", "1 node1"]);
     check("lattice srun -w node1 -n2 --overlap -p debug", &["0 node1", "1 node1"]);
     let programs = format!("lattice mpiexec -n 1 -host node1 {WHERE} : -n 2 -host node0");
@@ -47,7 +47,8 @@ fn lines_of_intel_fill_the_cores_of_named_hosts() {
     script_on(2, &script).env("TMPDIR", directory.path()).run().exits(0).prints_lines(&expected);
 }
 
-/// Open MPI's users expect a rank on each core without a number, and a refusal of more ranks than there are slots.
+/// Without a number, Open MPI's users expect a rank on each core. They also expect an error for more ranks than
+/// slots.
 #[test]
 fn lines_of_open_mpi_have_a_slot_for_each_core() {
     let script = r#"export LATTICE_MPIEXEC=ompi; unset ${!OMPI_MCA_@} ${!PRTE_MCA_@}; cores=$(lattice launch --tasks-per 1:core echo | wc -l)
@@ -58,7 +59,7 @@ fn lines_of_open_mpi_have_a_slot_for_each_core() {
     outcome.exits(0).says("ranks do not fit: node[0-1] have room for").says("mpirun's --oversubscribe");
 }
 
-/// As Slurm does, whose users type `-O` then.
+/// As in Slurm, where users then add `-O`.
 #[test]
 fn lines_of_srun_have_a_cpu_for_each_rank_of_an_allocation() {
     let script = r#"cpus=$(nproc); lattice srun -N2 -n $((2 * cpus)) echo && lattice srun -N1 -n $cpus true || exit 90
@@ -67,11 +68,7 @@ fn lines_of_srun_have_a_cpu_for_each_rank_of_an_allocation() {
         LATTICE_ALLOC_ID=none lattice launch --no-overcommit -n $((cpus + 1)) true; [ $? = 125 ] || exit 93
         lattice srun -O -N1 -n $((cpus + 1)) true && SLURM_OVERCOMMIT=1 lattice srun -N1 -n $((cpus + 1)) true"#;
     let outcome = script_on(2, script).run();
-    outcome
-        .exits(0)
-        .says("lattice: node0 has ")
-        .says(", each of which shall have 2; start fewer")
-        .says("--overcommit (-O)");
+    outcome.exits(0).says("lattice: node0 has ").says(", each with 2; start fewer").says("--overcommit (-O)");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! `--via` and `lattice start`: nodes that somebody else gives, each a network namespace with a host name of its own. The daemons of
-//! the cluster that makes the namespaces take no part.
+//! `--via` and `lattice start` with nodes of another resource manager. Each node is a network namespace with its own host name. The
+//! daemons of the cluster that creates the namespaces are not used.
 
 mod kubernetes;
 mod slurm;
@@ -9,7 +9,7 @@ mod stand_ins;
 use lattice_tests::mpi::Flavour;
 use lattice_tests::{Command, cluster};
 
-/// Leaves the test's cluster but for its namespaces: `enter NODE WORDS...` runs words on a node, and is a program as well.
+/// Leaves the test's cluster except for its namespaces. `enter NODE WORDS...` runs a command on a node, and is a program as well.
 const NODES_ALONE: &str = r#"
     here=$LATTICE_DEV_CLUSTER
     enter=$here/enter
@@ -34,13 +34,13 @@ END
     on_node0() { LATTICE_VIA="$enter {host} {command}" "$enter" node0 "$@"; }
 "#;
 
-/// A bash script on a machine that has so many nodes beside, and nothing of ours on them.
+/// Returns a bash script on a machine with `nodes` further nodes, on which Lattice is not installed.
 fn script_with(nodes: u32, script: &str) -> Command {
     assert!(nix::unistd::geteuid().is_root(), "this test must run as root: its nodes are network namespaces");
     cluster(nodes).bash(&format!("{NODES_ALONE}\n{script}"))
 }
 
-/// A user that the nodes know, and who is nobody to this machine, with a home directory that all see; `user WORDS...` runs words as him
+/// A user that exists on the nodes, but not on this machine, with a shared home directory. `user WORDS...` runs a command as this user
 /// on node0, in that directory.
 const PLAIN_USER: &str = r#"
     home=$here/home
@@ -56,7 +56,7 @@ const PLAIN_USER: &str = r#"
     user() { $as_user "$@"; }
 "#;
 
-/// A bash script on a machine beside so many nodes, which know a plain user.
+/// Returns a bash script on a machine with `nodes` further nodes, on which the plain user exists.
 fn script_with_user(nodes: u32, script: &str) -> Command {
     script_with(nodes, &format!("{PLAIN_USER}\n{script}"))
 }
@@ -70,7 +70,7 @@ fn an_mpi_program_runs_on_hosts_that_a_command_of_the_users_reaches() {
     }
 }
 
-/// Neither the words of the user nor those of the agent are changed by a program that is called as `rsh` is, whatever the variable says.
+/// A program with the arguments of `rsh` passes the words of the user and the agent unchanged. The flag overrides the variable.
 #[test]
 fn a_program_that_takes_a_host_and_a_command_starts_the_agents() {
     let script = r#"
@@ -105,11 +105,11 @@ fn exit_code_input_and_words_pass_as_without_it() {
 fn a_node_that_does_not_join_is_named_with_what_was_said_of_it() {
     let script = r#"on_node0 lattice launch --host node0,node1,node7 true"#;
     let outcome = script_with(2, script).run();
-    outcome.exits(125).says("1 of 3 nodes did not join: node7").says("for node7 ended (exit status: 1); it said:");
+    outcome.exits(125).says("1 of 3 nodes did not join: node7").says("for node7 ended (exit status: 1); its log ends:");
     outcome.says("node7.pid: No such file or directory");
 }
 
-/// A program that is no agent, or is not where it should be, is seen at once, not when time is over.
+/// A program that is not an agent, or does not exist, is detected at once, before the timeout.
 #[test]
 fn the_words_of_a_program_that_starts_no_agent_are_shown() {
     let check = |via: &str, expected: &str| {
@@ -120,7 +120,7 @@ fn the_words_of_a_program_that_starts_no_agent_are_shown() {
     check("/nowhere/at/all {host} {command}", "cannot find /nowhere/at/all, which is to start an agent on each node");
 }
 
-/// Scripts of Slurm's find an `srun` of this cluster, also before another one, unless they are in a job of Slurm's.
+/// Slurm scripts find the `srun` of this cluster, even before another `srun` in the path, unless they run in a Slurm job.
 #[test]
 fn srun_is_that_of_the_cluster_but_in_a_job_of_slurms() {
     let script = r#"
@@ -133,7 +133,7 @@ fn srun_is_that_of_the_cluster_but_in_a_job_of_slurms() {
     assert!(lines[0].starts_with("/tmp/lattice-") && lines[0].ends_with("/mpirun/srun"), "{lines:?}");
 }
 
-/// The job of each manager is over, and two of the managers are not installed: their programs would start nothing.
+/// The job of each manager is over, and two of the managers are not installed, so that their programs would start nothing.
 #[test]
 fn a_job_whose_only_node_is_this_machine_needs_no_program_of_its_manager() {
     for variables in [
@@ -152,7 +152,7 @@ fn a_job_whose_only_node_is_this_machine_needs_no_program_of_its_manager() {
     }
 }
 
-/// Ends a started cluster that has launches running, and looks for what is left on its nodes.
+/// Ends a started cluster with running launches, and checks for remaining processes on its nodes.
 fn ends_with_nothing_left(signal: &str) {
     let script = format!(
         r#"
@@ -183,7 +183,7 @@ fn a_killed_cluster_leaves_nothing_on_its_nodes() {
     ends_with_nothing_left("KILL");
 }
 
-/// Resource managers tell a job by a signal that its time runs out, and end it by one to each of its processes.
+/// Resource managers send a signal to a job before its time limit, and end the job with a signal to each of its processes.
 #[test]
 fn signals_reach_the_ranks_of_nodes_that_were_brought_along() {
     let script = r#"
@@ -216,7 +216,7 @@ fn agents_leave_when_the_head_falls_silent() {
     script_with(2, script).directory(directory.path()).run().exits(0).prints("nothing is left\n");
 }
 
-/// Neither arguments nor variables of any process hold a key, and no file does on the nodes.
+/// No argument or variable of any process contains a key, and no file on the nodes does.
 #[test]
 fn keys_are_in_no_argument_and_no_variable() {
     let script = r#"
@@ -227,7 +227,8 @@ fn keys_are_in_no_argument_and_no_variable() {
     script_with(2, script).run().exits(1);
 }
 
-/// Ports at which anything listens that was not there before, by the kernel's word; with one of the range taken, and too few of them.
+/// Compares the listening ports of the kernel with the earlier ones: with one port of the range in use, and with a range that is too
+/// small.
 #[test]
 fn whatever_listens_for_a_launch_does_so_in_its_range_of_ports() {
     let script = r#"

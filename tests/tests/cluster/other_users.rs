@@ -1,10 +1,10 @@
-//! What one user tries on what is another's, or on what is root's: refused, recorded, or of no effect. `cluster/identity`, `cluster/sets`,
-//! `cluster/keys` and `cluster/root_paths` have further attacks of that kind.
+//! Attacks of a user on objects of another user or of root: they are refused, recorded, or have no effect. `cluster/identity`,
+//! `cluster/sets`, `cluster/keys` and `cluster/root_paths` have further attacks.
 
 use lattice_tests::{Command, script_on};
 use nix::unistd::geteuid;
 
-/// `as_nobody WORDS...` runs words as another user, who has no allocation.
+/// `as_nobody WORDS...` runs a command as another user, without an allocation.
 const NOBODY: &str = r#"
     as_nobody() { setpriv --reuid nobody --regid nogroup --init-groups "$@"; }
     cd "$LATTICE_DEV_CLUSTER"; chmod 755 .
@@ -16,8 +16,8 @@ fn script(nodes: u32, words: &str) -> Command {
     script_on(nodes, &format!("{NOBODY}{words}"))
 }
 
-/// Each command about another's launch, allocation or batch job. Those that would change something are in the audit, one line each, and an id
-/// makes no line of its own there.
+/// Each command about another user's launch, allocation or batch job. The audit log has one line for each command that would change
+/// something, and an id cannot create a further line.
 #[test]
 fn every_command_on_anothers_is_refused_and_recorded() {
     let words = r#"
@@ -47,7 +47,7 @@ fn every_command_on_anothers_is_refused_and_recorded() {
     ]);
 }
 
-/// A rank of another user cannot become root, leave its control group, or take a better place than others.
+/// A rank of another user cannot become root, leave its control group, or gain a better priority or OOM score.
 #[test]
 fn a_rank_gains_nothing_from_its_node() {
     let words = r#"lattice alloc release $LATTICE_ALLOC_ID >/dev/null; alloc=$(lattice alloc create -N 1 --uid 65534)
@@ -75,10 +75,10 @@ print("tried", len(tries))'"#;
     script(1, words).run().exits(0).prints_lines(["65534", "tried 11"]);
 }
 
-/// The script of a batch job, its arguments and its environment: the arguments alone are seen by others, as of any process.
+/// The script of a batch job, its arguments and its environment. Other users can only see the arguments, as for any process.
 #[test]
 fn a_batch_job_shows_its_arguments_alone() {
-    // No word is in the command line of this script, nor in that of a search for it.
+    // Neither the command line of this script nor that of a search for a word contains the word.
     let words = r##"mkdir -m 777 job; cd job; for where in script arguments environment; do echo "word-in-$where" >$where; done
         (echo '#!/bin/bash'; echo "# $(cat script)"; echo 'touch begun; sleep 1000') >job; chmod 755 job
         lattice alloc release $LATTICE_ALLOC_ID >/dev/null; unset LATTICE_ALLOC_ID
@@ -89,7 +89,7 @@ fn a_batch_job_shows_its_arguments_alone() {
     script(1, words).run().exits(0).prints_lines(["arguments by cmdline", "cancelled 0"]);
 }
 
-/// What is made for a user below the home directory is that user's alone, whatever the umask.
+/// Files for a user below the home directory are accessible to this user only, with any umask.
 #[test]
 fn files_below_the_home_directory_are_closed_whatever_the_umask() {
     let words = r#"mkdir -m 755 home; export HOME=$PWD/home; unset XDG_RUNTIME_DIR XDG_CONFIG_HOME XDG_STATE_HOME
@@ -98,7 +98,8 @@ fn files_below_the_home_directory_are_closed_whatever_the_umask() {
     script(1, words).run().exits(0).prints_lines(["looked"]);
 }
 
-/// The cluster of a user without root: its directory and socket are that user's, and the process that has made its keys is not dumpable.
+/// The cluster of a user without root. Its directory and socket belong to this user, and the process that has created its keys is not
+/// dumpable.
 #[test]
 fn the_cluster_of_a_plain_user_is_closed_to_other_users() {
     let words = r#"mkdir -m 777 other; cd other; mkfifo -m 666 go; mkdir -m 755 home; chown games . home
@@ -115,7 +116,7 @@ fn the_cluster_of_a_plain_user_is_closed_to_other_users() {
     script(1, words).run().exits(0).prints_lines(["games 700", "root", "up", "code 0"]);
 }
 
-/// A session is killed by its rank with the signal that has memory written to a file; `sh`, by the same user at the same place, leaves one.
+/// A rank kills its session with the signal that writes a core file. For comparison, `sh` of the same user in the same directory leaves one.
 #[test]
 fn a_session_that_is_killed_leaves_no_core_file() {
     let words = r#"lattice alloc release $LATTICE_ALLOC_ID >/dev/null; alloc=$(lattice alloc create -N 1 --uid 65534)
@@ -126,7 +127,7 @@ fn a_session_that_is_killed_leaves_no_core_file() {
     script(1, words).run().exits(0).prints_lines(["core", "code 125", "unlimited lattice-session", "facts"]);
 }
 
-/// Files and directories of another user, and files that are no sets, where the sets of a user are looked for.
+/// Files and directories of another user, and files that are not sets, in the directory for the sets of a user.
 #[test]
 fn a_directory_of_sets_that_another_user_can_change_is_refused() {
     let words = r#"unset LATTICE_API_URL LATTICE_ALLOC_ID; mkdir -m 1777 sets; cd sets
@@ -151,7 +152,7 @@ fn a_directory_of_sets_that_another_user_can_change_is_refused() {
     script(1, words).run().exits(0).prints_lines(expected);
 }
 
-/// Names of sockets that have no owner can be taken by every user. Commands look at launches of their own user alone.
+/// Every user can bind socket names without an owner. Commands only use launches of their own user.
 #[test]
 fn sockets_under_names_of_launches_hide_no_launch() {
     let words = r#"unset LATTICE_API_URL LATTICE_ALLOC_ID; export LATTICE_SETS=$PWD/sets; ulimit -n 9100

@@ -1,5 +1,5 @@
-//! What a user does so that a process outlives its launch, and reaches into the next user's allocation. These take root: it can be
-//! other users.
+//! Attempts of a user to keep a process after the end of its launch, and to reach into the next user's allocation. These tests require
+//! root, to run as other users.
 
 use std::fs;
 use std::io::Write;
@@ -9,10 +9,10 @@ use lattice_tests::mpi::Flavour;
 use lattice_tests::{Command, Outcome, built, cluster::script_in, script_on};
 use nix::unistd::{AccessFlags, access, geteuid};
 
-/// Two users that exist on every Debian, a chain, and how each is looked for.
+/// Two users that exist on every Debian, a chain of processes, and the checks for both.
 ///
-/// A link of the chain forks and ends, in a session of its own, so fast that no table of processes shows it. All links hold the lock
-/// that the first was given, so whoever gets it knows that none is left. It ends by itself after two minutes, if nobody can end it.
+/// A link of the chain forks and ends, in a new session, so fast that no process list shows it. All links hold the lock of the first one.
+/// If the lock is free, no link is left. The chain ends by itself after two minutes if it cannot be killed.
 const USERS: &str = r#"
     NOBODY="setpriv --reuid nobody --regid nogroup --init-groups"
     GAMES="setpriv --reuid games --regid games --init-groups"
@@ -34,15 +34,15 @@ const USERS: &str = r#"
     }
 "#;
 
-/// Runs a script of two nodes in which nobody's `$alloc` has both.
+/// Runs a script in a cluster of two nodes. Both belong to `$alloc` of the first user.
 #[track_caller]
 fn as_two_users(script: &str) -> Outcome {
     assert!(geteuid().is_root(), "this test must run as root");
     script_on(2, &format!("{USERS}\n{script}")).run()
 }
 
-/// True if agents here can give sessions control groups. Without them what is left of a user on a node ends with its launch, the
-/// clients of these tests too; the tests below that say so are the ones for that.
+/// Returns true if agents on this machine can create control groups for sessions. Without them all remaining processes of a user on a
+/// node end with the launch, including the clients of these tests. Separate tests below cover this case.
 fn has_control_groups() -> bool {
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
@@ -51,7 +51,7 @@ fn has_control_groups() -> bool {
     let root = fields.filter(|fields| fields.get(2) == Some(&"cgroup2")).find_map(|fields| fields.get(1).copied());
     let found = root.zip(own).is_some_and(|(root, own)| access(&Path::new(root).join(own), AccessFlags::W_OK).is_ok());
     if !found {
-        // What the print macros write is kept back from whoever looks at tests that pass.
+        // The print macros would be captured for tests that pass.
         let test = std::thread::current();
         let test = test.name().unwrap_or_default();
         let _ = writeln!(
@@ -99,8 +99,8 @@ fn a_chain_of_forks_ends_with_a_launch_that_is_aborted() {
     as_two_users(script).prints_lines(["gone", "gone", "alone", "alone"]);
 }
 
-/// The same where no process has a control group: in a container, say. A process namespace around it all keeps what is killed of the user
-/// apart from other tests.
+/// The same without control groups, for example in a container. A process namespace around the cluster isolates the killed processes of
+/// the user from other tests.
 #[track_caller]
 fn without_cgroups(script: &str) -> Outcome {
     assert!(geteuid().is_root(), "this test must run as root");
@@ -110,7 +110,7 @@ fn without_cgroups(script: &str) -> Outcome {
     script_in(cluster, &format!("{USERS}\n{script}")).run()
 }
 
-/// Clients on the node end with what is left of their launch there, so there is none.
+/// Clients on the node end with the remaining processes of their launch, so that the launch has no client.
 const DETACHED: &str = r#"
     $NOBODY lattice launch --detach --alloc $alloc -n 2 bash -c "$BEGIN$THEN" >/dev/null
     while [ "$(lattice launches --json | field id)" ]; do sleep 0.05; done
@@ -134,7 +134,7 @@ fn a_session_that_its_rank_stops_ends_within_its_agents_patience() {
     as_two_users(script).prints_lines(["the session process was stopped by a signal, and did not go on"]);
 }
 
-/// The memory in which MPICH's ranks of a node meet goes on every node, though the rank that aborts is on one.
+/// The shared memory of MPICH's ranks is removed on every node, though the rank that aborts is on one node.
 #[test]
 fn no_node_keeps_the_shared_memory_of_an_aborted_program() {
     let script = r#"lattice launch -N 2 -n 4 "$1" 3 9 >/dev/null; echo "code $?"
@@ -143,8 +143,8 @@ fn no_node_keeps_the_shared_memory_of_an_aborted_program() {
     outcome.exits(0).prints_lines(["code 9"]);
 }
 
-/// Kills the process that starts node1's sessions, while each rank has a child that gave up its session and its environment. The child
-/// holds the lock of its rank, and so does whatever it becomes.
+/// Kills the process that starts node1's sessions, while each rank has a child that left its session and environment. The child and its
+/// descendants hold the lock of its rank.
 const KILL_FORK_SERVER: &str = r#"
     export HIDE='exec 9>"$LOCKS/$LATTICE_RANK"; flock 9; env -i setsid sleep 1000 >/dev/null 2>&1 & touch "$BEGUN/$LATTICE_RANK"; sleep 1000'
     $NOBODY lattice launch --detach --alloc $alloc -n 2 bash -c "$HIDE" >/dev/null

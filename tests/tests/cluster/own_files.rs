@@ -1,9 +1,10 @@
-//! Files of a private cluster, and of launches on it, in places where other users write as well. Root is the victim, `nobody` the attacker.
+//! Files of a private cluster, and of launches on it, in directories to which other users write as well. Root is the victim, another user
+//! the attacker.
 
 use lattice_tests::{Command, Outcome, built};
 use nix::unistd::geteuid;
 
-/// Gives a cluster of one node a `/tmp` of its own, where the script runs.
+/// Starts a cluster of one node with its own `/tmp`, in which the script runs.
 const BEGIN: &str = r#"
     mount -t tmpfs -o mode=1777 none /tmp && cd /tmp || exit
     as_other() { setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; }
@@ -17,7 +18,7 @@ fn in_a_place_for_all(script: &str) -> Outcome {
     command.arg(script).run()
 }
 
-/// Whatever the umask is: names in `mpirun/` come first in `PATH`.
+/// With any umask: names in `mpirun/` come first in `PATH`.
 #[test]
 fn no_file_of_a_cluster_can_be_written_by_others_under_any_umask() {
     let script = r#"umask $1; "$0" dev-cluster --nodes 1 -- bash -c '
@@ -28,7 +29,8 @@ fn no_file_of_a_cluster_can_be_written_by_others_under_any_umask() {
     }
 }
 
-/// The attacker sees the copy while it is written, and puts a directory, a FIFO and a link in its way; then it exchanges what it can.
+/// The attacker watches the copy while it is written, and creates a directory, a FIFO and a link in its place. Then it replaces all files
+/// that it can.
 #[test]
 fn copies_of_programs_are_not_exchanged_or_read_by_other_users() {
     let script = r#"
@@ -51,7 +53,7 @@ fn copies_of_programs_are_not_exchanged_or_read_by_other_users() {
     outcome.says("/tmp/app is there already").says("other users may write to /tmp/open/");
 }
 
-/// The name of the directory of a copy is in no command line before the directory is there.
+/// No command line contains the name of a copy's directory before the directory exists.
 #[test]
 fn the_place_of_a_copy_cannot_be_read_before_it_is_made() {
     let script = r#"

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use lattice_tests::{Outcome, script_on};
 use tempfile::TempDir;
 
-/// A service of a name that nobody else has; it is gone with the test.
+/// A service with a unique name. It is removed with the test.
 struct Service {
     name: String,
     path: PathBuf,
-    /// Files that it names.
+    /// Files that the service names.
     files: TempDir,
 }
 
@@ -33,7 +33,7 @@ impl Service {
         fs::write(self.files.path().join(name), text).unwrap();
     }
 
-    /// Runs a script in a cluster of two nodes, of which node1 asks the service: `$service`, its name; `$files`, the directory.
+    /// Runs a script in a cluster of two nodes. node1 uses the service: `$service` is its name, `$files` the directory.
     fn try_in_cluster(&self, script: &str) -> Outcome {
         let script = format!("{BY_PAM}\n{script}");
         script_on(2, &script).arg(&self.name).arg(self.files.path()).run()
@@ -42,7 +42,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // A test that failed before it was made has none.
+        // A test that failed early has no service.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -83,7 +83,7 @@ fn limits_and_variables_of_a_pam_session_are_those_of_ranks_and_it_is_closed_at_
     outcome.exits(0).prints_lines(ranks.into_iter().chain(noted).chain(noted));
 }
 
-/// Then the node goes on, by the same agent and the same fork server.
+/// Afterwards the node continues with the same agent and the same fork server.
 #[test]
 fn a_service_that_denies_hangs_or_dies_ends_the_launch_and_nothing_else() {
     let service = Service::new("denials");

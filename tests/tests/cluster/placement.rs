@@ -1,11 +1,11 @@
-//! Which node a rank is on.
+//! The placement of ranks on nodes.
 
 use lattice_tests::{Outcome, cluster, launch_on, processes, script_on};
 
 /// Prints the rank and its node.
 const WHERE: &str = r#"IFS=, read -ra nodes <<<"$LATTICE_NODELIST"; echo "$LATTICE_RANK ${nodes[$LATTICE_NODE]}""#;
 
-/// The ranks of each node, in node order, by what [`WHERE`] printed.
+/// Returns the ranks of each node, in node order, from the output of [`WHERE`].
 #[track_caller]
 fn ranks_of_nodes(outcome: &Outcome, nodes: u32) -> Vec<Vec<u32>> {
     outcome.exits(0);
@@ -60,7 +60,7 @@ fn planes_deal_several_ranks_out_at_a_time() {
     check(3, "-n 8 --distribution plane=2", &[&[0, 1, 6, 7], &[2, 3], &[4, 5]]);
 }
 
-/// As in srun(1): steps beside each other in one allocation.
+/// As in srun(1): concurrent steps in one allocation.
 #[test]
 fn a_launch_can_begin_with_a_later_node() {
     check(4, "-N 2 -r 2", &[&[], &[], &[0], &[1]]);
@@ -79,13 +79,14 @@ fn fewer_nodes_can_be_asked_for() {
     check(3, "-x node0 -n 2", &[&[], &[0], &[1]]);
 }
 
-/// More nodes than ranks were asked for: the others take part, and hold none.
+/// The request has more nodes than ranks. The nodes without ranks take part in the launch.
 #[test]
 fn nodes_without_ranks_take_part() {
     check(3, "-N 3 -n 2", &[&[0], &[1], &[]]);
 }
 
-/// One rank, whatever the allocation holds, and the slots that stay idle are reported; a rank that launches another one means it.
+/// The launch has one rank, for any size of the allocation, and reports the idle slots. It does not report them for a launch
+/// inside a rank.
 #[test]
 fn a_launch_without_a_number_of_ranks_is_one_rank_and_reports_idle_nodes() {
     let launch = |line: &str| cluster(2).bash(&format!("lattice launch {line} | sort | uniq -c | tr -s ' '")).run();
@@ -108,7 +109,7 @@ fn a_launch_without_a_number_of_ranks_is_one_rank_and_reports_idle_nodes() {
     assert!(!quiet.errors().contains("note:"), "{}", quiet.errors());
 }
 
-/// Names with a domain and addresses were refused, with a tip that failed as well.
+/// Names with a domain and addresses once were refused, with a suggestion that failed as well.
 #[test]
 fn nodes_are_called_by_any_name_and_address() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"; address=$(lattice exec node1 -- hostname -I | cut -d' ' -f1)
@@ -161,7 +162,7 @@ fn a_rankfile_with_fewer_ranks_or_other_nodes_is_refused() {
     outcome.says("node node7 is not in the allocation").says("3 ranks do not fit").says("bound to cores 4711");
 }
 
-/// `ppr:N:OBJECT` of Open MPI: nodes take as many ranks as their objects do, by what they have told.
+/// `ppr:N:OBJECT` of Open MPI: the number of ranks on a node depends on its reported objects.
 #[test]
 fn ranks_by_objects_fill_each_node() {
     let cores = cores_of_this_machine();
@@ -169,7 +170,7 @@ fn ranks_by_objects_fill_each_node() {
     check(2, "--tasks-per 1:core", &[&of(0), &of(cores)]);
     check(2, "--tasks-per 1:core -w node1", &[&[], &of(0)]);
     check(2, "--tasks-per-core 1 -n 1", &[&[0], &[]]);
-    // As with srun, and not as with mpirun.
+    // As in srun, and not as in mpirun.
     check(2, "--tasks-per-core 1 -n 2", &[&[0], &[1]]);
     check(3, "--include node2 -N 2 -n 3", &[&[0, 1], &[], &[2]]);
     check(3, "-N 1-2 -n 4", &[&[0, 1], &[2, 3], &[]]);
@@ -202,10 +203,10 @@ fn programs_have_nodes_of_their_own() {
     check("-w node3", ": -N 2 -n 3", &[&[1, 2], &[3], &[], &[0]]);
     check("-n 1", ": -H node3:2,node1", &[&[0], &[3], &[], &[1, 2]]);
     let outcome = launch_on(2, "-N 1 true : -N 2").words("true").run();
-    outcome.exits(125).says("program 2 shall have 2 nodes of its own, and of node[0-1] 1 is left for it");
+    outcome.exits(125).says("program 2 is to have 2 nodes of its own, and of node[0-1] 1 is left for it");
 }
 
-/// Numbers of ranks are given out otherwise than their places.
+/// The order of rank numbers differs from the order of the places.
 #[test]
 fn ranks_are_numbered_by_slot_or_by_node() {
     check(2, "-n 5 --distribution cyclic --rank-by slot", &[&[0, 1, 2], &[3, 4]]);
@@ -213,19 +214,19 @@ fn ranks_are_numbered_by_slot_or_by_node() {
     check(2, "-n 6 -H node0:4,node1:4 -m block --rank-by node", &[&[0, 2, 4, 5], &[1, 3]]);
 }
 
-/// Number of cores that ranks may use.
+/// Returns the number of cores that ranks may use.
 fn cores_of_this_machine() -> u32 {
     let usable = rank_spawner::usable_here(&lattice_inventory::ThisNode::default()).expect("the kernel tells them");
     usable.cores().len() as u32
 }
 
-/// CPUs of a core.
+/// Returns the CPUs of a core.
 fn cpu_of_core(core: u32) -> String {
     let usable = rank_spawner::usable_here(&lattice_inventory::ThisNode::default()).expect("the kernel tells them");
     usable.cores()[core as usize].cpus.to_string()
 }
 
-/// Each rank sees its node as a machine of its own, where the cluster has them.
+/// Each rank sees its node as a separate machine, if the cluster has network namespaces.
 #[test]
 fn a_rank_is_on_the_node_that_it_is_told() {
     let script = format!("{WHERE} $(hostname) $(echo $(ls /sys/class/net))");
@@ -237,7 +238,7 @@ fn a_rank_is_on_the_node_that_it_is_told() {
     }
 }
 
-/// The plan is the map that the launch then shows; nothing ran meanwhile.
+/// The plan is equal to the map of the later launch. The dry run starts no process.
 #[test]
 fn a_dry_run_tells_where_a_launch_would_put_its_ranks() {
     let script = r#"check() {
@@ -254,7 +255,7 @@ fn a_dry_run_tells_where_a_launch_would_put_its_ranks() {
     outcome.prints("\"rank\":0,\"node\":\"node1\"\n\"rank\":1,\"node\":\"node1\"\n");
 }
 
-/// One whose agent is gone, which the API server remembers also when it was restarted meanwhile, and one that never was.
+/// A node without its agent, which the API server remembers even after a restart, and a node that never existed.
 #[test]
 fn a_plan_has_nodes_that_are_not_there_as_they_told_last() {
     let script = r#"
@@ -267,7 +268,7 @@ fn a_plan_has_nodes_that_are_not_there_as_they_told_last() {
         env -u LATTICE_ALLOC_ID $launch --dry-run -w node1,node0 true
         env -u LATTICE_ALLOC_ID $launch --dry-run -w node[1-2] true; echo "nobody's: $?""#;
     let outcome = script_on(2, script).run();
-    let planned = "planned as it told last, and a launch would be refused now";
+    let planned = "planned with its last inventory, and a launch would be refused now";
     outcome.exits(0).says(&format!("lattice: note: node1 is away: its agent does not run; {planned}"));
     outcome.says("lattice: node node1 is away: its agent does not run; leave it out").prints("launch: 125\n");
     outcome.says(&format!("lattice: note: node1 has not registered; {planned}"));
@@ -286,7 +287,7 @@ fn what_does_not_fit_is_refused_with_what_is_there() {
     check("-w node7", "lattice: node node7 is not in the allocation, which has node[0-1]");
 }
 
-/// Each node binds its ranks by what it is itself.
+/// Each node binds its ranks by its own topology.
 #[test]
 fn hints_bind_ranks_on_every_node() {
     let cpus = r#"echo "$LATTICE_NODE $LATTICE_LOCAL_RANK $(sed -n 's/^Cpus_allowed_list:\t//p' /proc/self/status)""#;
@@ -304,7 +305,7 @@ fn memory_is_bound_on_every_node() {
     let outcome = launch_on(2, "-n 2 --mem-bind rank").bash(script).run();
     match std::path::Path::new("/proc/self/numa_maps").exists() {
         true => outcome.exits(0).prints_lines(["0 bind:0", "1 bind:0"]),
-        false => outcome.exits(125).says("the kernel of this node tells of none"),
+        false => outcome.exits(125).says("the kernel of this node has none"),
     };
 }
 
@@ -326,5 +327,5 @@ fn the_map_of_a_cluster_has_the_cpus_that_the_kernels_give() {
     outcome
         .exits(125)
         .prints_lines(["as planned"; 5])
-        .says("lattice: node0: 1 local ranks shall be bound to cores:cpus=999");
+        .says("lattice: node0: 1 local ranks are to be bound to cores:cpus=999");
 }

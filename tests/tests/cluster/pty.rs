@@ -1,4 +1,4 @@
-//! `--pty` on a cluster: the terminal of rank 0 is on another machine than the one that is typed at.
+//! `--pty` on a cluster: the terminal of rank 0 is on another machine than the keyboard.
 
 use lattice_tests::terminal::{INTERACTIVE, try_a_shell};
 use lattice_tests::{launch_on, script_on};
@@ -23,7 +23,7 @@ fn nothing_of_a_flood_is_lost() {
     assert!(lines.eq((1..=100_000).map(|number| number.to_string())));
 }
 
-/// The connection to the API server breaks, and the shell goes on with the terminal that it has.
+/// The connection to the API server breaks, and the shell continues with its terminal.
 #[test]
 fn a_shell_outlives_a_restart_of_the_api_server() {
     let script = r#"

@@ -1,5 +1,5 @@
-//! Identity of ranks, as the kernel has it, compared with what docs/security.md and docs/operating.md say of it: users, groups and limits by a seed.
-//! Nodes know the users by files that are mounted over theirs. It takes root.
+//! Compares the identity of ranks, according to the kernel, with docs/operate/security.md and docs/operate/set-up.md. The users, groups and limits are from a
+//! seed. The user database of the nodes is mounted over their files. These tests require root.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,12 +9,12 @@ use lattice_tests::{Outcome, script_on, turn};
 use nix::libc;
 use nix::unistd::{User as Known, geteuid};
 
-/// Users of each run.
+/// Number of users in each run.
 const USERS: usize = 200;
-/// Groups that have members among them.
+/// Number of groups that can have members.
 const GROUPS: usize = 90;
 
-/// What a rank says of itself: one line of words `name=value`, with a tab between them.
+/// Prints the identity of a rank: one line of `name=value` words with tabs between them.
 const SHOW: &str = r#"use POSIX; $| = 1;
     sub content { open(my $file, "<", "/proc/self/$_[0]") or die; local $/; <$file> }
     my %said = content("status") =~ /^(\w+):[\t ]*(.*?)[\t ]*$/mg;
@@ -30,8 +30,8 @@ const SHOW: &str = r#"use POSIX; $| = 1;
     push @words, "root=" . (defined POSIX::setuid(0) || defined POSIX::setgid(0) || chroot("/") ? "yes" : "no");
     print join("\t", "node=" . (uname())[1], @words), "\n";"#;
 
-/// Both nodes know the users of `$1`; node1 lets programs gain privileges and limits open files. Each line of `$1/users` has the number of a user, the
-/// groups that he comes with, which are none of his on nodes, and what his shell has.
+/// Both nodes have the users of `$1`. node1 allows programs to gain privileges, and limits open files. Each line of `$1/users` has the number of
+/// a user, the groups of its shell, and the limits of its shell. The user does not have these groups on the nodes.
 const SCRIPT: &str = r#"cd "$LATTICE_DEV_CLUSTER"; chmod 711 .; lattice alloc release $LATTICE_ALLOC_ID >/dev/null
     sed -i '1i setuid_programs = true\nlimits = ["nofile=700"]' node1.toml; kill_agent node1; start_agent node1
     for node in node0 node1; do
@@ -46,19 +46,19 @@ const SCRIPT: &str = r#"cd "$LATTICE_DEV_CLUSTER"; chmod 711 .; lattice alloc re
             lattice alloc release $alloc >/dev/null' bash $mask $files || { echo "user $uid: $?"; exit 1; }
     done 3<$1/users"#;
 
-/// A user as nodes know him, and the shell that he comes from.
+/// A user of the nodes, and the shell of the user.
 struct User {
     uid: u32,
     gid: u32,
-    /// Groups that name him as a member.
+    /// Groups with the user as a member.
     groups: BTreeSet<u32>,
-    /// Groups of his shell, wherever that is.
+    /// Groups of the user's shell, which the user does not have on the nodes.
     brings: Vec<u32>,
     umask: u32,
     files: u64,
 }
 
-/// A number from `least` on that nobody has yet; -1 is nobody's.
+/// Returns an unused number from `least` on; -1 is not a valid number.
 fn unused(dice: &mut Dice, least: u32, used: &mut BTreeSet<u32>) -> u32 {
     loop {
         let number = match dice.below(3) {
@@ -73,7 +73,7 @@ fn unused(dice: &mut Dice, least: u32, used: &mut BTreeSet<u32>) -> u32 {
     }
 }
 
-/// So many users, among them the one with the greatest number, and numbers of all of their groups.
+/// Returns the users, including the one with the highest number, and the numbers of all their groups.
 fn made_up(dice: &mut Dice) -> (Vec<User>, Vec<u32>) {
     let (mut uids, mut gids) = (BTreeSet::new(), (0..1000).collect());
     let groups: Vec<u32> = (0..GROUPS).map(|_| unused(dice, 1000, &mut gids)).collect();
@@ -98,7 +98,7 @@ fn made_up(dice: &mut Dice) -> (Vec<User>, Vec<u32>) {
     (users.collect(), groups)
 }
 
-/// The files of a user database beside those of this machine.
+/// Returns the files of a user database that includes the users of this machine.
 fn databases(users: &[User], groups: &[u32]) -> (String, String) {
     let read = |file: &str| fs::read_to_string(file).expect("every machine has users");
     let (mut passwd, mut group) = (read("/etc/passwd"), read("/etc/group"));
@@ -112,16 +112,16 @@ fn databases(users: &[User], groups: &[u32]) -> (String, String) {
     (passwd, group)
 }
 
-/// What differs between the nodes, as the script says before all else.
+/// Differences between the nodes, as the script reports them at its start.
 struct Nodes {
     have_cgroups: bool,
-    /// What programs could gain where that is allowed.
+    /// Capabilities that programs could gain, if this is allowed.
     all_capabilities: String,
     most_files: String,
 }
 
 impl Nodes {
-    /// Words of a rank of this user on this node, but for its control group.
+    /// Returns the expected words of a rank of this user on this node, except its control group.
     fn expected(&self, user: &User, node: &str) -> BTreeMap<String, String> {
         let User { uid, gid, umask, .. } = user;
         let may_gain = node == "node1";
@@ -147,7 +147,7 @@ impl Nodes {
             ("Seccomp", "0".to_owned()),
             ("Umask", format!("{umask:04o}")),
             ("files", files),
-            // Its possessor may do all with it, its user look at it and read it; the kernel writes numbers with a sign here.
+            // The possessor has all rights, the user may view and read it. The kernel prints the numbers as signed here.
             ("keyring", format!("keyring;{};{};3f030000;_ses", *uid as i32, *gid as i32)),
             ("descriptors", "0 1 2 30 31".to_owned()),
             ("HOME", format!("/homes/{name}")),
@@ -160,7 +160,7 @@ impl Nodes {
     }
 }
 
-/// Words of a line, and the control group among them.
+/// Returns the words of a line, and its control group separately.
 fn words(line: &str) -> (BTreeMap<String, String>, Option<String>) {
     let pairs = line.split('\t').filter_map(|word| word.split_once('='));
     let mut words: BTreeMap<_, _> = pairs.map(|(word, value)| (word.to_owned(), value.to_owned())).collect();
@@ -182,7 +182,7 @@ fn run(users: &[User], groups: &[u32]) -> Outcome {
     script.arg(directory.path()).run()
 }
 
-/// Two hundred users in turn, each from a shell with groups, a mask and limits of its own.
+/// Two hundred users in turn, each from a shell with its own groups, umask and limits.
 #[test]
 fn ranks_of_any_user_are_what_the_documents_say() {
     assert!(geteuid().is_root(), "this test must run as root");

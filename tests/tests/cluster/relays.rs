@@ -1,9 +1,9 @@
-//! A launch that reaches its nodes by way of each other: the API server asks one, which asks the next.
+//! A launch that reaches its nodes through each other: the API server calls one node, which calls the next one.
 
 use lattice_tests::mpi::Flavour;
 use lattice_tests::{lattice, script_in, script_on};
 
-/// Has the API server ask the first node only, and each node the next one.
+/// Makes the API server call the first node only, and each node the next one.
 const CHAIN: &str = r#"restart_api sed -i '1i relay_above = 1\nrelay_fan_out = 1' "$LATTICE_DEV_CLUSTER/api.toml""#;
 
 #[test]
@@ -21,13 +21,13 @@ fn a_node_that_its_relay_cannot_reach_is_named_and_nothing_runs_elsewhere() {
     );
     let outcome = script_on(4, &script).run();
     outcome.exits(125).prints_lines::<&str>([]);
-    // It is tried for as long as an agent takes to be replaced, in which the API server may find that it has ended.
+    // The call is repeated for the time of an agent's replacement. In this time the API server may detect the end of the agent.
     let refusals = ["does not start its part of the launch: node3 at ", "is away: its agent does not run"];
     let said = outcome.errors();
     assert!(refusals.iter().any(|refusal| said.contains(&format!("node node3 {refusal}"))), "{said}");
 }
 
-/// A relay keeps its connections for the next launch, and makes a new one where an agent has ended meanwhile.
+/// A relay keeps its connections for the next launch, and opens a new one if an agent has ended in the meantime.
 #[test]
 fn an_agent_that_was_started_anew_is_reached_by_its_relay() {
     let script = format!(
@@ -41,8 +41,8 @@ fn an_agent_that_was_started_anew_is_reached_by_its_relay() {
     outcome.exits(0).prints_lines(["before", "before", "before", "after", "after", "after"]);
 }
 
-/// Of 12 nodes, three are asked and pass the launch on to three each. A node tells its map, a start, an exit and its report; a stream of its own
-/// begins with a message more.
+/// Of 12 nodes, the API server calls three, which pass the launch on to three nodes each. A node sends its map, a start, an exit and its report.
+/// A separate stream would begin with an additional message.
 #[test]
 fn few_messages_tell_of_many_nodes() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"
@@ -72,7 +72,7 @@ fn what_ranks_print_comes_once_while_agents_that_relay_reports_are_replaced() {
     script_on(4, &script).run().exits(0).prints_lines(["complete"]);
 }
 
-/// It takes connections, as the kernel does for it, and passes nothing on.
+/// The kernel accepts connections for the relay, and the relay passes nothing on.
 #[test]
 fn nodes_behind_a_relay_that_stands_still_go_on() {
     let script = format!(

@@ -1,4 +1,4 @@
-//! `--restartable` over several nodes: programs that are killed on all ranks and run again.
+//! `--restartable` on several nodes: programs that are killed on all ranks and run again.
 
 use lattice_tests::mpi::{Flavour, MPICHS, OPEN_MPIS};
 use lattice_tests::{cluster, turn};
@@ -7,7 +7,7 @@ use lattice_tests::{cluster, turn};
 #[test]
 fn programs_that_are_killed_on_all_nodes_are_run_again() {
     let _machine = turn::heavy();
-    // MPICH 4.0.2 is often stuck at its end over several nodes, whoever launches it.
+    // MPICH 4.0.2 often hangs at its end on several nodes, with any launcher.
     for mpi in [MPICHS[1], Flavour::IntelMpi, OPEN_MPIS[0], OPEN_MPIS[1]] {
         let script = r#"
             for flag in --restartable --restartable=fresh; do
@@ -22,7 +22,7 @@ fn programs_that_are_killed_on_all_nodes_are_run_again() {
     }
 }
 
-/// Ranks that are killed at any moment, also while others are in a fence: each restart is one of all ranks.
+/// Ranks are killed at any time, even while other ranks are in a fence. Each restart restarts all ranks.
 #[test]
 fn a_restart_in_the_middle_of_a_fence_is_one_of_all_ranks() {
     let rank = r#"

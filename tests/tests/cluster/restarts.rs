@@ -4,7 +4,7 @@ use lattice_tests::script_on;
 
 #[test]
 fn a_launch_goes_on_to_its_right_end() {
-    // The second node's part is over before; what it said must not be forgotten.
+    // The second node's part is already over. Its output must not be lost.
     let outcome = script_on(
         4,
         r#"lattice launch --pmi=none -n 4 bash -c '
@@ -28,7 +28,7 @@ fn a_launch_goes_on_to_its_right_end() {
     outcome.exits(0).says("attached again").says("output may be missing here").prints_lines(ends.chain(words));
 }
 
-/// Nothing was under way when the server went, so all of it arrives, however often agents have tried to report meanwhile.
+/// No output was in transit when the server ended. Therefore all of it arrives, after any number of attempts of the agents to report.
 #[test]
 fn what_ranks_print_while_there_is_no_server_is_kept() {
     let outcome = script_on(
@@ -78,7 +78,7 @@ fn an_abort_after_the_restart_names_who_and_why() {
     outcome.exits(0).prints_lines(["code 143", "1"]).says("ended by ");
 }
 
-/// A server without its state knows of no launch: whatever runs is ended.
+/// A server without its state has no record of a launch. All running launches are ended.
 #[test]
 fn agents_end_launches_that_the_server_has_forgotten() {
     let outcome = script_on(
@@ -94,8 +94,8 @@ fn agents_end_launches_that_the_server_has_forgotten() {
     outcome.exits(0).prints_lines(["code 125"]);
 }
 
-/// The environment of launches is kept while they run, in case the server is started again. It is sealed in the state file, and its keys are
-/// overwritten when the launches have ended.
+/// The environment of launches is stored while they run, for a restart of the server. It is sealed in the state file, and its keys are
+/// overwritten after the launches have ended.
 #[test]
 fn ended_launches_leave_no_environment_and_are_still_reported() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"
@@ -127,7 +127,7 @@ fn ended_launches_leave_no_environment_and_are_still_reported() {
     ]);
 }
 
-/// Agents find an API server that was started anew within a second; until then it knows no node.
+/// Agents find a restarted API server within a second. Before that the server has no nodes.
 #[test]
 fn launches_that_begin_before_agents_have_found_the_new_server_wait_for_them() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"
@@ -138,7 +138,8 @@ fn launches_that_begin_before_agents_have_found_the_new_server_wait_for_them() {
     script_on(2, script).run().exits(0).prints_lines(["through"]).does_not_say("has not registered");
 }
 
-/// Whoever releases an allocation may do nothing else for it any more: outside of it, too, a server that is away is waited for.
+/// After the release there may be no further command for the allocation. Therefore a release also waits for an absent server outside of the
+/// allocation.
 #[test]
 fn a_release_waits_for_the_new_server() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"; alloc=$LATTICE_ALLOC_ID; unset LATTICE_ALLOC_ID

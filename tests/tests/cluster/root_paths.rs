@@ -1,4 +1,5 @@
-//! Paths that root looks up while users launch: none leads where a user could have put something. strace watches every process of root's.
+//! Paths that root looks up while users launch programs. No path leads through a place that a user can change. strace traces all processes of
+//! root.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +10,12 @@ use nix::unistd::geteuid;
 
 use crate::unprivileged::GIVE_UP_ROOT;
 
-/// The user who launches.
+/// The user that launches.
 const NOBODY: u32 = 65534;
 
-/// Launches of a user for whom all is in a directory of his own: programs and copies of them, input, output, temporary files, libraries. One ends in
-/// good order, others by a killed rank, a killed session, an end from outside, and before they begin. `$1` is the directory for traces, `$2` the
-/// user's.
+/// Launches of a user with all files in the user's own directory: programs and copies of them, input, output, temporary files, libraries. One
+/// launch ends in good order. Other launches end by a killed rank, by a killed session, by an abort, or before they begin. `$1` is the directory
+/// for traces, `$2` the user's directory.
 const SCRIPT: &str = r#"
     cd "$LATTICE_DEV_CLUSTER"; chmod 711 .; lattice alloc release $LATTICE_ALLOC_ID >/dev/null
     export home=$2; cp "$3" $home/program; cp /bin/bash $home/bash
@@ -69,14 +70,14 @@ fn check(before: &str, flavour: Flavour) {
     let uids: BTreeMap<u32, u32> = numbers.collect();
     let (_, cluster) = words.clone().next_back().expect("the script names its cluster");
     let found = look_ups(&traces, &uids);
-    // Its directory is root's, and nothing in it a user's.
+    // The cluster's directory belongs to root, and contains nothing that belongs to a user.
     let of_cluster: Vec<_> = outcome.text().lines().filter(|line| line.starts_with('/')).collect();
     assert_eq!(of_cluster, Vec::<&str>::new(), "files of a user in the cluster's directory");
     let wrong =
         |uid: u32, path: &std::path::Path| uid != NOBODY && !path.starts_with(cluster) && is_controlled(path, NOBODY);
     let wrong: Vec<_> = found.iter().filter(|found| wrong(found.uid, &found.path)).collect();
     assert!(wrong.is_empty(), "not as the user: {wrong:#?}");
-    // The same calls are seen where they are the user's.
+    // The trace has the same calls by the user.
     for (call, least) in [("execve", 12), ("mkdir", 12), ("chdir", 12)] {
         let count = found.iter().filter(|found| found.uid == NOBODY && found.call == call).count();
         assert!(count >= least, "the user's {call} was seen {count} times");
@@ -94,7 +95,8 @@ fn root_and_an_agent_that_has_given_it_up_follow_no_path_of_a_user() {
     check(GIVE_UP_ROOT, Flavour::WheelMpich);
 }
 
-/// Launches and commands of root's own, in places where other users write. Each is traced, and so are those that look for them.
+/// Launches and commands of root, in directories to which other users write. Each of them is traced, and so are the commands that search for
+/// them.
 const OWN_SCRIPT: &str = r#"
     traces=$2 lattice=$3; unset XDG_RUNTIME_DIR TMPDIR LATTICE_ALLOC_ID; cd /
     traced() { strace -ff -y -s 4096 -o $traces/trace -e "$CALLS" "$@"; echo "code $?" >&2; }

@@ -1,12 +1,12 @@
-//! Launches on a cluster as sets of their user: seen by the API server, called over the launches' links, and by nobody else.
+//! Launches on a cluster as sets of their user. The API server can read them, calls use the launches' links, and no other user has access.
 
 use lattice_tests::built::example;
 use lattice_tests::mpi::Flavour;
 use lattice_tests::{Command, script_on};
 use nix::unistd::geteuid;
 
-/// Beginning of the scripts: `serving RANKS` starts a launch of the program in `$1`, whose ranks call each other back, and returns when all
-/// of them serve; `set_of N` is the set of the `N`th of them, `columns` is what a list of sets shows without ids and ages.
+/// Start of the scripts. `serving RANKS` starts a launch of the program in `$1` with ranks that call each other back, and returns when all
+/// of them serve. `set_of N` prints the set of the `N`th launch, and `columns` the columns of a list of sets without ids and ages.
 const SETS: &str = r#"
     export LATTICE_SETS="$LATTICE_DEV_CLUSTER/sets"
     program=$1; launches=0
@@ -20,7 +20,7 @@ const SETS: &str = r#"
     end() { kill "${jobs[@]}"; wait "${jobs[@]}"; true; }
 "#;
 
-/// A script in a cluster of three nodes, with what [`SETS`] has.
+/// Returns a script in a cluster of three nodes, with the functions of [`SETS`].
 fn script(script: &str) -> Command {
     script_on(3, &format!("{SETS}\n{script}")).arg(example("call_back"))
 }
@@ -51,14 +51,14 @@ fn the_api_server_lists_the_sets_of_a_user_and_every_process_answers() {
             &[answered; 5].join("\n"),
             r#"{"set":A,LAUNCH,"ranks":6,"members":3,"root":"lattice://A/node/0"}"#,
             r#""kind":"stride""#,
-            "lattice: lattice://A/0: nobody serves this method there",
+            "lattice: lattice://A/0: no process serves this method there",
             "lattice: lattice://A/6: the set has no such process",
         ]
         .join("\n"),
     );
 }
 
-/// Each session answers for its own ranks, and two nodes that make groups of their own give them different ids.
+/// Each session reports its own ranks. Two nodes that create separate groups give them different ids.
 #[test]
 fn every_session_tells_the_communicators_of_its_ranks() {
     let outcome = script_on(
@@ -82,7 +82,7 @@ fn every_session_tells_the_communicators_of_its_ranks() {
     outcome.exits(0).prints(&[told(0), told(1), told(1), "context A-1".to_owned()].join("\n"));
 }
 
-/// Rank 2 of the first launch, on another node than its root, hands on to rank 1 of the second, which hands it back, and so on.
+/// Rank 2 of the first launch, on another node than its root, calls rank 1 of the second launch, which calls it back, and so on.
 #[test]
 fn ranks_of_two_launches_call_each_other_by_their_roots() {
     let outcome = script(
@@ -103,7 +103,7 @@ fn ranks_of_two_launches_call_each_other_by_their_roots() {
             "0 hops",
             "1 hops",
             "50 hops",
-            "lattice: B/node/0: nobody serves this method there",
+            "lattice: B/node/0: no process serves this method there",
             "A/node/0\nA/node/1\nA/node/2\nB/node/0\nB/node/1\nB/node/2\nTHIS/node/0",
             "root stride",
             "6",
@@ -147,7 +147,8 @@ fn ids_and_ways_outlive_the_api_server_and_end_with_the_launch() {
     );
 }
 
-/// A rank of the first launch waits for a handler of the second, which is stopped, then killed: the rank alone, then its session.
+/// A rank of the first launch waits for a handler of the second one. The handler is stopped, then killed: first the rank alone, then its
+/// session.
 #[test]
 fn a_call_ends_when_whoever_was_called_is_gone() {
     let outcome = script(
@@ -165,19 +166,21 @@ fn a_call_ends_when_whoever_was_called_is_gone() {
     .run();
     let gone = |who, at| {
         format!(
-            "lattice: A/2: {who}whoever was called is gone, as {at} has seen, or the way there; it may have been called"
+            "lattice: A/2: {who}the called process, or the way to it, is gone, as {at} reports; the method may have been called"
         )
     };
     let handler = "the handler failed: ";
     let of_rank = gone(handler, "B/node/0");
-    // Both sessions of A on the way notice that B's is gone: that of the first rank tells the handler, that of rank 2 the shell.
+    // Both sessions of A on the path detect the end of B's session. The session of the first rank notifies the handler, the session of rank
+    // 2 notifies the shell.
     let of_session = [gone(handler, "A/node/0"), gone("", "A/node/2")];
     let texts = of_session.map(|of_session| format!("{of_rank}\n{of_session}"));
     let said = String::from_utf8_lossy(outcome.exits(0).stdout());
     assert!(texts.iter().any(|text| text == said.trim_end()), "{said}");
 }
 
-/// From a plain shell on a node of the launch, by the session there, to each of its ranks; from elsewhere and for others there is no way.
+/// A program in a plain shell on a node of the launch calls each of its ranks through the session there. Other nodes and other users have
+/// no access.
 #[test]
 fn a_program_of_a_plain_shell_on_a_node_calls_the_ranks_of_a_launch() {
     assert!(geteuid().is_root(), "this test must run as root");
@@ -196,7 +199,7 @@ fn a_program_of_a_plain_shell_on_a_node_calls_the_ranks_of_a_launch() {
     outcome.exits(0).prints("40\n42\n40\n42\nNoSet\nImpostor");
 }
 
-/// Not even a ping, and not even to root: of nobody's sets but one's own.
+/// Not even a ping, and not even by root: only the owner of a set has access to it.
 #[test]
 fn other_users_get_nothing() {
     assert!(geteuid().is_root(), "this test must run as root");

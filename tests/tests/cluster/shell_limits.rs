@@ -1,8 +1,8 @@
-//! Limits of the user's shell in ranks on other nodes, as the kernel has them.
+//! Limits of the user's shell in ranks on other nodes, according to the kernel.
 
 use lattice_tests::script_on;
 
-/// Reads soft limits (`$1`) of a process (`$2`), and prints the rank with those that were asked about and its file mode creation mask.
+/// Reads soft limits (`$1`) of a process (`$2`). Prints the rank with the requested limits and its umask.
 const LIMITS: &str = r#"
     soft() { sed -n "s/^Max $1 *\([^ ]*\) .*/\1/p" /proc/${2:-self}/limits; }
     export -f soft
@@ -43,7 +43,7 @@ fn a_node_that_allows_less_gives_what_it_can_and_says_so_if_it_was_asked() {
     outcome.does_not_say("node0 allows");
 }
 
-/// Priority is given away and never gained: ranks are as nice as the shell, or as the agent if that is nicer.
+/// Priority can only be lowered: ranks have the nice value of the shell, or of the agent if it is higher.
 #[test]
 fn ranks_are_as_nice_as_the_users_shell_and_go_as_early_when_there_is_no_memory() {
     let script = r#"
@@ -56,7 +56,7 @@ fn ranks_are_as_nice_as_the_users_shell_and_go_as_early_when_there_is_no_memory(
     script_on(2, script).run().exits(0).prints_lines(["as before", "nice", "early"]);
 }
 
-/// The files of a process that the session has just cloned belong to root in `/proc`: a user's session gives the score later.
+/// The `/proc` files of a process that the session has just cloned belong to root. Therefore a user's session sets the score later.
 #[test]
 fn ranks_of_a_user_without_privileges_go_as_early_as_the_shell_asks_when_there_is_no_memory() {
     let script = r#"
@@ -69,8 +69,8 @@ fn ranks_of_a_user_without_privileges_go_as_early_as_the_shell_asks_when_there_i
     script_on(2, script).run().exits(0).prints_lines(["0 65534 700", "1 65534 700", "code 0"]);
 }
 
-/// `--tmpdir`: a directory of the launch on each node, for its user alone, which goes with it; one that a killed session has left goes with
-/// the next launch.
+/// `--tmpdir`: a directory of the launch on each node, accessible only to its user and removed with the launch. The next launch removes a
+/// directory that a killed session has left.
 #[test]
 fn a_directory_for_temporary_files_goes_with_its_launch() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"; mkdir scratch; left() { ls -A scratch | wc -l; }

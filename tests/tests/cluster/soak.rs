@@ -1,15 +1,16 @@
-//! Many launches in a row, half of them ended by a rank, a signal or their time limit: the daemons have what they had before.
+//! Many launches in a row; half of them end by a rank, a signal or their time limit. Afterwards the daemons have the same resources as
+//! before.
 //!
-//! `LATTICE_SOAK_LAUNCHES=1000 cargo test -p lattice-tests --test cluster soak -- --nocapture` prints what they have every hundred
-//! launches, and asserts that their memory does not grow any more once the API server keeps as much of launches that ended as it ever does:
-//! after 1,000 launches and ten minutes, and over 500 launches from then on.
+//! `LATTICE_SOAK_LAUNCHES=1000 cargo test -p lattice-tests --test cluster soak -- --nocapture` prints the resources after every hundred
+//! launches. It asserts that their memory does not grow once the API server has the maximum record of ended launches. This is after 1,000
+//! launches and ten minutes, and for the next 500 launches.
 
 use std::time::Duration;
 
 use lattice_tests::{built, script_on, turn};
 
-/// Prints what the daemons hold: `$1` launches of 16 ranks, of which the first `$2` are not counted. Files of ranks are the cluster's own:
-/// `/tmp` has those of other tests, too, which come and go.
+/// Prints the resources of the daemons: `$1` launches of 16 ranks; the first `$2` do not count. Only files of ranks in the cluster's
+/// directory count, because other tests create and remove files in `/tmp`.
 const SOAK: &str = r#"
     cd "$LATTICE_DEV_CLUSTER"
     lattice=$3

@@ -11,7 +11,7 @@ fn children_come_to_nodes_that_had_no_rank() {
             format!("{who} {rank} of {size}: {place} of 4 together, the last word is '{word}'")
         };
         let children = (0..3).map(|rank| line("child", rank, 3, 1 + rank, "words that belong together"));
-        // UCX has words of its own now and then, on the same stream.
+        // UCX sometimes prints its own messages to the same stream.
         outcome.exits(0).warns_of_nothing();
         for line in children.chain([line("parent", 0, 1, 0, "3")]) {
             outcome.prints(&line);
@@ -19,7 +19,7 @@ fn children_come_to_nodes_that_had_no_rank() {
     }
 }
 
-/// Open MPI 4.1 hangs in a spawn of several parents that fails, on one machine as on many.
+/// Open MPI 4.1 hangs in a failing spawn of several parents, on one machine as well as on several.
 #[test]
 fn a_spawn_that_fails_leaves_its_parents_alive() {
     for (mpi, nodes, ranks) in
@@ -33,7 +33,7 @@ fn a_spawn_that_fails_leaves_its_parents_alive() {
     }
 }
 
-/// MPICH passes `host` and `path` on; Open MPI keeps `path` to itself.
+/// MPICH passes `host` and `path` on; Open MPI does not pass `path` on.
 #[test]
 fn children_are_on_the_hosts_that_their_parent_names() {
     let script = r#"for hosts in "node2 node1" "node0:1 node2" "node7"; do
@@ -68,12 +68,12 @@ fn children_are_dealt_out_as_their_parent_says() {
     }
     let mpich = Flavour::WheelMpich.program("spawn_mapped");
     launch_on(3, "-N 3 -n 1").arg(&mpich).words("4 npernode 1").run().exits(0).prints_lines(in_turn);
-    // Daemons of mpirun run on all nodes, though one rank is started.
+    // Daemons of mpirun run on all nodes, though it starts one rank.
     let script = r#"lattice mpirun -np 1 "$1" 4 npernode 1"#;
     cluster(3).bash(script).arg(mpich).run().exits(0).prints_lines(in_turn);
 }
 
-/// Slots are those of all nodes of the allocation, which mpirun's line with one rank has.
+/// The slots are those of all nodes in the allocation, which mpirun's line with one rank has.
 #[test]
 fn managers_of_open_mpi_are_told_the_slots_of_all_nodes() {
     let script = r#"lattice mpirun -np 1 "$1"; lattice mpirun -np 1 -H node0:2,node2:5 "$1"; lattice launch -n 1 "$1""#;
@@ -83,7 +83,7 @@ fn managers_of_open_mpi_are_told_the_slots_of_all_nodes() {
     outcome.exits(0).prints_lines(sizes.into_iter().flat_map(|size| ["rank 0: appnum 0".to_owned(), size]));
 }
 
-/// Hosts of a file, and of numbers of children the greatest that is wanted. Open MPI keeps `soft` to itself.
+/// Hosts from a file, and the highest of several requested numbers of children. Open MPI does not pass `soft` on.
 #[test]
 fn children_are_on_the_hosts_of_a_file_and_as_many_as_are_wanted() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"; printf '# two hosts\nnode2 slots=2\nnode1\n' >hosts
@@ -110,12 +110,12 @@ fn children_are_on_the_hosts_of_a_file_and_as_many_as_are_wanted() {
     outcome.says("and got none: the hostfile none: No such file or directory");
 }
 
-/// Children that are to be bound get the cores that their parent's job has left.
+/// Children with binding use the cores that their parent's job does not.
 #[test]
 fn children_are_bound_to_cores_that_nobody_has() {
     let usable = rank_spawner::usable_here(&lattice_inventory::ThisNode::default()).expect("the kernel tells them");
     let cores = usable.cores();
-    // Of a core with several threads the children say nothing; where there is one core only, all are on it.
+    // For a core with several threads the children print no CPU. If there is only one core, all of them are on it.
     let on = |core: usize| match cores[core % cores.len()].cpus.iter().collect::<Vec<_>>()[..] {
         [cpu] => format!(", CPU {cpu}"),
         _ => String::new(),
@@ -130,7 +130,7 @@ fn children_are_bound_to_cores_that_nobody_has() {
     }
 }
 
-/// Sessions of all nodes held descriptors and memory of each job that was ever spawned.
+/// Sessions of all nodes used to keep descriptors and memory of each spawned job.
 #[test]
 fn sessions_hold_nothing_of_jobs_that_have_ended_on_all_nodes() {
     let rank = r#"

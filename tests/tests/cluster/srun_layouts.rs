@@ -1,13 +1,13 @@
-//! Lines of srun on nodes that are made up, beside what the real one did with them there.
+//! Lines of srun on simulated nodes, in comparison with the results of the real srun.
 
 use lattice_tests::Command;
 use lattice_tests::built;
 
-/// What srun of Slurm 22.05 did; the file says how it was recorded.
+/// Results of srun of Slurm 22.05; the file describes their recording.
 const RECORDED: &str = include_str!("../../testdata/srun-22.05.txt");
 
-/// Plans each line for the nodes of the record, which an API server has in a list: `-v` tells the line of `lattice launch` that a line of srun
-/// in an allocation means, and that is planned without one.
+/// Plans each line for the nodes of the record, which an API server has in a list. `-v` prints the line of `lattice launch` for a line of srun
+/// in an allocation. This line is planned without an allocation.
 const PLAN: &str = r#"
     lstopo -i 'package:2 [numa] core:2 pu:2' --of xml >eight.xml || exit 90
     printf '[[topology]]\nname = "eight"\nfile = "eight.xml"\n[[nodes]]\nlist = "node[0-2]"\ntopology = "eight"\n' >inventory.toml
@@ -24,7 +24,7 @@ const PLAN: &str = r#"
         echo "$flags => $(echo "$plan" | cut -d' ' -f1 | tr -d '\n') =>" $(echo "$plan" | cut -d' ' -f2)
     done"#;
 
-/// A list of CPUs as Slurm writes masks.
+/// Returns a list of CPUs in the form of Slurm's masks.
 fn mask(cpus: &str) -> String {
     match cpus.parse::<rank_spawner::CpuSet>() {
         Ok(set) => format!("{:#x}", set.iter().fold(0_u64, |mask, cpu| mask | 1 << cpu)),

@@ -1,4 +1,4 @@
-//! Input and output of ranks on other nodes: nothing is lost, and a slow reader holds up nobody but the writer.
+//! Input and output of ranks on other nodes. No byte is lost, and a slow reader delays only the writer.
 
 use std::io::{BufRead, BufReader};
 
@@ -26,7 +26,7 @@ fn output_that_passes_through_other_processes_comes_whole_at_every_end_from_ever
     late_output::no_line_is_lost(2);
 }
 
-/// The rank stops its launcher until the signal is there, as a rule before the launcher is attached.
+/// The rank stops its launcher until the signal has arrived, usually before the launcher is attached.
 #[test]
 fn a_signal_while_the_launch_starts_costs_no_output() {
     let rank =
@@ -42,7 +42,7 @@ fn what_a_rank_does_not_read_holds_up_nobody() {
     launch_on(2, "-n 2 --stdin 1").bash("exit 0").input(vec![b'x'; 4 * MIB]).run().exits(0);
 }
 
-/// Both ranks write more than anybody may hold; the reader begins late and reads little at a time.
+/// Both ranks write more than all buffers can hold. The reader begins late and reads small pieces.
 #[test]
 fn a_flood_waits_for_its_reader_and_loses_nothing() {
     const LINES: u32 = 1_500_000;
@@ -76,7 +76,8 @@ fn output_can_go_to_files_here() {
     outcome.exits(0).prints("==> out.0 <==\n0\n").prints("==> out.1 <==\n1\n");
 }
 
-/// The API server stands still until the connections of all agents have broken, with output in them that it reads later.
+/// The API server stands still until the connections of all agents have broken. It later reads the output that they
+/// contain.
 #[test]
 fn what_was_on_its_way_when_connections_broke_arrives_once() {
     let outcome = script_on(
@@ -100,7 +101,7 @@ fn what_was_on_its_way_when_connections_broke_arrives_once() {
     outcome.exits(0).prints_lines(["code 41", "whole", "whole"].map(str::to_owned));
 }
 
-/// A pipe without a writer keeps the ranks of its node from starting, and nobody from ending the launch.
+/// A pipe without a writer delays the start of ranks on its node, but not the end of the launch.
 #[test]
 fn a_launch_that_waits_for_a_writer_of_its_input_can_be_ended() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"; mkfifo {in,other}.{0,1}
@@ -113,7 +114,7 @@ fn a_launch_that_waits_for_a_writer_of_its_input_can_be_ended() {
     outcome.exits(0).prints_lines(["code 124", "code 143", "code 0", "for 0", "for 1"]);
 }
 
-/// Programs that never flush, on several nodes: the terminals are made there.
+/// Programs that never flush, on several nodes: the terminals are created there.
 #[test]
 fn unbuffered_programs_on_other_nodes_show_each_line_at_once() {
     let script = r#"python3 -c "import sys; print('one', sys.stdout.isatty()); sys.stdin.readline(); print('two')""#;

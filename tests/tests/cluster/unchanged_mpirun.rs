@@ -1,12 +1,12 @@
-//! Other MPIs' own `mpirun`, unchanged, in the shell of an allocation: it starts its daemons on the nodes, without ssh.
+//! The unchanged `mpirun` of other MPI libraries, in the shell of an allocation. It starts its daemons on the nodes, without ssh.
 
 use lattice_tests::mpi::{Flavour, MPICHS, MPIS, OPEN_MPIS};
 use lattice_tests::{Command, Outcome, cluster, script_on, turn};
 
-/// Those that start each time: prterun 5.0.11 hangs at its start now and then, on a loaded machine above all, whatever starts its daemons.
+/// The libraries that start reliably. prterun 5.0.11 sometimes hangs at its start, mostly on a loaded machine, with any launcher of its daemons.
 const STEADY: [Flavour; 6] = [MPICHS[0], MPICHS[1], MPICHS[2], Flavour::IntelMpi, OPEN_MPIS[0], OPEN_MPIS[2]];
 
-/// Open MPI refuses root otherwise.
+/// Otherwise Open MPI refuses to run as root.
 const ROOT_MAY: [&str; 4] = [
     "OMPI_ALLOW_RUN_AS_ROOT",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
@@ -14,25 +14,25 @@ const ROOT_MAY: [&str; 4] = [
     "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
 ];
 
-/// A shell in a cluster of 2 nodes, in which `$mpirun` is that of the library; further words are the script's.
+/// Returns a shell in a cluster of 2 nodes with the library's `$mpirun`. Further words are arguments of the script.
 fn shell(mpi: Flavour, script: &str) -> Command {
     shell_on(2, mpi, script)
 }
 
-/// The same with so many nodes.
+/// The same with `nodes` nodes.
 fn shell_on(nodes: u32, mpi: Flavour, script: &str) -> Command {
     let command = ROOT_MAY.into_iter().fold(cluster(nodes), |command, name| command.env(name, "1"));
     command.bash(&format!("mpirun=$1; shift; {script}")).arg(mpi.mpirun())
 }
 
-/// The shell is as in a job of Slurm on 3 nodes, whose `srun` and `scontrol` are ours; calls of the former are written down.
+/// The shell has the environment of a Slurm job on 3 nodes, with Lattice's `srun` and `scontrol`. Calls of `srun` are recorded.
 const IN_A_JOB_OF_SLURM: &str = r#"cd "$LATTICE_DEV_CLUSTER"; mkdir slurm; export PATH=$PWD/slurm:$PATH
         printf '#!/bin/sh\necho "srun $*" >>%s/calls; exec lattice srun "$@"\n' "$PWD" >slurm/srun; chmod +x slurm/srun
         ln -s "$(command -v lattice)" slurm/scontrol
         export SLURM_JOBID=7 SLURM_JOB_ID=7 SLURM_NODELIST='node[0-2]' SLURM_JOB_NODELIST='node[0-2]'
         export SLURM_TASKS_PER_NODE='2(x3)' SLURM_NNODES=3 SLURM_JOB_NUM_NODES=3"#;
 
-/// Nodes that the lines name, each once.
+/// Returns the nodes in the lines, each once.
 fn nodes(outcome: &Outcome) -> Vec<&str> {
     let mut nodes = outcome.sorted_lines();
     nodes.dedup();
@@ -59,7 +59,7 @@ fn ranks_start_on_every_node() {
     }
 }
 
-/// With LATTICE_ALLOC_ID alone all ranks are where the line was typed, for no mpirun knows that variable.
+/// With LATTICE_ALLOC_ID alone all ranks are on the node of the shell, because no mpirun reads this variable.
 #[test]
 fn a_shell_that_takes_the_variables_of_an_allocation_starts_ranks_on_every_node() {
     let _machine = turn::heavy();
@@ -74,7 +74,7 @@ fn a_shell_that_takes_the_variables_of_an_allocation_starts_ranks_on_every_node(
     }
 }
 
-/// Intel MPI starts as many as a node has cores, whatever its variable's file says.
+/// Intel MPI starts as many ranks as a node has cores, regardless of the file in its variable.
 #[test]
 fn nodes_get_as_many_ranks_as_they_have_slots() {
     let _machine = turn::heavy();
@@ -86,7 +86,7 @@ fn nodes_get_as_many_ranks_as_they_have_slots() {
     }
 }
 
-/// Names alone (`-w`, `--host`, `--hostfile`) are nodes with a slot for each core: Open MPI refuses more ranks than slots.
+/// Names alone (`-w`, `--host`, `--hostfile`) are nodes with a slot for each core. Open MPI refuses more ranks than slots.
 #[test]
 fn nodes_that_are_named_without_a_number_take_a_rank_on_each_core() {
     let _machine = turn::heavy();
@@ -113,7 +113,7 @@ fn ranks_have_no_number_of_the_daemon_that_started_them() {
     }
 }
 
-/// `prted` waits for ever after an abort, over `ssh` as well.
+/// `prted` waits indefinitely after an abort, over `ssh` as well.
 #[test]
 fn daemons_of_open_mpi_end_when_an_mpirun_has_aborted() {
     let _machine = turn::heavy();
@@ -122,7 +122,7 @@ fn daemons_of_open_mpi_end_when_an_mpirun_has_aborted() {
             until ! lattice launches | grep -q active; do sleep 0.1; done
         done; echo none"#;
     let mpi = Flavour::WheelOpenMpi;
-    // prterun itself hangs now and then; then timeout ends each of the three.
+    // prterun itself sometimes hangs; then timeout ends each of the three.
     let command = shell(mpi, script).arg(mpi.program("abort"));
     command.run().exits(0).prints_lines(["none"]);
 }
@@ -137,7 +137,7 @@ fn a_script_of_a_rank_starts_it_too() {
     }
 }
 
-/// As in a job of Slurm, where they start their daemons by srun: that of the name is `lattice srun`.
+/// As in a Slurm job, in which mpirun starts its daemons with srun. Here srun is `lattice srun`.
 #[test]
 fn bootstraps_of_slurm_start_their_daemons_by_our_srun() {
     let _machine = turn::heavy();
@@ -153,7 +153,7 @@ fn bootstraps_of_slurm_start_their_daemons_by_our_srun() {
     }
 }
 
-/// It asks scontrol for the nodes of the job, and starts a script of its own on each by srun.
+/// It runs scontrol to list the nodes of the job, and starts its own script on each node with srun.
 #[test]
 fn likwid_mpirun_places_its_processes_by_our_srun() {
     let _machine = turn::heavy();
@@ -165,8 +165,8 @@ fn likwid_mpirun_places_its_processes_by_our_srun() {
     outcome.exits(0).prints_lines((0..6).map(|rank| format!("rank {rank} of 6")).chain([call.to_owned()]));
 }
 
-/// As Open MPI does above 64 nodes: the daemon of one node starts that of the next. There, a user reaches the API server over the network,
-/// by the certificate in his home.
+/// As in Open MPI above 64 nodes, the daemon of one node starts the daemon of the next one. On a node a user reaches the API server over the
+/// network, with the certificate in the home directory.
 #[test]
 fn daemons_on_nodes_start_further_ones() {
     let _machine = turn::heavy();
@@ -191,7 +191,7 @@ fn a_shell_of_an_allocation_has_its_nodes_and_gives_them_back() {
     let outcome = shell(MPICHS[1], script).env("HOME", home.path()).run();
     let lines: Vec<&str> = outcome.text().lines().collect();
     let (slots, rest) = lines.split_at(lines.iter().position(|line| *line == "6").unwrap());
-    // One for each core, and that of the launch.
+    // One line for each core, and the line of the launch.
     assert!(slots.len() >= 2 && slots.iter().all(|line| *line == "node1"), "{lines:?}");
     assert_eq!(rest.len(), 3, "no allocation is left, and no file: {lines:?}");
     assert_eq!(rest[2], "125");
@@ -201,11 +201,11 @@ fn a_shell_of_an_allocation_has_its_nodes_and_gives_them_back() {
 #[test]
 fn its_exit_code_is_that_of_its_ranks() {
     let _machine = turn::heavy();
-    // That of Intel MPI is 255 or 141 as often, also with two names of this machine and no launcher but its own.
+    // The exit code of Intel MPI varies between 255 and 141, also with two names of this machine and its own launcher only.
     for mpi in STEADY.into_iter().filter(|mpi| *mpi != Flavour::IntelMpi) {
         shell(mpi, "$mpirun -np 4 sh -c 'exit 3'").run().exits(3).does_not_say("lattice:");
     }
-    // That of mpirun without other nodes, too. Debian's MPICH finds its peers unreachable now and then, over UCX between namespaces.
+    // mpirun without other nodes has the same exit code. Debian's MPICH sometimes reports unreachable peers, over UCX between namespaces.
     for (mpi, code) in [(MPICHS[1], 11), (OPEN_MPIS[0], 139)] {
         shell(mpi, "$mpirun -np 4 $1 3").arg(mpi.program("crash")).run().exits(code).does_not_say("lattice:");
     }
@@ -215,7 +215,7 @@ fn its_exit_code_is_that_of_its_ranks() {
 fn nothing_is_left_when_it_is_killed() {
     let _machine = turn::heavy();
     for mpi in STEADY {
-        // The nodes share their processes with this machine, which has no other such sleep while this test has it for itself.
+        // The nodes share their processes with this machine. No other process has this sleep, because the test has the machine for itself.
         let script = "sleepers() { pgrep -cxf 'sleep 8642'; }; launches() { lattice launches --json | grep -c '\"id\"'; }
             until_is() { for try in $(seq 300); do [ $($1) = $2 ] && break; sleep 0.1; done; echo $1 $($1); }
             $mpirun -np 4 sleep 8642 & mpirun=$!; until_is sleepers 4; kill -KILL $mpirun; until_is launches 0; until_is sleepers 0";
@@ -224,7 +224,7 @@ fn nothing_is_left_when_it_is_killed() {
     }
 }
 
-/// Its agent is silent, or is gone with its fork server, or its cable is pulled.
+/// The agent of the node does not respond, or is gone with its fork server, or the network of the node is cut.
 #[test]
 fn a_node_that_does_not_answer_while_it_starts_is_named_and_the_rest_is_ended() {
     let _machine = turn::heavy();
@@ -236,7 +236,7 @@ fn a_node_that_does_not_answer_while_it_starts_is_named_and_the_rest_is_ended() 
     ];
     for mpi in [MPICHS[1], OPEN_MPIS[0], OPEN_MPIS[1]] {
         for (fault, told) in faults {
-            // The nodes share their processes with this machine, which has no other such sleep while this test has it for itself.
+            // The nodes share their processes with this machine. No other process has this sleep, because the test has the machine for itself.
             let script = format!(
                 "mpirun=$1; sleepers() {{ pgrep -cxf 'sleep 8643'; }}
                 {fault}; timeout -k 5 60 $mpirun -np 3 sleep 8643; code=$?; [ $code != 0 ] && [ $code != 124 ] && echo ended
@@ -249,8 +249,8 @@ fn a_node_that_does_not_answer_while_it_starts_is_named_and_the_rest_is_ended() 
     }
 }
 
-/// Hydra by itself does not notice the end of what it has called; it gives up with the proxy's connection. What runs behind a cable that was pulled
-/// ends with the lease of its node.
+/// Hydra itself does not detect the end of the command that it called; it ends with the proxy's connection. Processes on a node with a cut
+/// network end with the lease of the node.
 #[test]
 fn a_node_that_is_lost_while_ranks_run_is_named_and_the_rest_is_ended() {
     let _machine = turn::heavy();
@@ -307,7 +307,7 @@ fn other_hosts_are_left_to_the_ssh_behind_us() {
         .says("cannot reach the API server at unix:/nonexistent");
 }
 
-/// `HYDRA_LAUNCHER=manual`: mpiexec prints what is to be started on which node, and waits.
+/// `HYDRA_LAUNCHER=manual`: mpiexec prints the commands for each node, and waits.
 #[test]
 fn an_mpiexec_that_leaves_its_proxies_to_others_is_served() {
     let _machine = turn::heavy();

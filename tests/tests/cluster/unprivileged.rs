@@ -1,10 +1,10 @@
-//! Agents whose daemons give up root before they listen: launches, restarts, renewals and revocations are what they are elsewhere.
+//! Agents with daemons that drop root before they listen. Launches, restarts, renewals and revocations work as with other agents.
 
 use lattice_tests::mpi::Flavour;
 use lattice_tests::{Outcome, script_on, turn};
 use nix::unistd::geteuid;
 
-/// Has the agents of both nodes give up root, with their files as docs/operating.md has them.
+/// Makes the agents of both nodes drop root, with the files of docs/operate/set-up.md.
 pub(super) const GIVE_UP_ROOT: &str = r#"
     cd "$LATTICE_DEV_CLUSTER"; chmod 711 pki
     for node in node0 node1; do
@@ -23,7 +23,7 @@ pub(super) const GIVE_UP_ROOT: &str = r#"
     }
 "#;
 
-/// What `listeners` prints of one process without privileges.
+/// Output of `listeners` for a process without privileges.
 const NO_PRIVILEGES: [&str; 3] = ["uid 1 1 1 1", "no new privileges 1", "capabilities <>"];
 
 #[track_caller]
@@ -32,7 +32,7 @@ fn run(script: &str, flavour: Flavour, program: &'static str) -> Outcome {
     script_on(2, &format!("{GIVE_UP_ROOT}\n{script}")).arg(flavour.program(program)).run()
 }
 
-/// Programs of both libraries take their steps, as another user's, while nothing that listens is root, and agents are killed in turn.
+/// Programs of both libraries run as another user. In the meantime no listening process is root, and agents are killed in turn.
 #[track_caller]
 fn agents_without_root_are_replaced_below(flavour: Flavour) {
     let _machine = turn::heavy();
@@ -53,8 +53,8 @@ fn agents_without_root_are_replaced_below(flavour: Flavour) {
     run(script, flavour, "steps").exits(0).prints_lines(lines);
 }
 
-/// The capabilities in force in the fork server and in a child that waits, and those in their reach: where root may launch, and where it may
-/// not. A user's session has none.
+/// The effective and the permitted capabilities of the fork server and of a waiting child: where root may launch, and where it may not. A
+/// user's session has none.
 #[test]
 fn a_fork_server_has_the_capabilities_in_force_that_it_needs() {
     assert!(geteuid().is_root(), "this test must run as root");
@@ -88,7 +88,7 @@ fn open_mpi_runs_below_agents_that_are_not_root() {
     agents_without_root_are_replaced_below(Flavour::WheelOpenMpi);
 }
 
-/// Files that only the daemon's user may change are all that renewal and revocation need.
+/// Renewal and revocation only need files that the daemon's user may change.
 #[test]
 fn an_agent_without_root_renews_its_certificate_and_takes_the_list_of_revoked_ones() {
     let script = r#"cp -r pki/agent-node0 old
@@ -113,7 +113,7 @@ fn an_agent_without_root_renews_its_certificate_and_takes_the_list_of_revoked_on
     ]);
 }
 
-/// The fork server starts nothing while it cannot know what is revoked, and says which file is to blame.
+/// The fork server starts nothing while it has no valid revocation list, and names the wrong file.
 #[test]
 fn a_list_of_another_ca_is_named_by_the_refusal_of_each_launch_and_healed_by_a_newer_one() {
     let script = r#"lattice pki init other >/dev/null; lattice pki issue other --agents node9 >/dev/null
@@ -124,10 +124,10 @@ fn a_list_of_another_ca_is_named_by_the_refusal_of_each_launch_and_healed_by_a_n
         lattice launch -w node1 -n 1 echo healed"#;
     let outcome = run(script, Flavour::WheelMpich, "hello");
     outcome.exits(0).prints_lines(["code 125", "healed"]);
-    outcome.says("/pki/agent-node1/crl.pem is not signed by the CA whose certificate is beside it");
+    outcome.says("/pki/agent-node1/crl.pem is not signed by the CA with a certificate in that directory");
 }
 
-/// A new authority is taken up by daemon and fork server alike; root alone can have put it there.
+/// Both the daemon and the fork server load a new authority. Only root can have installed it.
 #[test]
 fn a_new_authority_needs_no_restart_of_an_agent_without_root() {
     let script = r#"lattice pki init new >/dev/null && lattice pki issue new --api 10.20.0.254 --agents 'node[0-1]' >/dev/null || exit

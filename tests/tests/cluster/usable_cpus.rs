@@ -1,10 +1,10 @@
-//! Nodes whose agents may use a part of the CPUs, as `CPUAffinity=` and `AllowedCPUs=` of their unit, a control group or isolated CPUs leave
-//! them: plans, maps and pictures have what the kernel then gives ranks.
+//! Nodes with agents that may use a part of the CPUs: because of `CPUAffinity=` or `AllowedCPUs=` of their unit, a control group or isolated
+//! CPUs. Plans, maps and pictures show the CPUs that the kernel gives to ranks.
 
 use lattice_inventory::{CpuSet, ThisNode};
 use lattice_tests::script_on;
 
-/// What the scripts need: an agent of node1 that may use the CPUs of a list, and a comparison of plans with what ranks have.
+/// Functions of the scripts: an agent of node1 that may use the CPUs of a list, and a comparison of plans with the CPUs of ranks.
 const LIMITED: &str = r#"
     limit_node1() {
         printf '#!/bin/sh\nexec taskset -c %s lattice-agent "$@"\n' "$1" >"$LATTICE_DEV_CLUSTER/limited"
@@ -24,7 +24,7 @@ const LIMITED: &str = r#"
     }
     cd "$LATTICE_DEV_CLUSTER""#;
 
-/// CPUs that this process may use: the last one, and all.
+/// Returns the last CPU, and all CPUs, that this process may use.
 fn cpus() -> (CpuSet, CpuSet) {
     let all = rank_spawner::usable_here(&ThisNode::default()).expect("the kernel tells them").cpus();
     let last = all.iter().last().into_iter().collect();
@@ -71,7 +71,7 @@ fn what_a_limited_node_cannot_bind_is_refused_by_the_plan() {
     );
     let outcome = script_on(2, &script).run();
     outcome.exits(0).prints_lines(["125", "125", "1", "125", &format!("0 {last}")]);
-    outcome.says(&format!("node1: 1 local ranks shall be bound to cores:cpus=2, but CPUs {last}, which this launch"));
+    outcome.says(&format!("node1: 1 local ranks are to be bound to cores:cpus=2, but CPUs {last}, which this launch"));
     outcome.says(&format!("bound to CPU {first}, but this launch may use CPUs {last}"));
     outcome.says("node1 has 1 CPU for 2 ranks");
 }
@@ -96,7 +96,7 @@ fn pictures_mark_the_cores_that_ranks_may_not_use() {
     outcome.prints(&format!("node0 all\nnode1 {last}\n2\n{may}grey\n1\n"));
 }
 
-/// As `systemctl set-property AllowedCPUs=` does.
+/// As with `systemctl set-property AllowedCPUs=`.
 #[test]
 fn cpus_that_an_agent_is_given_while_it_runs_are_planned_with() {
     let (last, all) = cpus();

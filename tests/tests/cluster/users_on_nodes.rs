@@ -1,9 +1,9 @@
-//! Users on compute nodes without a certificate: they reach the API server by their node's agent, for what is of their allocation.
+//! Users on compute nodes without a certificate. They reach the API server through their node's agent, for objects of their allocation.
 
 use lattice_tests::mpi::Flavour;
 use lattice_tests::script_on;
 
-/// A launch in a rank, as a batch script makes it; the same by another user, outside of the allocation, and after its end.
+/// A launch in a rank, as in a batch script. The same by another user, outside of the allocation, and after its end.
 #[test]
 fn a_rank_launches_in_its_allocation_without_a_certificate() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"; lattice alloc release $LATTICE_ALLOC_ID >/dev/null
@@ -30,7 +30,7 @@ fn a_rank_launches_in_its_allocation_without_a_certificate() {
     }
 }
 
-/// A script on a node goes on without the API server, and its agent has its next launch wait for it.
+/// A script on a node continues without the API server, and its agent delays the script's next launch until the server is back.
 #[test]
 fn calls_by_an_agent_wait_for_an_api_server_that_is_away() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"
@@ -43,7 +43,7 @@ fn calls_by_an_agent_wait_for_an_api_server_that_is_away() {
     script_on(1, script).run().exits(0).prints_lines(["it waits", "by the socket", "code 0"]);
 }
 
-/// One connection of an agent takes 256 streams; users' connections are streams, and so are the reports of a launch.
+/// One connection of an agent has at most 256 streams. Users' connections are streams, and so are the reports of a launch.
 #[test]
 fn connections_of_many_users_leave_room_for_launches() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"; chmod 755 .
@@ -63,8 +63,8 @@ fn connections_of_many_users_leave_room_for_launches() {
     script_on(1, script).run().exits(0).prints_lines(["x", "x", "code 0"]);
 }
 
-/// Where nodes start nothing that their users have not asked for elsewhere: no calls by an agent's socket, and no `MPI_Comm_spawn`, whose
-/// program goes on.
+/// Nodes that start only programs that users requested elsewhere: no calls through an agent's socket, and no `MPI_Comm_spawn`. The
+/// program that calls it continues.
 #[test]
 fn nodes_that_may_not_spawn_start_nothing_by_themselves() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"

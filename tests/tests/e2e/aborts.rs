@@ -1,4 +1,4 @@
-//! `MPI_Abort` in all forms that clients are known to send: the job ends with its code.
+//! `MPI_Abort` in all forms that known clients send: the job ends with its code.
 
 use lattice_tests::launch;
 use lattice_tests::mpi::{Flavour, MPICHS};
@@ -20,7 +20,7 @@ fn abort_of_a_job_of_one_rank_has_its_code() {
     }
 }
 
-/// A wrapper that ignores signals, and says that all is well.
+/// A wrapper that ignores signals, and exits with status 0.
 #[test]
 fn a_wrapper_shields_nobody_from_an_abort() {
     let script = r#"trap '' TERM INT HUP; "$1" 1 42; sleep 1000; exit 0"#;
@@ -30,7 +30,7 @@ fn a_wrapper_shields_nobody_from_an_abort() {
     }
 }
 
-/// What `exit` leaves of a code; 0 would look like success.
+/// The exit code is the low byte of the abort code; 0 would look like success.
 #[test]
 fn an_abort_never_looks_like_success() {
     for mpi in MPICHS {
@@ -40,7 +40,7 @@ fn an_abort_never_looks_like_success() {
     }
 }
 
-/// Slurm's client sends no code, only a text.
+/// Slurm's client sends only a text, without a code.
 #[test]
 fn slurms_library_aborts_the_job() {
     let outcome = launch("-n 3").arg(Flavour::SlurmPmi2.program("pmi2_abort")).arg("1").run();
@@ -94,7 +94,7 @@ fn finalize_and_exit_0_after_an_abort_does_not_hide_it() {
     }
 }
 
-/// The first cause counts, though the others end with signals, and with statuses of their own.
+/// Only the first cause is reported, though the other ranks end with signals, and with their own statuses.
 #[test]
 fn what_follows_from_an_abort_is_not_its_cause() {
     let script = r#"
@@ -104,11 +104,12 @@ fn what_follows_from_an_abort_is_not_its_cause() {
     raw::script(launch("-n 4"), script).run().exits(6).says("rank 3 on ").does_not_say("77");
 }
 
-/// Ranks abort over peers that are gone, and both may be news at once: here, after the launcher was stopped for a moment.
+/// Ranks abort after the loss of a peer, and the launcher may receive both events at once. Here it was stopped for a
+/// moment.
 #[test]
 fn an_abort_over_a_rank_that_was_killed_is_not_the_cause() {
     let directory = tempfile::tempdir().unwrap();
-    // After the barrier the session knows both processes.
+    // After the barrier the session has both processes.
     let script = r#"init; barrier; if [ $PMI_RANK = 0 ]; then echo $$ >"$1/pid"; forever; fi
         until read -r pid <"$1/pid"; do sleep 0.01; done 2>/dev/null
         kill -STOP $PPID; kill -KILL $pid; until grep -q 'State:.Z' /proc/$pid/status; do sleep 0.01; done

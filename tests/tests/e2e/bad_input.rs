@@ -1,4 +1,4 @@
-//! Command lines that ask for the impossible: refused in words, before anything is started.
+//! Invalid command lines: each is refused with a message, before any program is started.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use lattice_tests::{Command, built, lattice, launch};
 
-/// The launch is refused with this code and these words, and the first program was not started either.
+/// Checks that the launch is refused with this code and these words, and that the first program was not started.
 #[track_caller]
 fn refused(command: Command, code: i32, words: &[&str]) {
     let outcome = command.run();
@@ -25,7 +25,7 @@ fn file(directory: &Path, name: &str, content: &[u8], mode: u32) -> std::path::P
     path
 }
 
-/// A second program that is wrong keeps the first from being started.
+/// An invalid second program prevents the start of the first one.
 fn after_a_good_one(program: &Path) -> Command {
     launch("-n 1 echo started : -n 1").arg(program)
 }
@@ -51,7 +51,7 @@ fn a_program_that_is_not_executable() {
 #[test]
 fn a_program_for_another_architecture() {
     let directory = tempfile::tempdir().unwrap();
-    // An ELF header for a machine that no test runs on: IBM's z.
+    // An ELF header for a machine on which no test runs: IBM's z.
     let mut header = vec![0; 64];
     header[..7].copy_from_slice(b"\x7fELF\x02\x02\x01");
     header[16..24].copy_from_slice(&[0, 2, 0, 22, 0, 0, 0, 1]);
@@ -110,7 +110,8 @@ fn flags_that_make_no_sense() {
     refused(launch("--pmi-trace /nonexistent/trace true"), 125, &["/nonexistent/trace"]);
 }
 
-/// Faults of the machine, and of a program that another process has open: the message names the file or the stream.
+/// Faults of the machine, and of a program that another process has open for writing. The message names the file or
+/// the stream.
 #[test]
 fn a_fault_of_a_file_or_a_stream_is_named() {
     let check = |script: &str, code: i32, words: &[&str]| {

@@ -1,11 +1,11 @@
-//! Ranks that break the protocol: answered with an error where PMI has one, else the launch ends and names rank and offence.
-//! No rank ever stalls another.
+//! Ranks that violate the protocol. The server replies with an error if PMI has one; otherwise the launch ends and names the
+//! rank and the violation. No rank ever delays another one.
 
 use lattice_tests::{Outcome, launch};
 
 use crate::raw;
 
-/// Rank 1 does `script` while rank 0 waits in a barrier: the launch ends, and says who is to blame.
+/// Rank 1 runs `script` while rank 0 waits in a barrier. The launch must end and name rank 1.
 #[track_caller]
 fn ends_the_launch(script: &str, words: &str) {
     let script = format!("init; if [ $PMI_RANK = 1 ]; then {script}; forever; fi; barrier; forever");
@@ -13,7 +13,7 @@ fn ends_the_launch(script: &str, words: &str) {
     outcome.exits(1).says("lattice: rank 1 on ").says("broke the PMI protocol").says(words);
 }
 
-/// A rank that does `script` by itself, to its end, without a word from us.
+/// Runs `script` in one rank to its end, without a message of Lattice.
 #[track_caller]
 fn lives_on(script: &str) -> Outcome {
     let outcome = raw::script(launch(""), script).run();
@@ -21,7 +21,7 @@ fn lives_on(script: &str) -> Outcome {
     outcome
 }
 
-/// Begins PMI-1, and learns the name of the key-value space, `$name`.
+/// Starts PMI-1, and gets the name of the key-value space, `$name`.
 const NAMED: &str = "init; ask cmd=get_my_kvsname; name=${reply##*kvsname=}\n";
 
 /// [`lives_on`] for a rank that uses the key-value space.
@@ -106,7 +106,7 @@ fn a_message_beyond_any_limit_ends_the_launch() {
     ends_the_launch("printf -v long '%070000d' 0; say \"cmd=put key=k value=$long\"", "bytes");
 }
 
-/// While one says half a message and then nothing, the others go on.
+/// One rank sends a part of a message and then nothing; the other ranks continue.
 #[test]
 fn half_a_message_stalls_nobody_else() {
     let script = r#"
@@ -136,7 +136,7 @@ fn messages_may_come_in_any_pieces() {
     ]);
 }
 
-/// A rank that asks without end and never takes an answer must not fill the launcher's memory, nor keep the others.
+/// A rank that sends endless requests and never reads a reply must not exhaust the launcher's memory, nor delay other ranks.
 #[test]
 fn a_rank_that_takes_no_answer_stalls_nobody_else() {
     let script = r#"

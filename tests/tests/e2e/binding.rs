@@ -1,4 +1,4 @@
-//! CPU binding, read back from the kernel, and the map that shows it.
+//! CPU binding, read from the kernel, and the map that shows it.
 
 use lattice_tests::mpi::{Flavour, MPIS};
 use lattice_tests::{Command, built, lattice, launch, processes};
@@ -25,7 +25,7 @@ fn cpu_bind_is_what_the_kernel_says() {
     outcome.exits(0).says_nothing().prints_lines([format!("0 {first}")]);
 }
 
-/// As a batch system binds the launcher, or a control group does.
+/// As with a launcher that a batch system or a control group binds.
 #[test]
 fn a_launch_that_may_use_one_cpu_is_planned_and_drawn_there() {
     let cpus = allowed();
@@ -48,7 +48,7 @@ fn a_launch_that_may_use_one_cpu_is_planned_and_drawn_there() {
         .exits(0)
         .prints_lines([format!("0 {last}"), format!("1 {last}")]);
     limited("launch -n 1 -c 2 true").run().exits(125).says(&format!("but CPUs {last}, which this launch may use"));
-    // Whoever looks at it may use others.
+    // The command that draws it may use other CPUs.
     let look = "until taskset -c 0-1023 $0 nodes --topology $LATTICE_LAUNCH_ID; do sleep 0.05; done 2>/dev/null";
     let drawn = limited("launch -n 1 --pmi none --cpu-bind cores bash -c").arg(look).arg(built::lattice()).run();
     drawn.exits(0).prints(&format!("ranks may use CPUs {last} only; × marks cores without one\n"));
@@ -70,7 +70,7 @@ fn cores_are_shared_out_among_the_ranks() {
     outcome.check(lists[0] != lists[1], || "both ranks have the same cores".into());
 }
 
-/// Also where the switches of their own bindings say otherwise, which are for their launchers.
+/// Even if the libraries' own binding options, which are for their launchers, request other CPUs.
 #[test]
 fn mpi_libraries_keep_the_cpus_that_ranks_are_bound_to() {
     let cpus = allowed();
@@ -84,7 +84,7 @@ fn mpi_libraries_keep_the_cpus_that_ranks_are_bound_to() {
     }
 }
 
-/// The CPUs of each rank as `--show-map` prints them, and as the kernel has them.
+/// Returns the CPUs of each rank according to `--show-map`, and according to the kernel.
 fn planned_and_kernels(flags: &str) -> (Vec<String>, Vec<String>) {
     let outcome = launch("--pmi none --show-map").words(flags).bash(PRINT_CPUS).run();
     outcome.exits(0);
@@ -121,7 +121,7 @@ fn what_the_map_says_is_what_the_kernel_does() {
     }
 }
 
-/// Linux names a core by the list of its threads.
+/// The name of a core in Linux is the list of its threads.
 #[test]
 fn without_multithreading_a_rank_has_the_first_thread_of_a_core() {
     let script = format!(
@@ -182,7 +182,7 @@ fn show_map_prints_it_and_starts_the_ranks() {
     launch("-n 2 --pmi none --show-map").words("echo hello").run().exits(0).prints_lines(["hello"; 2]).says("echo");
 }
 
-/// No node has that many.
+/// No node has this many GPUs.
 #[test]
 fn ranks_get_no_gpus_that_are_not_there() {
     for flags in ["--gpus-per-task 4096", "--gpu-bind map:4095"] {
@@ -192,7 +192,7 @@ fn ranks_get_no_gpus_that_are_not_there() {
     launch("-n 2 --pmi none --gpu-bind none").words("echo here").run().exits(0).prints_lines(["here"; 2]);
 }
 
-/// Where the kernel has NUMA, it tells the policy of a process beside each of its mappings.
+/// On a kernel with NUMA, `numa_maps` shows the policy of a process for each of its mappings.
 #[test]
 fn memory_is_bound_as_the_kernel_says() {
     let script = r#"read -r _ policy _ < /proc/self/numa_maps; echo "$LATTICE_RANK $policy""#;
@@ -207,14 +207,14 @@ fn memory_is_bound_as_the_kernel_says() {
         let outcome = launch("-n 1 --pmi none").words(flags).bash(script).run();
         match has_numa || expected == "default" {
             true => outcome.exits(0).prints_lines([format!("0 {expected}")]),
-            false => outcome.exits(125).says("the kernel of this node tells of none"),
+            false => outcome.exits(125).says("the kernel of this node has none"),
         };
     }
     let outcome = launch("-n 1 --pmi none --mem-bind map_mem:999").words("touch started").run();
     outcome.exits(125).says("NUMA node");
 }
 
-/// Masks of the ranks that a launcher starts by a line that says nothing about binding.
+/// Returns the masks of the ranks that a launcher starts by a line without a binding option.
 fn masks(launcher: Command, dialect: &str, line: &str) -> Vec<String> {
     let allowed = ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"];
     let command = allowed.into_iter().fold(launcher, |command, name| command.env(name, "1"));

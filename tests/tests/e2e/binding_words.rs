@@ -1,5 +1,5 @@
-//! Words of three command lines that bind ranks, put together by chance: the kernel has each rank on the CPUs that the map of the plan shows, also
-//! where the launcher may not use all CPUs.
+//! Random combinations of binding options of three command lines. The kernel must place each rank on the CPUs in the map of the plan, even if
+//! the launcher may not use all CPUs.
 
 use lattice_tests::{Command, Outcome, built, processes};
 use proptest::prelude::*;
@@ -17,19 +17,19 @@ fn allowed() -> Vec<u16> {
     list.parse::<CpuSet>().unwrap().iter().collect()
 }
 
-/// One of these words, `#` of which is a number below `most`.
+/// Returns one of these words; its `#` become numbers below `most`.
 fn word(words: &'static [&'static str], most: u16) -> impl Strategy<Value = String> {
     (select(words), 0..most, 0..most).prop_map(|(word, first, second)| {
         word.replacen('#', &first.to_string(), 1).replacen('#', &second.to_string(), 1)
     })
 }
 
-/// One of these words, or none.
+/// Returns one of these words, or none.
 fn maybe(words: &'static [&'static str]) -> impl Strategy<Value = String> {
     prop_oneof![2 => Just(String::new()), 1 => word(words, 2)]
 }
 
-/// Words of `lattice launch` and of srun, which share most.
+/// Words of `lattice launch` and of srun, which have most of them in common.
 fn of_srun() -> impl Strategy<Value = String> {
     let bind = word(
         &[
@@ -94,7 +94,7 @@ fn of_mpirun() -> impl Strategy<Value = String> {
         .prop_map(|(map, bind, rank, rest)| format!("{map} {bind} {rank} {rest}"))
 }
 
-/// A line of one of the three commands that shows its map, without its program.
+/// Returns a line of one of the three commands that shows its map, without its program.
 fn lines() -> impl Strategy<Value = String> {
     prop_oneof![
         (of_srun(), 1..6_u16).prop_map(|(words, ranks)| format!("launch --show-map --pmi none -n {ranks} {words}")),
@@ -109,7 +109,7 @@ fn run(cpus: &[u16], line: &str) -> Outcome {
     command.env("LATTICE_MPIEXEC", "ompi").words(line).bash(CPUS).run()
 }
 
-/// The CPUs of each rank in the rows of a map.
+/// Returns the CPUs of each rank from the rows of a map.
 fn planned(outcome: &Outcome) -> Vec<(u32, String)> {
     let row = |row: &str| {
         let mut words = row.split_whitespace();
@@ -125,7 +125,7 @@ proptest! {
     fn the_kernel_has_ranks_where_the_plan_has_them(cpus in subsequence(allowed(), 1..=allowed().len()), line in lines()) {
         let outcome = run(&cpus, &line);
         if outcome.stdout().is_empty() {
-            // What this machine does not have is refused before any rank starts.
+            // A request for absent hardware is refused before any rank starts.
             outcome.exits(125);
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! What is left of a launch: nothing. That no process is left is checked by the harness after every single command.
+//! No file or other resource of a launch remains. The harness checks for remaining processes after every command.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use nix::unistd::geteuid;
 
 #[test]
 fn killed_launcher_leaves_nothing() {
-    // A wrapper that ignores what it can, and a grandchild in a session of its own.
+    // A wrapper that ignores as many signals as possible, and a grandchild in a separate session.
     let script =
         "trap '' TERM HUP INT; setsid sleep 1000 & (setsid setsid sleep 1000 &) ; echo here; sleep 1000; sleep 1000";
     for _ in 0..5 {
@@ -45,7 +45,7 @@ fn what_ranks_leave_in_the_background_keeps_nobody_waiting() {
     launch("-n 2 --pmi none").bash(script).run().exits(3);
 }
 
-/// Of a name that is no UTF-8 the kernel shows the bytes as they are, and of the second one half of its last letter.
+/// The kernel shows the bytes of a name that is not UTF-8 unchanged. It cuts the second name in the middle of its last character.
 #[test]
 fn what_ranks_leave_behind_is_ended_whatever_the_bytes_of_its_name() {
     let script = r#"cd "$(mktemp -d)" || exit
@@ -58,7 +58,7 @@ fn what_ranks_leave_behind_is_ended_whatever_the_bytes_of_its_name() {
     launch("-n 1 --pmi none").bash(script).run().exits(0).prints_lines(["done"]);
 }
 
-/// They are reaped while the ranks run, as they would fill the table of processes of a long launch.
+/// The zombies are reaped while the ranks run. Otherwise they would fill the process table during a long launch.
 #[test]
 fn orphans_of_ranks_that_have_ended_do_not_stay_as_zombies() {
     let script = r#"for i in {1..300}; do (setsid true &); done
@@ -100,20 +100,20 @@ fn two_hundred_launches_in_a_row_leak_nothing() {
     let program = Flavour::WheelMpich.program("hello");
     let before = mpich_memory_files();
     for number in 0..LAUNCHES {
-        // Most of them cheap, and every tenth a whole MPI job.
+        // Most launches are small, and every tenth is a whole MPI job.
         if number % 10 == 0 {
             launch("-n 2").arg(&program).run().exits(0).says_nothing();
         } else {
             launch("-n 2 --pmi none").arg("true").run().exits(0).says_nothing();
         }
     }
-    // Tests beside this one may have some files in use.
+    // Concurrent tests may use some files.
     let more = mpich_memory_files().saturating_sub(before);
     assert!(more < LAUNCHES / 10, "{more} more files in /dev/shm");
 }
 
-/// MPICH leaves the memory in which the ranks of a node meet when none of them finalizes, under every launcher but this one. Open MPI asks its
-/// server to remove its files, which a keeper hears of as well.
+/// If no rank finalizes, MPICH leaves its shared memory, under every launcher except Lattice. Open MPI requests that its server remove its
+/// files. The keeper receives these requests as well.
 #[test]
 fn no_shared_memory_stays_however_a_program_ends() {
     assert!(geteuid().is_root(), "this test must run as root");
@@ -142,7 +142,7 @@ fn no_shared_memory_stays_however_a_program_ends() {
     }
 }
 
-/// Names in the directory of a session, which is below this one.
+/// Returns the names in the directory of a session, which is below this one.
 fn of_session(directory: &Path) -> Vec<std::ffi::OsString> {
     let below = std::fs::read_dir(directory).unwrap().filter_map(|entry| std::fs::read_dir(entry.unwrap().path()).ok());
     below.flatten().map(|entry| entry.unwrap().file_name()).collect()
@@ -152,7 +152,7 @@ fn is_empty(directory: &Path) -> bool {
     std::fs::read_dir(directory).unwrap().next().is_none()
 }
 
-/// The directory of files of ranks, the socket for ranks in containers and the files for tools in it.
+/// The directory contains the directory for files of ranks, the socket for ranks in containers and the files for tools.
 #[test]
 fn nothing_stays_in_the_directory_for_temporary_files() {
     let left = |outcome: &Outcome, directory: &Path, of: &str| {
@@ -175,7 +175,7 @@ fn nothing_stays_in_the_directory_for_temporary_files() {
     }
 }
 
-/// Where nothing can be kept of the node, as in a control group that leaves a part of it, a launch has a file with the topology.
+/// A launch has a file with the topology if the inventory of the node cannot be stored. An example is a control group with a part of the node.
 #[test]
 fn the_topology_of_a_killed_launch_is_removed() {
     assert!(geteuid().is_root(), "this test must run as root");
@@ -192,7 +192,7 @@ fn the_topology_of_a_killed_launch_is_removed() {
 
 #[test]
 fn no_descriptor_reaches_a_rank_but_its_own() {
-    // bash has 255 or so for the script itself, and the listing has one for the directory.
+    // bash has a descriptor near 255 for the script itself, and the listing has one for the directory.
     let script = r#"for fd in /proc/self/fd/*; do echo "${fd##*/} $(readlink "$fd")"; done"#;
     let outcome = launch("-n 3").words("sh -c").arg(format!("exec 2>&1; {script}")).run();
     let known = |line: &&str| {
@@ -206,7 +206,7 @@ fn no_descriptor_reaches_a_rank_but_its_own() {
     outcome.check(sockets == 3, || format!("each rank should have one socket, together they have {sockets}"));
 }
 
-/// As MPICH 4.0 and UCX make it while they start. A file that somebody else has open stays, and one that was there before.
+/// As MPICH 4.0 and UCX create it at their start. A file that another process has open remains, and so does an older one.
 #[test]
 fn shared_memory_under_a_name_by_chance_goes_with_the_rank_that_had_it_open() {
     let chance = format!("{:x}", std::process::id());

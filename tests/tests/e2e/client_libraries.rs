@@ -1,4 +1,5 @@
-//! Programs in C that reach PMI through a client library: ours and Slurm's, with our headers and Slurm's, under us, Hydra and nobody.
+//! Programs in C that use PMI through a client library. The libraries and headers are Lattice's and Slurm's. The programs run under
+//! Lattice, under Hydra and without a launcher.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use lattice_tests::{Command, built, lattice, launch};
 
 use crate::raw;
 
-/// What our `libpmi.so.0` has beyond Slurm's.
+/// Functions of Lattice's `libpmi.so.0` that Slurm's lacks.
 const PMI_EXTENSIONS: [&str; 25] = [
     "PMI_Allgather",
     "PMI_Allgatherv",
@@ -38,15 +39,15 @@ const PMI_EXTENSIONS: [&str; 25] = [
     "PMI_Topo_type",
 ];
 
-/// What our `libpmi2.so.0` has beyond Slurm's.
+/// Functions of Lattice's `libpmi2.so.0` that Slurm's lacks.
 const EXTENSIONS: [&str; 1] = ["PMI2_Job_Spawn_keyvals"];
 
-/// Slurm's library of this name, as Debian has it.
+/// Returns Slurm's library with this name, in Debian's package.
 fn slurms(name: &str) -> PathBuf {
     format!("/usr/lib/{}-linux-gnu/{}", std::env::consts::ARCH, built::soname(name)).into()
 }
 
-/// Functions that a library exports.
+/// Returns the functions that a library exports.
 fn functions(library: &Path) -> BTreeSet<String> {
     let output = process::Command::new("nm").args(["-D", "--defined-only"]).arg(library).output().unwrap();
     assert!(output.status.success(), "{}: {}", library.display(), String::from_utf8_lossy(&output.stderr));
@@ -78,7 +79,8 @@ fn headers_are_for_every_dialect_of_c() {
     }
 }
 
-/// A program as it is run by nobody, by us in every way, and by both versions of Hydra. Each rank prints a line when all is right.
+/// Runs a program without a launcher, under Lattice in every way, and under both versions of Hydra. Each rank prints a line on
+/// success.
 fn everywhere(program: &Path, words: &str, line: impl Fn(usize, usize) -> String) {
     let check = |command: Command, size: usize| {
         command.run().exits(0).says_nothing().prints_lines((0..size).map(|rank| line(rank, size)));
@@ -102,14 +104,14 @@ fn every_rank_gets_what_the_others_put_under_every_launcher() {
     }
 }
 
-/// As Cray's library has them.
+/// The collectives of Cray's library.
 #[test]
 fn collectives_bring_every_byte_under_every_launcher() {
     let program = Flavour::LatticePmi.program("libpmi_collectives");
     everywhere(&program, "", |rank, size| format!("rank {rank} of {size}: {size} near, node 0, 0 wrong"));
 }
 
-/// A rank that has used up its share of the key-value space comes to the barrier of a collective all the same.
+/// A rank with an exhausted share of the key-value space still enters the barrier of a collective.
 #[test]
 fn a_rank_that_cannot_put_keeps_nobody_in_a_collective() {
     let program = Flavour::LatticePmi.program("libpmi_collectives");
@@ -118,7 +120,7 @@ fn a_rank_that_cannot_put_keeps_nobody_in_a_collective() {
     outcome.exits(0).says_nothing().prints_lines(lines);
 }
 
-/// As MPICH's library has them since PMI 1.2, which Hydra 5 serves; 4.0 does not.
+/// The groups of MPICH's library since PMI 1.2. Hydra 5 serves them; 4.0 does not.
 #[test]
 fn groups_of_ranks_meet_in_barriers_of_which_several_are_open() {
     let program = Flavour::LatticePmi.program("libpmi_groups");
@@ -136,7 +138,7 @@ fn groups_of_ranks_meet_in_barriers_of_which_several_are_open() {
     outcome.exits(0).says_nothing().prints_lines(refused);
 }
 
-/// As Cray's library has them. Who runs what is told by Lattice alone, in the memory of the job.
+/// The applications of Cray's library. Only Lattice provides the program of each rank, in the memory of the job.
 #[test]
 fn ranks_know_the_programs_of_their_job() {
     let program = Flavour::LatticePmi.program("libpmi_applications");
@@ -172,21 +174,21 @@ fn pmi2_has_the_codes_and_lengths_of_its_header() {
     }
 }
 
-/// Programs that pass NULL, short buffers and wrong lengths, watched by memcheck.
+/// Programs that pass NULL, short buffers and wrong lengths, under memcheck.
 #[test]
 fn no_call_reads_or_writes_where_it_may_not() {
     let pmi1 = ["libpmi_edges", "libpmi_collectives", "libpmi_groups", "libpmi_spaces"]
         .map(|name| Flavour::LatticePmi.program(name));
     let pmi2 = ["libpmi2_edges", "pmi2_ring"].map(|name| Flavour::LatticePmi2.program(name));
     for program in pmi1.iter().chain(&pmi2) {
-        // Once; what others do with a word takes long here.
+        // Once, because the loops of the other programs with an argument take long here.
         let words = if program.ends_with("libpmi_edges") || program.ends_with("libpmi2_edges") { "1" } else { "" };
         let watched = launch("-n 2 valgrind -q --error-exitcode=99").arg(program).words(words);
         watched.run().exits(0).says_nothing();
     }
 }
 
-/// A rank that waits for others in its second life does not take those for deserters that are between their two.
+/// A rank that waits for other ranks in its second run must not report ranks that are between their two runs.
 #[test]
 fn a_process_can_join_again_after_it_has_left() {
     for program in [Flavour::LatticePmi.program("libpmi_edges"), Flavour::LatticePmi2.program("libpmi2_edges")] {
@@ -200,7 +202,7 @@ fn a_process_can_join_again_after_it_has_left() {
     }
 }
 
-/// As a script does that runs one MPI program after the other.
+/// As in a script that runs one MPI program after the other.
 #[test]
 fn ranks_wait_for_those_who_have_not_started_their_second_program_yet() {
     let script = r#"init; barrier; finalize; [ $PMI_RANK = 0 ] || sleep 0.3; init; barrier; finalize; echo twice"#;
@@ -219,7 +221,7 @@ fn programs_run_alike_with_either_header_and_either_library() {
     for name in ["pmi2_fence", "pmi2_names", "pmi2_node_attributes", "pmi2_ring"] {
         let outputs = [Flavour::SlurmPmi2, Flavour::LatticePmi2].map(|header| {
             let program = header.program(name);
-            // Loaded first, a library satisfies whatever asks for one of its name.
+            // A preloaded library satisfies every dependency with its soname.
             libraries.each_ref().map(|library| {
                 let preload = format!("LD_PRELOAD={}", library.display());
                 let outcome = launch("-n 3 --env").arg(preload).arg(&program).run();
@@ -253,7 +255,8 @@ fn mpi_libraries_with_a_client_of_their_own_go_on_to_use_it() {
     }
 }
 
-/// As `I_MPI_PMI_LIBRARY` says: it has a client of PMI-1 of its own, which asks for what the libraries read in the memory of the job.
+/// With `I_MPI_PMI_LIBRARY`. Intel MPI has its own client of PMI-1, which requests the facts that the libraries read in the memory of
+/// the job.
 #[test]
 fn intel_mpi_joins_through_either_library() {
     let directory = tempfile::tempdir().unwrap();
@@ -271,7 +274,7 @@ fn intel_mpi_joins_through_either_library() {
     assert_eq!(asks(&format!("--env I_MPI_PMI=pmi1 --env I_MPI_PMI_LIBRARY={}", library.display())), (false, false));
 }
 
-/// Open MPI 4.1 takes its component for Flux when it finds a job of Flux; what that component calls is ours.
+/// Open MPI 4.1 selects its component for Flux if it detects a Flux job. This component calls Lattice's library.
 #[test]
 fn open_mpi_runs_over_its_flux_component() {
     let directory = tempfile::tempdir().unwrap();
@@ -283,7 +286,7 @@ fn open_mpi_runs_over_its_flux_component() {
     assert_eq!(trace.matches("C> cmd=finalize").count(), 3, "{trace}");
 }
 
-/// They bring clients of PMI-1 and PMI-2 of their own; the third calls libpmix.
+/// The first two have their own clients of PMI-1 and PMI-2; the third one calls libpmix.
 #[test]
 fn plugins_of_nvshmem_exchange_what_they_have() {
     for protocol in ["pmi", "pmi2", "pmix"] {
@@ -293,7 +296,7 @@ fn plugins_of_nvshmem_exchange_what_they_have() {
     }
 }
 
-/// Of a program that asks for a fact as MPICH does, by a get.
+/// For a program that gets a fact as MPICH does.
 #[test]
 fn facts_about_a_job_need_no_message() {
     let directory = tempfile::tempdir().unwrap();
@@ -362,7 +365,7 @@ fn ranks_make_key_value_spaces_of_their_own_under_us_alone() {
     let line = |rank: usize| format!("rank {rank} of 3: 9 right, walked 533, then 0 and 3, walked -14");
     let rank_0 = ["made: 0 0, without room: 8".to_owned(), "removed: 0, own: 14".to_owned()];
     outcome.exits(0).says_nothing().prints_lines((0..3).map(line).chain(rank_0));
-    // Hydra ends a job for a request that it does not know.
+    // Hydra ends a job that sends an unknown request.
     let outcome = Command::new("mpiexec.hydra").words("-n 1").arg(&program).run();
     outcome.exits(0).prints("made: -1 -1");
 }
@@ -386,7 +389,7 @@ fn pairs_are_walked_through_under_us_alone() {
         .exits(0)
         .says_nothing()
         .prints_lines((0..3).map(|rank| format!("rank {rank} of 3: 0 before, 60 after, 5 without room")));
-    // Hydra ends a job for a request that it does not know.
+    // Hydra ends a job that sends an unknown request.
     let outcome = Command::new("mpiexec.hydra").words("-n 2").arg(&program).run();
     let line = |rank| format!("rank {rank} of 2: -1000 before, -1000 after, -1 without room");
     outcome.exits(0).says_nothing().prints_lines((0..2).map(line));
@@ -410,7 +413,7 @@ fn jobs_are_spawned_and_find_names_and_pairs() {
 fn pmi2_spawns_with_either_layout_of_pairs() {
     let directory = tempfile::tempdir().unwrap();
     let source = include_str!("../../programs/pmi2_spawn.c");
-    // The same program as it is written for MPICH.
+    // The same program in the version for MPICH.
     let keyval = source
         .replace("struct MPID_Info pair = {.key = \"greeting\", .value = \"hello; child\"};", "")
         .replace(
@@ -439,12 +442,12 @@ fn pmi2_spawns_with_either_layout_of_pairs() {
 fn an_abort_ends_the_job_with_its_code_and_its_text() {
     let outcome = launch("-n 3").arg(Flavour::LatticePmi.program("libpmi_jobs")).words("abort").run();
     outcome.exits(42).says("rank 1 on").says("called MPI_Abort with code 42: the sea is dry");
-    // Who waits has the connection; the exit code is what arrives.
+    // A waiting thread has the connection, so that only the exit code reaches the launcher.
     let outcome = launch("-n 3").arg(Flavour::LatticePmi.program("libpmi_jobs")).words("abort thread").run();
     outcome.exits(42).says("rank 1 on");
     let outcome = launch("-n 3").arg(Flavour::LatticePmi2.program("pmi2_abort")).words("1").run();
     outcome.exits(1).says("the sea is dry; all of it");
-    // As MPI libraries call it.
+    // The form in which MPI libraries call it.
     for flavour in [Flavour::SlurmPmi2, Flavour::LatticePmi2] {
         let text = "application called MPI_Abort(MPI_COMM_WORLD, 43) - process 1";
         launch("-n 2").arg(flavour.program("pmi2_abort")).arg(text).arg("1").run().exits(43).says(text);
@@ -458,7 +461,7 @@ fn a_library_can_be_loaded_and_unloaded_often() {
     Command::new(&program).arg(&library).run().exits(0).prints_lines(["0 pages more"]);
 }
 
-/// Each of the ranks would be a job of its own.
+/// Otherwise each rank would be a job by itself.
 #[test]
 fn a_launcher_that_serves_pmix_alone_is_no_absent_launcher() {
     let program = Flavour::LatticePmi.program("libpmi_exchange");
@@ -476,7 +479,7 @@ fn a_launcher_that_serves_pmix_alone_is_no_absent_launcher() {
         .says("PMIX_NAMESPACE");
 }
 
-/// A wrapper between launcher and program may hold the descriptor as well, and so may the program's MPI library.
+/// A wrapper between launcher and program may have the descriptor as well, and so may the program's MPI library.
 #[test]
 fn the_descriptor_stays_open_for_others_of_the_process() {
     let script = r#""$PROGRAM" 2 && init && echo "$reply" && finalize"#;

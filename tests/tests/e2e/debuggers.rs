@@ -1,12 +1,13 @@
-//! Debuggers find the ranks: those that run the launcher by MPIR, those that come later by `lattice debug`. Needs gdb, which `cargo xtask
-//! setup` installs.
+//! Debuggers find the ranks: debuggers that run the launcher, through MPIR, and debuggers that attach later, through `lattice debug`. The
+//! tests require gdb, which `cargo xtask setup` installs.
 
 use std::path::Path;
 
 use lattice_tests::mpi::{MPICHS, OPEN_MPIS};
 use lattice_tests::{Command, Outcome, built};
 
-/// Words of gdb for a launcher without types: the table as the interface lays it out, and whether its processes are stopped.
+/// Commands of gdb for a launcher without types. They print the table in the layout of the interface, and whether its processes are
+/// stopped.
 const LOOK: &str = r#"printf "size %d state %d\n", *(int *) &MPIR_proctable_size, *(int *) &MPIR_debug_state
 set $entry = *(long **) &MPIR_proctable
 printf "first %s\n", *(char **) ($entry + 1)
@@ -15,12 +16,12 @@ printf "second %s\n", *(char **) ($entry + 4)
 eval "shell grep ^State /proc/%d/status", *(int *) ($entry + 5)
 continue"#;
 
-/// gdb, which computes in C: of itself it takes the language of the program, where that has line tables.
+/// Returns gdb with C expressions. By default it selects the language of the program, if the program has line tables.
 fn gdb() -> Command {
     Command::new("gdb").words("-q -nx -batch -ex").arg("set language c")
 }
 
-/// gdb carries out `begin` and [`LOOK`] with a launch of two ranks.
+/// Runs `begin` and [`LOOK`] in gdb, with a launch of two ranks.
 fn under_gdb(begin: &str, flags: &str, program: &Path) -> Outcome {
     let mut gdb = gdb();
     for command in begin.lines().chain(LOOK.lines()) {
@@ -46,7 +47,7 @@ fn a_debugger_that_runs_the_launcher_finds_the_ranks_before_their_first_instruct
     }
 }
 
-/// Debuggers that know the interface write a variable of the launcher before its first instruction.
+/// Debuggers with support for the interface write a variable of the launcher before its first instruction.
 #[test]
 fn a_debugger_that_knows_the_interface_needs_no_flag() {
     let program = MPICHS[1].program("hello");
@@ -67,7 +68,7 @@ fn a_debugger_is_told_why_a_launch_is_ended() {
     outcome.prints("\nstate 2: rank 0 ").prints("exited with code 07");
 }
 
-/// What strip leaves: debuggers find the program as it is installed.
+/// Symbols that strip keeps: debuggers use the installed program.
 #[test]
 fn what_debuggers_look_up_are_dynamic_symbols() {
     let outcome = Command::new("nm").words("-D --defined-only").arg(built::lattice()).run();
@@ -86,7 +87,7 @@ fn what_debuggers_look_up_are_dynamic_symbols() {
     }
 }
 
-/// Nothing of the ranks has run before, and all of them are let go by a signal.
+/// The ranks have not executed any instruction, and a signal continues all of them.
 #[test]
 fn stopped_ranks_are_debugged_by_their_launch_and_let_go_by_a_signal() {
     let script = r#"lattice launch -n 2 --stop-at-start "$1" >out 2>said & launch=$!

@@ -1,13 +1,14 @@
-//! The table of open files of the process that starts the ranks: it has its last size before the first thread.
+//! The table of open files of the process that starts the ranks has its final size before the first thread.
 //!
-//! A debug build checks in [`rank_spawner::DescriptorPlan::reserve`] that there is one thread. Here the size is read from outside at the end.
+//! A debug build checks in [`rank_spawner::DescriptorPlan::reserve`] that there is only one thread. Here the test reads the final size from
+//! outside.
 
 use lattice_tests::mpi::{Flavour, MAY_SPAWN};
 use lattice_tests::{launch, turn};
 
 use crate::raw;
 
-/// Each rank prints the number of entries of the table of its parent while all ranks run.
+/// Each rank prints the number of entries in the table of its parent while all ranks run.
 const SIZE: &str = "init; barrier; sed -n 's/^FDSize:[ \t]*//p' /proc/$PPID/status; barrier; finalize";
 
 #[test]

@@ -1,4 +1,4 @@
-//! Ranks that spawn new ones: they meet, part, fail and abort together with those who asked for them.
+//! Ranks that spawn new ranks. Parents and children connect, disconnect, fail and abort together.
 
 use lattice_tests::mpi::{Flavour, MAY_SPAWN, SPAWNING};
 use lattice_tests::{Command, built, launch};
@@ -33,7 +33,8 @@ fn two_programs_are_spawned_as_one_job() {
     }
 }
 
-/// With two ranks, the second one of Open MPI 4.1 would wait for ever: its library does not tell it that the first one failed.
+/// With two ranks, the second rank of Open MPI 4.1 would wait indefinitely, because its library does not report the failure of
+/// the first one.
 #[test]
 fn a_spawn_that_fails_harms_nobody() {
     for mpi in SPAWNING {
@@ -70,7 +71,7 @@ fn pmi2_spawns_as_well() {
     ]);
 }
 
-/// Each spawned job of two ranks took a descriptor for each of them, one for its memory, and 9 KB until the end of the launch.
+/// Each spawned job of two ranks used a descriptor for each rank, one for its memory, and 9 KB until the end of the launch.
 #[test]
 fn a_launch_spawns_for_ever_whatever_its_limit_of_descriptors() {
     let rank = r#"

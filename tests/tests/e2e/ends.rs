@@ -1,4 +1,4 @@
-//! How launches end: exit codes, the first cause, and ranks that leave while others wait for them.
+//! Ends of launches: exit codes, the first cause, and ranks that leave while other ranks wait for them.
 
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ fn a_rank_that_leaves_before_init_ends_the_job_within_a_second() {
     }
 }
 
-/// The others may come into `MPI_Init` after it has left.
+/// The other ranks may enter `MPI_Init` after it has left.
 #[test]
 fn a_rank_that_left_long_before_the_others_come_ends_the_job() {
     let script = r#"
@@ -81,7 +81,7 @@ fn a_rank_that_finalizes_while_others_wait_in_a_barrier_ends_the_job() {
     outcome.exits(1).says("rank 0 on ").says("called MPI_Finalize, while ranks 1-2 wait for it in a barrier");
 }
 
-/// Some clients close their socket long before they exit, others never.
+/// Some clients close their socket long before they exit, other clients never.
 #[test]
 fn closing_the_socket_after_finalize_is_no_failure() {
     let script = "init; barrier; finalize; eval \"exec $PMI_FD>&-\"; sleep 0.3; echo done";

@@ -1,11 +1,11 @@
-//! The variables that ranks are born with.
+//! The initial environment variables of ranks.
 
 use std::collections::BTreeMap;
 
 use lattice_tests::{Command, launch};
 use nix::sys::signal::Signal;
 
-/// The environment of the one rank that prints it.
+/// Returns the environment of the only rank that prints it.
 fn environment_of(command: Command) -> BTreeMap<String, String> {
     let outcome = command.words("env -0").run();
     outcome.exits(0);
@@ -26,7 +26,7 @@ fn begin_with<'a>(environment: &'a BTreeMap<String, String>, prefix: &str) -> Ve
 
 #[test]
 fn every_rank_knows_its_place() {
-    // The second program's only rank is the one that prints.
+    // The only rank of the second program prints its environment.
     let environment = environment_of(launch("-n 2 true : -n 1"));
     has(
         &environment,
@@ -106,10 +106,10 @@ fn variables_of_an_outer_launcher_do_not_reach_a_rank() {
     }
     let environment = environment_of(command);
     for name in outer {
-        // Some of them we set ourselves.
+        // Lattice sets some of them itself.
         assert_ne!(environment.get(name).map(String::as_str), Some("7"), "{name} came through");
     }
-    // Where the ranks stay on this machine, they may use the fabric that their launcher may use.
+    // If the ranks are on this machine, they may use the fabric of their launcher.
     has(&environment, &[("OMPI_MCA_btl", "self"), ("PLAIN", "stays"), ("SLINGSHOT_VNIS", "8")]);
 }
 
@@ -164,7 +164,7 @@ fn ranks_start_with_signals_as_if_typed_at_a_prompt() {
     outcome.prints_lines(["SigBlk:", "SigIgn:"].iter().cycle().take(4).map(|name| format!("{name}\t0000000000000000")));
 }
 
-/// Also when nobody is left to remove it but the keeper.
+/// Also if only the keeper is left to remove it.
 #[test]
 fn a_directory_for_temporary_files_is_the_launchs_own() {
     let parent = tempfile::tempdir().unwrap();

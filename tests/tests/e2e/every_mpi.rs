@@ -1,9 +1,9 @@
-//! What holds for the programs of every MPI library, unmodified and without a flag: MPICH 4.0.2 and 5.0.2, Intel MPI, Open MPI 4.1 and 5.0.
+//! Properties of the programs of every MPI library, unmodified and without a flag: MPICH 4.0.2 and 5.0.2, Intel MPI, Open MPI 4.1 and 5.0.
 
 use lattice_tests::launch;
 use lattice_tests::mpi::MPIS;
 
-/// What begins every line of ours. Open MPI itself has something to say now and then.
+/// Prefix of every message of Lattice. Open MPI itself sometimes prints messages.
 const OURS: &str = "lattice:";
 
 #[test]
@@ -60,7 +60,7 @@ fn two_launches_at_once_do_not_meet() {
     }
 }
 
-/// Open MPI 4.1 took each rank for a job of its own in an allocation of Slurm, and returned 0.
+/// In an allocation of Slurm each rank of Open MPI 4.1 became a job by itself, and returned 0.
 #[test]
 fn ranks_join_in_allocations_of_other_managers() {
     const ALLOCATIONS: [&[(&str, &str)]; 6] = [

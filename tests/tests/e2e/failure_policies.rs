@@ -1,11 +1,11 @@
-//! What follows for the others when a rank ends: `--kill-on-bad-exit`, `--wait`, and the signal before a time limit.
+//! Effects of the end of a rank on other ranks: `--kill-on-bad-exit`, `--wait`, and the signal before a time limit.
 
 use lattice_tests::mpi::{Flavour, MPIS};
 use lattice_tests::{lattice, launch};
 
 use crate::raw;
 
-/// Ranks 1 and 2 fail at once; the others go on until rank 0 lets them end.
+/// Ranks 1 and 2 fail at once. The other ranks continue until rank 0 lets them end.
 const FAILING: &str = r#"
     case $LATTICE_RANK in 1) exit 3;; 2) kill -KILL $$;; esac
     sleep 0.3; echo "rank $LATTICE_RANK went on""#;
@@ -42,7 +42,7 @@ fn ranks_of_mpi_go_on_after_one_that_failed_behind_finalize() {
     }
 }
 
-/// They wait for it in the memory that they share, where only `--wait` sees it. MPICH 3 looks after its peers, and aborts.
+/// They wait for the failed rank in their shared memory, where only `--wait` detects it. MPICH 3 monitors its peers, and aborts.
 #[test]
 fn ranks_of_mpi_that_wait_for_one_that_failed_are_ended_by_wait() {
     for mpi in [Flavour::DebianMpich, Flavour::WheelMpich] {
@@ -53,7 +53,7 @@ fn ranks_of_mpi_that_wait_for_one_that_failed_are_ended_by_wait() {
 
 #[test]
 fn ranks_that_wait_for_one_that_failed_in_its_initialization_end_the_launch() {
-    // Before it failed, and after.
+    // Before its failure, and after.
     for script in [
         "init; put; if [ $PMI_RANK = 1 ]; then sleep 0.2; exit 3; fi; barrier; forever",
         "init; put; if [ $PMI_RANK = 1 ]; then exit 3; fi; sleep 0.2; barrier; forever",
@@ -64,8 +64,8 @@ fn ranks_that_wait_for_one_that_failed_in_its_initialization_end_the_launch() {
     raw::script(launch("-n 3 -K0"), script).run().exits(4).says("exited with status 4 before MPI_Init");
 }
 
-/// Rank 1 dies after a first fence; the others read so, and are through a second one without it. Rank 2 alone has a handler for the
-/// signal by which MPICH hears of it.
+/// Rank 1 dies after a first fence. The other ranks get this fact, and complete a second fence without it. Only rank 2 has a
+/// handler for the signal with which MPICH receives it.
 const DEATH: &str = r#"
     [ $PMI_RANK = 2 ] && trap 'echo "rank 2 has the signal"' USR1
     init; barrier
@@ -96,7 +96,7 @@ fn clients_of_pmix_hear_of_a_death_and_their_fences_end_without_it() {
         .says(" was killed by signal 9 (SIGKILL)");
 }
 
-/// MPICH 4 waits for it in MPI_Finalize, in the memory that they share.
+/// MPICH 4 waits for it in MPI_Finalize, in the shared memory.
 #[test]
 fn ranks_of_mpi_go_on_without_one_that_was_killed() {
     let goes_on = [0, 2, 3].map(|rank| format!("rank {rank} is one of 3, whose sum is 5"));

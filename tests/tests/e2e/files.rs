@@ -1,4 +1,4 @@
-//! Files that ranks' output goes to.
+//! Files for the output of ranks.
 
 use std::fs;
 
@@ -78,7 +78,7 @@ fn a_full_disk_is_told_and_fails_the_launch() {
     outcome.exits(125).says("/dev/full").says("No space left");
 }
 
-/// What else is written there stays, and the reader's end is that of the launch.
+/// Other output to the stream remains, and its reader receives the end of file with the end of the launch.
 #[test]
 fn a_file_of_output_can_be_our_own_stream() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,12 +1,12 @@
-//! Ranks that write nonsense over all that they may write (`programs/scribbler.c`): the memory of their job, descriptors that they inherited, and files
-//! where their session removes what ranks leave.
+//! Ranks that write nonsense to all objects with write access (`programs/scribbler.c`): the memory of their job, inherited descriptors, and
+//! files in places where their session removes files of ranks.
 
 use std::fs;
 
 use lattice_tests::mpi::Flavour;
 use lattice_tests::{built, launch};
 
-/// Values that fences bring are right meanwhile, for all ranks and for the hostile one.
+/// In the meantime the values of fences are correct, for all ranks and for the hostile one.
 #[test]
 fn nobody_can_change_the_memory_of_a_job() {
     let script = r#"[ $PMI_RANK = 1 ] || exec "$2" pmi exchange --count 40 --size 500
@@ -26,7 +26,7 @@ fn a_hostile_launch_ends_and_harms_no_other() {
     let waits = r#"until [ -e "$1" ]; do sleep 0.01; done; exec "$2" pmi exchange --count 20"#;
     let other = launch("-n 2 --node-memory=1M").bash(waits).arg(&go).arg(built::lattice()).start();
     let temporary = tempfile::tempdir().unwrap();
-    // The session removes files of ranks that have spoken PMIx.
+    // The session removes files of ranks that have used PMIx.
     let script = r#"[ "$3" = none ] || "$2" pmi --method pmix barrier >/dev/null; exec "$1" all "$4""#;
     let check = |flags: &str, pmix: &str, end: &str| {
         let hostile =

@@ -1,4 +1,4 @@
-//! What ranks read in the memory of their job: all that fences brought, without a message, and everything still where there is none.
+//! Ranks read all pairs of fences in the memory of their job, without a message. Without this memory they receive the same values.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use lattice_tests::{Command, built, launch, mpi};
 
 use crate::raw;
 
-/// Number of gets in the PMI trace of a launch of `lattice pmi` with these words, which checks the values that it gets.
+/// Returns the number of gets in the PMI trace of a launch of `lattice pmi` with these words, which checks the received values.
 fn gets(flags: &str, words: &str) -> usize {
     let directory = tempfile::tempdir().unwrap();
     let trace = directory.path().join("trace");
@@ -15,7 +15,7 @@ fn gets(flags: &str, words: &str) -> usize {
     command.run().exits(0).says_nothing().prints("exchange: 4 ranks");
     let trace = fs::read_to_string(&trace).unwrap();
     let is_get = |line: &&str| line.contains("C> cmd=get ") || line.contains("cmd=kvs-get;");
-    // With PMI-2 each fence ends with a question for this key.
+    // With PMI-2 each fence ends with a get of this key.
     trace.lines().filter(is_get).filter(|line| !line.contains("-NONEXIST-KEY")).count()
 }
 
@@ -28,7 +28,7 @@ fn example() -> (tempfile::TempDir, std::path::PathBuf) {
 #[test]
 fn a_program_in_c_reads_the_map_and_every_value_without_a_message() {
     let (_directory, program) = example();
-    // 100 keys of each rank are more than the first index holds, and what has 60,000 bytes is more than was mapped at first.
+    // 100 keys of each rank exceed the first index, and values of 60,000 bytes exceed the first mapping.
     let outcome = launch("-n 4 --cpu-bind map:0,1,0,1").arg(&program).words("3 100").run();
     outcome.exits(0).says_nothing();
     for rank in 0..4 {

@@ -1,4 +1,4 @@
-//! More than usual: many ranks, much to say.
+//! Heavy load: many ranks, and much output.
 
 use lattice_tests::{built, launch, turn};
 

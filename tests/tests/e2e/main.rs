@@ -1,6 +1,6 @@
-//! Real programs through the real `lattice launch`. The name of each test is a promise to users.
+//! Real programs through the real `lattice launch`. The name of each test is a guarantee to users.
 //!
-//! No test asserts a time but where a promise names one, and then with room for a loaded machine.
+//! A test checks a time only if a guarantee names one, and then with a margin for a loaded machine.
 
 mod aborts;
 mod bad_input;

@@ -1,11 +1,11 @@
-//! Malformed input at the sockets of launches on one machine, beside a launch that must not notice (`tests/src/malformed.rs`).
+//! Malformed input at the sockets of launches on one machine, during another launch that must not be affected (`tests/src/malformed.rs`).
 
 use std::env;
 use std::time::Duration;
 
 use lattice_tests::{Command, built, turn};
 
-/// Launches of a program that waits; the words are called for each, with its id, until `$1` frames were sent by `$2`, which counts them in `$sent`.
+/// Starts launches of a waiting program. Runs the attack on each, with its id, until `$2` has sent `$1` frames, which it counts in `$sent`.
 const SCRIPT: &str = r#"
     cd "$(mktemp -d)"; count=$1 malformed=$2 lattice=$3 attack=$4; export LATTICE_SETS=$PWD/sets sent=$PWD/sent
     field() { sed -nE "s/^ *\"$1\": \"?([^\",]*)\"?,?\$/\1/p"; }
@@ -34,7 +34,7 @@ fn check(attack: &str) {
     script.within(Duration::from_secs(300 + count as u64 / 20)).run().exits(0).prints_lines(["undisturbed: 0 1"]);
 }
 
-/// The socket of a launch, by which it is asked, followed and ended.
+/// The socket of a launch, with which commands query, follow and end it.
 #[test]
 fn malformed_questions_to_a_launch_disturb_nobody() {
     check(

@@ -1,4 +1,4 @@
-//! Groups of one launch that find each other by a published name and connect.
+//! Groups of one launch that connect through a published name.
 
 use lattice_tests::mpi::{Flavour, OPEN_MPIS};
 use lattice_tests::{Command, launch};
@@ -19,7 +19,7 @@ fn groups_of_open_mpi_meet_by_a_name() {
     }
 }
 
-/// MPICH 4.0.2 cannot open a port, whoever launches it; over UCX, what 5.0.2 has to say of itself does not fit into a port's name.
+/// MPICH 4.0.2 cannot open a port, with any launcher. Over UCX, the address of 5.0.2 does not fit into a port's name.
 #[test]
 fn groups_of_mpich_meet_by_a_name() {
     meet(launch("-n 4").env("MPIR_CVAR_CH4_NETMOD", "ofi"), Flavour::WheelMpich);

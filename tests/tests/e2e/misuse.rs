@@ -1,4 +1,4 @@
-//! Processes of a rank that begin MPI in its place: what other launchers leave their users to find out.
+//! Child processes of a rank that start MPI in its place. Other launchers do not report this error.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ fn an_mpi_program_that_a_rank_runs_by_system_is_reported_with_its_process() {
     }
 }
 
-/// Its server refuses the second process, and what both do then differs between the versions.
+/// Its server refuses the second process. The further behaviour of both processes differs between the versions.
 #[test]
 fn a_second_process_of_a_rank_of_open_mpi_is_reported() {
     for mpi in OPEN_MPIS {
@@ -48,7 +48,7 @@ if __name__ == '__main__':
     }
 }
 
-/// `mpi4py` calls MPI_Finalize at the end of a program, also after an exception.
+/// `mpi4py` calls MPI_Finalize at the end of a program, even after an exception.
 #[test]
 fn a_rank_that_raises_an_exception_while_others_are_in_a_barrier_is_reported() {
     let script = "from mpi4py import MPI; MPI.COMM_WORLD.rank == 1 and 1 / 0; MPI.COMM_WORLD.Barrier()";

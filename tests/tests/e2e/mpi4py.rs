@@ -1,4 +1,4 @@
-//! Python programs: no flag says which MPI mpi4py loads.
+//! Python programs: no flag selects the MPI library that mpi4py loads.
 
 use lattice_tests::launch;
 use lattice_tests::mpi::{Flavour, python};

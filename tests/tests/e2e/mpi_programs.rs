@@ -11,7 +11,7 @@ fn allreduce_adds_up() {
     }
 }
 
-/// MPICH 4.0.2 cannot: its second session crashes in the client, whoever launches it.
+/// MPICH 4.0.2 cannot: its second session crashes in the client, with any launcher.
 #[test]
 fn mpi_can_be_started_again_in_one_process() {
     let directory = tempfile::tempdir().unwrap();
@@ -19,7 +19,8 @@ fn mpi_can_be_started_again_in_one_process() {
     outcome.exits(0).says_nothing().prints_lines(["3 then 3 ranks"; 3]);
 }
 
-/// Names of the launch's sets come by PMIx, which this MPICH does not speak: a session of it counts MPI's own.
+/// PMIx provides the names of the launch's sets, and this MPICH does not use PMIx. Its session only counts
+/// MPI's own sets.
 #[test]
 fn a_session_counts_its_process_sets() {
     let program = Flavour::WheelMpich.program("process_sets");
@@ -98,14 +99,14 @@ fn slurms_library_publishes_names() {
     outcome.exits(0).says_nothing().prints_lines(lines);
 }
 
-/// What the README shows.
+/// The example of the README.
 #[test]
 fn ranks_without_any_mpi_find_each_other() {
     let outcome = launch("-n 4 --label").arg(built::example("pmi_ring")).run();
     outcome.exits(0).says_nothing().prints("found 4 of 4 ranks").prints("the token went: rank 0");
 }
 
-/// A host of some 50 lines, and MPI libraries that speak three protocols.
+/// A host of some 50 lines, and MPI libraries with three protocols.
 #[test]
 fn an_embedded_session_runs_programs_of_every_library() {
     for flavour in [Flavour::WheelMpich, Flavour::SlurmPmi2, Flavour::WheelOpenMpi] {
@@ -120,7 +121,7 @@ fn an_embedded_session_runs_programs_of_every_library() {
         .says("/nonexistent/program");
 }
 
-/// Orphans of ranks fall to another process than these hosts, which are no subreapers.
+/// Orphans of ranks become children of another process than these hosts, which are not subreapers.
 #[test]
 fn an_embedded_session_leaves_no_process() {
     for host in ["embed_session", "own_spawner"] {
@@ -135,7 +136,7 @@ fn an_embedded_session_leaves_no_process() {
     }
 }
 
-/// Hosts of their own around a PMI server, with tokio and with threads, and a fence of its own.
+/// Hosts around a PMI server, with tokio and with threads, and with their own fence.
 #[test]
 fn embedded_servers_run_mpi_programs() {
     for mpi in MPICHS {
@@ -152,10 +153,10 @@ fn embedded_servers_run_mpi_programs() {
     }
     Command::new(built::example("embed_pmix")).words("sh -c").arg("exit 3").run().exits(1).says("exit status: 3");
     Command::new(built::example("embed_server")).words("sh -c").arg("exit 3").run().exits(1).says("exit status: 3");
-    // The others are ended with the one that fails.
+    // The failing rank ends the other ranks.
     let fails = "test $PMI_RANK = 0 && exit 3; exec sleep 1000";
     Command::new(built::example("embed_with_threads")).words("sh -c").arg(fails).run().exits(1).says("exit status: 3");
-    // A rank that ends in good order while the others wait for it.
+    // A rank that ends in good order while the other ranks wait for it.
     let leave = format!("test $PMI_RANK = 0 || exec {} pmi barrier", built::lattice().display());
     let outcome = Command::new(built::example("embed_with_threads")).words("sh -c").arg(leave).run();
     outcome.exits(1).says("the job must end");
@@ -163,27 +164,27 @@ fn embedded_servers_run_mpi_programs() {
     Command::new(built::example("fence_over_files")).run().exits(0).prints_lines([promises]);
 }
 
-/// A host that starts ranks by the standard library: PMI through a port, and PMIx.
+/// A host that starts ranks with the standard library: PMI through a port, and PMIx.
 #[test]
 fn a_spawner_of_the_hosts_own_starts_programs_of_every_library() {
     let started = || Command::new(built::example("own_spawner"));
     for flavour in [Flavour::WheelMpich, Flavour::WheelOpenMpi] {
         started().arg(flavour.program("hello")).run().exits(0).prints("all 4 ranks have ended well");
     }
-    // Without arguments it prints its own; 19 is the highest.
+    // Without arguments the command prints its own niceness; 19 is the maximum.
     started().arg("nice").run().exits(0).prints(&format!("[3] {}\n", (niceness() + 5).min(19)));
     started().arg("/nonexistent/program").run().exits(1).says("/nonexistent/program");
     started().arg("sh").arg("-c").arg("exit 3").run().exits(1).says("status 3");
 }
 
-/// The niceness of this process, which its children have as well.
+/// Returns the niceness of this process, which its children inherit.
 fn niceness() -> i32 {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("procfs is mounted");
     let fields = stat.rsplit_once(") ").expect("the name is in brackets").1;
     fields.split(' ').nth(16).and_then(|field| field.parse().ok()).expect("field 19 is a number")
 }
 
-/// As the example's head shows it.
+/// The command from the start of the example.
 #[test]
 fn ranks_that_a_shell_starts_find_the_key_value_server() {
     let script = r#"exec 9< <("$1" 3); read -r line <&9; export "$line"

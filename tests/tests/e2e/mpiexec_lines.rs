@@ -5,7 +5,8 @@ use std::os::unix::fs::symlink;
 use lattice_tests::mpi::{Flavour, MAY_SPAWN, OPEN_MPIS, python};
 use lattice_tests::{Command, built, lattice, launch};
 
-/// As mpirun of Open MPI 4.1.8 and 5.0.11, for a compiled program and for one whose library the launcher cannot see.
+/// The results of mpirun of Open MPI 4.1.8 and 5.0.11, for a compiled program and for one with a library that the
+/// launcher cannot detect.
 #[test]
 fn lines_of_mpirun_tell_the_number_of_slots_whatever_the_program_is() {
     let size = "from mpi4py import MPI; print('universe size', MPI.COMM_WORLD.Get_attr(MPI.UNIVERSE_SIZE))";
@@ -17,7 +18,7 @@ fn lines_of_mpirun_tell_the_number_of_slots_whatever_the_program_is() {
     }
 }
 
-/// Programs of MPICH call the `mpiexec` in the PATH, which may be a link to Lattice.
+/// Programs of MPICH execute the `mpiexec` in the PATH, which may be a link to Lattice.
 #[test]
 fn a_program_that_nothing_launched_spawns_through_a_link_to_lattice() {
     let directory = tempfile::tempdir().unwrap();
@@ -25,7 +26,7 @@ fn a_program_that_nothing_launched_spawns_through_a_link_to_lattice() {
         symlink(built::lattice(), directory.path().join(name)).unwrap();
     }
     for mpi in [Flavour::WheelMpich, Flavour::WheelMpich3, Flavour::IntelMpi] {
-        // The program does not wait for the mpiexec, whose end is that of its output.
+        // The program does not wait for the mpiexec. Its output ends with the end of the mpiexec.
         let script = r#"set -o pipefail; PATH=$1:$PATH "$2" 2 | cat"#;
         let command = Command::new("bash").words("-c").arg(script).arg("bash").arg(directory.path());
         let outcome = command.arg(mpi.program("spawn")).env(MAY_SPAWN[0], MAY_SPAWN[1]).run();
@@ -62,7 +63,7 @@ fn a_process_set_of_mpirun_has_the_name_that_was_typed() {
     outcome.exits(0).says_nothing().prints_lines(["mpi://SELF mpi://WORLD mpix://SHARED ocean"]);
 }
 
-/// As mpirun of Open MPI 5.0.11.
+/// The results of mpirun of Open MPI 5.0.11.
 #[test]
 fn a_launch_that_recovers_from_killed_ranks_ends_well() {
     let check = |flags: &str, script: &str, code: i32| {
@@ -83,7 +84,7 @@ fn a_launch_that_recovers_from_killed_ranks_ends_well() {
     outcome.exits(0).prints_lines(["dying"].into_iter().chain(survivors));
 }
 
-/// A farm of jobs: `mpirun` uses libpmix for itself.
+/// A farm of jobs: `mpirun` itself uses libpmix.
 #[test]
 fn ranks_that_run_mpirun_of_open_mpi_are_no_mpi_program_that_missed_its_server() {
     for mpi in OPEN_MPIS {

@@ -14,11 +14,11 @@ const COUPLED: [(Flavour, &str); 5] = [
     (Flavour::Pmix, "pmix_coupled"),
 ];
 
-/// Files by which a test and the copies of a program wait for each other.
+/// Files with which a test and the copies of a program wait for each other.
 fn copy(home: &Path, copy: &str, gates: &[&str]) -> Command {
     let file = |name: &str| home.join(format!("{name}_of_{copy}"));
     let command = launch("-n 2").env("LATTICE_SETS", home.join("sets")).env("COPY", copy);
-    // Over UCX, the address of an MPICH 5.0.2 does not fit into a port's name. Open MPI does not know the variable.
+    // Over UCX, the address of MPICH 5.0.2 does not fit into a port's name. Open MPI ignores the variable.
     let command = command.env("MPIR_CVAR_CH4_NETMOD", "ofi");
     gates.iter().fold(command, |command, gate| command.env(gate, file(gate)))
 }
@@ -32,7 +32,8 @@ fn wait_for(home: &Path, file: &str, copy: &str, running: &mut Running) {
     running.wait_until(&file, || home.join(&file).exists());
 }
 
-/// The client of the second copy looks for its server while the first copy has published the name and the second has not.
+/// The client of the second copy looks up its server after the first copy has published the name, and before the second one
+/// has.
 #[test]
 fn two_copies_of_a_coupled_program_never_meet_each_other() {
     for (mpi, program) in COUPLED {
@@ -53,7 +54,7 @@ fn two_copies_of_a_coupled_program_never_meet_each_other() {
     }
 }
 
-/// Two scripts that start a server and a client each, as launches of their own: of 1 rank each and of 2 ranks each.
+/// Two scripts that start a server and a client each, as separate launches: with 1 rank each, and with 2 ranks each.
 #[test]
 fn the_client_of_a_script_meets_the_server_of_the_same_script() {
     for mpi in [Flavour::WheelMpich, Flavour::DebianOpenMpi, Flavour::WheelOpenMpi] {

@@ -28,7 +28,7 @@ fn the_inner_exit_code_comes_out() {
     outcome.exits(7);
 }
 
-/// Whoever is told first, nothing of the inner launch is left.
+/// With any order of the signals, no process of the inner launch remains.
 #[test]
 fn the_death_of_the_outer_launcher_ends_the_inner_launch() {
     let script = "trap '' TERM INT; setsid sleep 1000 & echo here; sleep 1000; sleep 1000";

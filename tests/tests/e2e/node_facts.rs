@@ -1,11 +1,11 @@
-//! What ranks are told of their node: the levels of the machine that they are in, and memory that they share.
+//! Facts for ranks about their node: the levels of the machine to which they belong, and their shared memory.
 
 use std::path::Path;
 
 use lattice_tests::mpi::Flavour;
 use lattice_tests::{Command, launch};
 
-/// Line of a rank of one node that is in one level, or in several.
+/// Returns the line of a rank of one node that belongs to one level, or to several.
 fn place(rank: usize, levels: &str, own: &str) -> String {
     format!("rank {rank}: kind 1, codes 1 0 15 3 3, world{levels} node{levels} self{own}")
 }
@@ -15,7 +15,7 @@ fn ranks_are_told_the_levels_that_they_are_in() {
     let program = Flavour::LatticePmi.program("libpmi_topology");
     let unbound = |rank: usize| place(rank, &format!(" 0:{rank}"), " 0:0");
     launch("-n 3").arg(&program).run().exits(0).says_nothing().prints_lines((0..3).map(unbound));
-    // Others are not asked for what Lattice alone tells, and say where ranks are.
+    // The requests for Lattice's facts are not sent to other launchers, which provide the nodes of ranks.
     Command::new("mpiexec.hydra").words("-n 2").arg(&program).run().exits(0).prints_lines((0..2).map(unbound));
     Command::new(&program).run().exits(0).prints_lines([unbound(0)]);
     if Path::new("/sys/devices/system/node/node0").exists() {

@@ -1,5 +1,5 @@
-//! Programs of Open MPI 4.1 and 5.0, unmodified and without a flag: what holds for MPICH holds for them. What needs no more than
-//! the same program of each is in `every_mpi`.
+//! Programs of Open MPI 4.1 and 5.0, unmodified and without a flag, with the same guarantees as for MPICH. `every_mpi` has the tests that
+//! run the same program with each library.
 
 use lattice_tests::mpi::{Flavour, OPEN_MPIS};
 use lattice_tests::{launch, turn};
@@ -13,7 +13,7 @@ fn sixteen_ranks_add_up() {
     }
 }
 
-/// Sessions came with 5.0. A second one after the first ended crashes in the client, whoever launches it.
+/// Sessions exist since 5.0. A second session after the end of the first one crashes in the client, with any launcher.
 #[test]
 fn ranks_make_a_communicator_from_a_session() {
     let outcome = launch("-n 3").arg(Flavour::WheelOpenMpi.program("one_session")).run();
@@ -75,7 +75,7 @@ fn a_rank_that_leaves_before_init_ends_the_job() {
     }
 }
 
-/// The session directory is given to the libraries, and taken away again.
+/// The libraries receive the session directory, and it is removed afterwards.
 #[test]
 fn nothing_is_left_of_a_job_that_aborted() {
     for mpi in OPEN_MPIS {
@@ -87,15 +87,16 @@ fn nothing_is_left_of_a_job_that_aborted() {
     }
 }
 
-/// With PMI-1 alone it would run as three jobs of size 1, and say so nowhere. (The wheel of 4.1 starts no such job: it looks for a daemon.)
+/// With only PMI-1 it would run as three jobs of size 1, without a message. (The wheel of 4.1 starts no such job, because it searches for a
+/// daemon.)
 #[test]
 fn three_jobs_of_size_1_do_not_go_unnoticed() {
     for mpi in [Flavour::DebianOpenMpi, Flavour::WheelOpenMpi] {
-        // A job of its own leaves shared memory behind, if it is let.
+        // A job by itself would leave shared memory, unless this is disabled.
         let command = launch("-n 3 --pmi pmi1").env("OMPI_MCA_btl", "self");
         let outcome = command.arg(mpi.program("hello")).run();
         outcome.exits(0).prints_lines(["rank 0 of 1"; 3]);
-        outcome.says("warning: ranks 0-2 ended without a word").says("Open MPI (").says("libmpi.so.40");
+        outcome.says("warning: ranks 0-2 ended without a message").says("Open MPI (").says("libmpi.so.40");
         outcome.says("3 jobs of size 1 instead of one job of size 3").says("lattice: try: --pmi=auto or --pmi=pmix");
     }
 }
@@ -108,13 +109,13 @@ fn pmix_can_be_asked_for_alone() {
     }
 }
 
-/// One job cannot be of two families: each half waits for ranks that speak another protocol. The user is told of both.
+/// One job cannot use two MPI families: each half waits for ranks with another protocol. The message names both.
 #[test]
 fn a_job_of_both_families_ends_with_both_named() {
     ends_with_both_named(Flavour::DebianMpich, Flavour::DebianOpenMpi);
 }
 
-/// Ranks of MPICH 5 wait in their memory, after a get, and those of Open MPI in a fence.
+/// Ranks of MPICH 5 wait in their shared memory, after a get, and ranks of Open MPI wait in a fence.
 #[test]
 fn a_job_of_mpich_5_and_open_mpi_ends_with_both_named() {
     for mpi in OPEN_MPIS {
@@ -122,7 +123,7 @@ fn a_job_of_mpich_5_and_open_mpi_ends_with_both_named() {
     }
 }
 
-/// One rank of each: of several, those that are slow to start may be missing from the message.
+/// One rank of each. With several ranks, slow ones may be missing from the message.
 #[track_caller]
 fn ends_with_both_named(mpich: Flavour, open_mpi: Flavour) {
     let command = launch("-n 1 --stuck-after 1s").arg(mpich.program("hello"));

@@ -1,4 +1,4 @@
-//! What ranks print: whole lines, all of them, as they were written, and a launcher that never fills its memory with them.
+//! The output of ranks: whole lines, all of them, unchanged. The launcher's memory never fills with them.
 
 use std::io::Read;
 use std::thread;
@@ -8,12 +8,12 @@ use lattice_tests::mpi::Flavour;
 use lattice_tests::{Command, Outcome, built, late_output, lattice, launch, processes, turn};
 use nix::unistd::geteuid;
 
-/// A line of `half_lines`.
+/// Returns a line of `half_lines`.
 fn half_line(rank: u32, number: usize) -> String {
     format!("from {rank} line {number} {}", "x".repeat(number * 7 % 100))
 }
 
-/// Checks that the lines of every rank are all there, unharmed and in order.
+/// Checks that the lines of every rank are complete, unchanged and in order.
 #[track_caller]
 fn has_all_lines<'a>(outcome: &Outcome, lines: impl Iterator<Item = &'a str>, count: usize) {
     let mut next = [0; 4];
@@ -63,7 +63,7 @@ fn timestamps_stand_before_each_line() {
     let outcome = launch("-n 2 --pmi none --timestamp --label").bash("echo one; echo two").run();
     outcome.exits(0).check(outcome.text().lines().count() == 4, || "should have printed 4 lines".into());
     for line in outcome.text().lines() {
-        // 12:34:56.789, maybe after a date.
+        // 12:34:56.789, possibly after a date.
         let colons = line.matches(':').count();
         outcome
             .check(colons >= 3 && line.starts_with(|c: char| c.is_ascii_digit()), || format!("{line:?} has no time"));
@@ -87,8 +87,8 @@ fn output_that_passes_through_other_processes_comes_whole_at_every_end() {
     late_output::no_line_is_lost(0);
 }
 
-/// Recorded from mpirun 4.1.8 and prterun 5.0.11, whose name of a job is in the place of the launch id. (prterun 5.0.11 fails to create some
-/// of the files of `dir=`.)
+/// Recorded from mpirun 4.1.8 and prterun 5.0.11. In place of the launch id they have the name of a job. (prterun 5.0.11 fails to create
+/// some of the files of `dir=`.)
 #[test]
 fn files_of_open_mpi_lines_are_those_of_open_mpi() {
     const SCRIPT: &str = r#"
@@ -118,7 +118,7 @@ fn files_of_open_mpi_lines_are_those_of_open_mpi() {
     outcome.exits(0).prints_lines(expected.map(str::to_owned).into_iter().chain(padded));
 }
 
-/// A rank that never pauses for long, and never ends its line: dots, bars that end with a carriage return, and bars that begin with one.
+/// A rank without long pauses that never ends its line: dots, bars that end with a carriage return, and bars that begin with one.
 #[test]
 fn output_without_line_ends_is_shown_as_it_comes() {
     for flags in ["-n 1 --pmi none", "-n 2 --pmi none --label", "-n 2 --pmi none --timestamp"] {
@@ -134,7 +134,7 @@ fn output_without_line_ends_is_shown_as_it_comes() {
     }
 }
 
-/// Who reads a pipe sees it, too.
+/// The reader of a pipe receives it, too.
 #[test]
 fn unbuffered_output_does_not_wait_for_the_end_of_its_line() {
     let script = "printf 'one '; read -r -t 60 || exit 9; printf two";
@@ -144,7 +144,7 @@ fn unbuffered_output_does_not_wait_for_the_end_of_its_line() {
     running.finish().exits(0).prints("one two");
 }
 
-/// C programs and Python keep what they print for a pipe back, and not for a terminal.
+/// C programs and Python buffer their output to a pipe, and do not to a terminal.
 #[test]
 fn unbuffered_programs_that_never_flush_show_each_line_at_once() {
     let script = r#"env -u PYTHONUNBUFFERED python3 -c "import sys; print('one'); sys.stdin.readline(); print('two')""#;
@@ -156,7 +156,7 @@ fn unbuffered_programs_that_never_flush_show_each_line_at_once() {
     }
 }
 
-/// As with srun: the terminal is for standard output alone, changes nothing, and controls nobody.
+/// As in srun: the terminal is for standard output alone, changes no byte, and is not a controlling terminal.
 #[test]
 fn unbuffered_ranks_have_a_terminal_that_passes_on_every_byte() {
     let kinds = "[ -t 0 ]; i=$?; [ -t 1 ]; o=$?; [ -t 2 ]; e=$?; (: </dev/tty) 2>/dev/null; echo $i $o $e $?";
@@ -168,7 +168,7 @@ fn unbuffered_ranks_have_a_terminal_that_passes_on_every_byte() {
     launch("-n 50 --pmi none -u").bash("echo last words").run().exits(0).prints_lines(["last words"; 50]);
 }
 
-/// Ranks that use up their user's processes leave the launcher no thread to write with.
+/// Ranks that exhaust their user's process limit leave no thread for the launcher's output.
 #[test]
 fn output_and_the_cause_come_though_the_user_may_have_no_further_thread() {
     assert!(geteuid().is_root(), "this test must run as root");
@@ -205,13 +205,13 @@ fn all_output_comes_though_the_rank_ended_at_once() {
     }
 }
 
-/// A slow reader of a flood, at whose end the launcher must not have grown beyond what a launcher may be.
+/// A slow reader of a flood. At its end the memory of the launcher must be within the limit.
 fn slow_reader(flags: &str, flood: &str) -> u64 {
     const MEMORY_KB: u64 = 64_000;
     let mut running = launch("-n 2 --pmi none").words(flags).leave_output().bash(flood).start();
     let mut output = running.output();
     let pid = running.pid();
-    // Until it reads no more of the ranks' output than it can pass on.
+    // Wait until the launcher reads only as much output as it can pass on.
     let mut before = None;
     running.wait_until("the launcher reads no more", || {
         thread::sleep(Duration::from_millis(200));
@@ -230,7 +230,7 @@ fn slow_reader(flags: &str, flood: &str) -> u64 {
 }
 
 const FLOOD_LINE: &str = "a line of a flood\n";
-/// What both ranks of a flood print together.
+/// Total output of both ranks of a flood, in bytes.
 const FLOOD: u64 = 10_000_000 * FLOOD_LINE.len() as u64;
 
 #[test]

@@ -1,11 +1,11 @@
-//! Files and directories that launches make in places where other users write as well: nothing else is removed, followed, used or run. Root is the
-//! victim, `nobody` the attacker. Each script has a `/tmp` of its own.
+//! Files and directories of launches in directories to which other users write as well. Launches do not remove, follow, use or execute any other
+//! file. Root is the victim, another user the attacker. Each script has its own `/tmp`.
 
 use lattice_tests::mpi::Flavour;
 use lattice_tests::{Command, Outcome, built};
 use nix::unistd::geteuid;
 
-/// A place for temporary files of everybody, and ways to be another user.
+/// A directory for temporary files of all users, and functions that run commands as another user.
 const BEGIN: &str = r#"
     mount -t tmpfs -o mode=1777 none /tmp && cd /tmp || exit
     unset XDG_RUNTIME_DIR TMPDIR XDG_CONFIG_HOME
@@ -15,15 +15,15 @@ const BEGIN: &str = r#"
     export -f until_there
 "#;
 
-/// Runs a script of root's; `$lattice` is the program, and `arguments` are its words.
+/// Runs a script as root. `$lattice` is the program, and `arguments` are its words.
 fn in_a_place_for_all(script: &str, arguments: &[&std::path::Path]) -> Outcome {
     assert!(geteuid().is_root(), "this test must run as root");
     let command = Command::new("unshare").words("--mount bash -c").arg(format!("{BEGIN}{script}")).arg("bash");
     arguments.iter().fold(command.arg(built::lattice()), Command::arg).run()
 }
 
-/// Names that launches, commands and sessions of this and of earlier builds gave; a program of lattice QCD has such names as well. The launch makes
-/// every directory that it can: for tools, for temporary files, for a topology that can be kept nowhere.
+/// Names from launches, commands and sessions of this build and of earlier ones; a program of lattice QCD has such names as well. The launch
+/// creates all possible directories: for tools, for temporary files, for a topology that cannot be stored elsewhere.
 #[test]
 fn a_launch_removes_nothing_that_it_has_not_made() {
     let script = r#"
@@ -38,7 +38,7 @@ fn a_launch_removes_nothing_that_it_has_not_made() {
     in_a_place_for_all(script, &[]).exits(0).prints_lines(["code 3", "nothing else"]);
 }
 
-/// Where there is no runtime directory, and where there is one of another user's, as `su` keeps it.
+/// Without a runtime directory, and with one of another user, as `su` keeps it.
 #[test]
 fn a_directory_of_launches_that_another_user_has_made_is_named_and_not_used() {
     let script = r#"
@@ -60,7 +60,7 @@ fn a_directory_of_launches_that_another_user_has_made_is_named_and_not_used() {
     in_a_place_for_all(script, &[]).exits(0).prints_lines(lines);
 }
 
-/// Whoever looks at sockets knows the id of a launch before a rank initializes MPI.
+/// The id of a launch is visible in the list of sockets before a rank initializes MPI.
 #[test]
 fn the_session_directory_of_open_mpi_is_the_users_alone_before_a_rank_runs() {
     let script = r#"
@@ -74,7 +74,7 @@ fn the_session_directory_of_open_mpi_is_the_users_alone_before_a_rank_runs() {
     in_a_place_for_all(script, &[&program]).prints("0 700\n0\n");
 }
 
-/// As `sudo` without `-H` leaves it.
+/// As with `sudo` without `-H`.
 #[test]
 fn settings_of_another_user_are_refused() {
     let script = r#"

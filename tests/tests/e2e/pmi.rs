@@ -1,4 +1,4 @@
-//! What `--pmi...` flags do, and the client `lattice pmi`, under our launcher and under another.
+//! The `--pmi...` flags, and the client `lattice pmi`, under Lattice and under another launcher.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn only_what_is_offered_is_served() {
     launch("-n 2 --pmi pmi1 --timeout 20s").arg(&slurm).run().exits(1).says(&speaks("PMI-2"));
 }
 
-/// The new job runs, and its name is told where the way has a place for it.
+/// The new job runs. Its name is returned if the method has a field for it.
 #[test]
 fn a_probe_spawns_a_job_by_every_way_and_under_other_launchers() {
     let [libpmi, libpmi2] = ["pmi", "pmi2"].map(built::client_library);
@@ -46,7 +46,7 @@ fn a_probe_spawns_a_job_by_every_way_and_under_other_launchers() {
     }
 }
 
-/// A job that cannot be is refused by every way, and the one that asked goes on to the end.
+/// Every method refuses an invalid job, and the caller continues to its end.
 #[test]
 fn a_probe_says_that_a_spawn_was_refused() {
     lattice("pmi spawn true").run().exits(1).says("spawn does not exist without a launcher");
@@ -63,12 +63,12 @@ fn a_probe_says_that_a_spawn_was_refused() {
     check("lib2", Some(&libpmi2), "PMI2_Job_Spawn returned 14");
 }
 
-/// Slurm's client of PMI-2, as Debian has it.
+/// Returns Slurm's client of PMI-2, in Debian's package.
 fn slurms_libpmi2() -> PathBuf {
     Path::new("/usr/lib").join(format!("{}-linux-gnu/libpmi2.so.0", std::env::consts::ARCH))
 }
 
-/// Values arrive by every way to a launcher, and each way tells of the job.
+/// Values reach the launcher with every method, and each method provides the facts about the job.
 #[test]
 fn probes_run_by_every_way() {
     let [libpmi, libpmi2] = ["pmi", "pmi2"].map(built::client_library);
@@ -89,7 +89,7 @@ fn probes_run_by_every_way() {
     check(&[&"lib2", &"--library", &slurms_libpmi2()], "PMI_process_mapping");
 }
 
-/// libpmix serves its own clients, of which ours is one; without a method it is found by itself.
+/// libpmix serves its own clients and Lattice's. Without a method option the client selects PMIx itself.
 #[test]
 fn probes_run_by_pmix_under_launchers_of_others() {
     for mpi in OPEN_MPIS {
@@ -180,7 +180,7 @@ fn a_job_has_a_name_that_no_other_has() {
     assert_eq!(names.len(), 5, "{names:?}");
 }
 
-/// A program that asks for what cannot be is told so, as its user is, and lives on.
+/// A program with an invalid request receives an error, its user a message, and the program continues.
 #[test]
 fn a_spawn_that_cannot_be_is_refused_in_words() {
     let script = r"init

@@ -1,4 +1,4 @@
-//! Programs on libpmix itself: what our own PMIx server must do where no MPI asks for it.
+//! Programs that use libpmix directly: requests to Lattice's PMIx server that no MPI library sends.
 
 use lattice_tests::launch;
 use lattice_tests::mpi::Flavour;
@@ -28,7 +28,8 @@ fn ranks_connect_in_groups() {
     outcome.exits(0).says_nothing().prints_lines((0..5).map(|rank| format!("rank {rank} of 5: 0 wrong")));
 }
 
-/// Twice, for a process may begin anew when it has ended PMIx; and ranks stop each other and go on.
+/// Twice, because a process may initialize PMIx again after it has finalized it. Ranks also stop each other and
+/// continue.
 #[test]
 fn queries_tell_of_sets_processes_and_memory() {
     let program = Flavour::Pmix.program("pmix_query");

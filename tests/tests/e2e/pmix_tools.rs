@@ -1,4 +1,4 @@
-//! PMIx tools at launches: programs on libpmix's `PMIx_tool_init`.
+//! PMIx tools that connect to launches: programs that use libpmix's `PMIx_tool_init`.
 
 use std::fs;
 use std::io::Write;
@@ -9,7 +9,7 @@ use lattice_tests::mpi::Flavour;
 use lattice_tests::{Command, launch};
 use nix::sys::signal::Signal;
 
-/// The directory of a launch's files below this one, and the launch's id, once there are files by which tools find it.
+/// Returns the directory of a launch's files below this one, and the launch's id, once the files for tools exist.
 fn contact(below: &Path) -> Option<(PathBuf, String)> {
     let directory = fs::read_dir(below).ok()?.next()?.ok()?.path();
     let id = directory.file_name()?.to_str()?.strip_prefix("lattice-")?.split_once('.')?.0.to_owned();
@@ -19,7 +19,8 @@ fn contact(below: &Path) -> Option<(PathBuf, String)> {
     found.then_some((contact, id))
 }
 
-/// By the number of the launcher's process, by the launch's id, by a file; at once with some that are mad and one that stays.
+/// Tools connect by the pid of the launcher, by the launch's id, and by a file. At the same time some connections send nonsense, and one
+/// tool stays connected.
 #[test]
 fn tools_find_a_launch_look_at_it_and_end_it() {
     let temporary = tempfile::tempdir().unwrap();
@@ -55,7 +56,7 @@ fn tools_find_a_launch_look_at_it_and_end_it() {
     staying.finish();
 }
 
-/// Those that Debian has of libpmix's own; its other two crash before they ask a server anything.
+/// Debian's tools of libpmix. The other two crash before they send a request to a server.
 #[test]
 fn libpmix_s_own_tools_look_at_a_launch_and_tell_it_events() {
     let files = tempfile::tempdir().unwrap();
@@ -81,14 +82,15 @@ fn libpmix_s_own_tools_look_at_a_launch_and_tell_it_events() {
     listener = listener.env("TMPDIR", files.path());
     let mut listener = listener.start();
     listener.wait_for_stdout("listening");
-    // The event that the listener waits for, to everybody (PMIX_RANGE_GLOBAL).
+    // The event for which the listener waits, with a global range (PMIX_RANGE_GLOBAL).
     tool(&format!("pevent --pid {pid} --event -3007 --range 5")).run().exits(0);
     listener.finish().exits(0).prints_lines(["a job of its own as rank 0", "listening", "event: heard"]);
     launch.signal(Signal::SIGTERM);
     launch.finish();
 }
 
-/// One tool gets what all ranks write, and another that had enough gets nothing more; both as it comes, and the launch shows it as ever.
+/// One tool receives the output of all ranks. Another tool that has deregistered receives nothing more. The output is sent at once, and
+/// the launch still prints it.
 #[test]
 fn tools_get_the_output_of_ranks_as_it_comes() {
     let temporary = tempfile::tempdir().unwrap();
@@ -115,7 +117,7 @@ fn tools_get_the_output_of_ranks_as_it_comes() {
     launch.finish().exits(0).prints_lines(["[0] out 0", "[1] out 1"]);
 }
 
-/// Ranks that read the launcher's input read a tool's as well, and the launcher's goes on behind it.
+/// Ranks that read the launcher's input also read the input of a tool. The launcher's input continues after it.
 #[test]
 fn a_tool_has_input_for_the_ranks_that_read() {
     let files = tempfile::tempdir().unwrap();
@@ -133,7 +135,7 @@ fn a_tool_has_input_for_the_ranks_that_read() {
     launch.finish().exits(0).prints_lines(["read one", "read two", "read three"].repeat(2));
 }
 
-/// A tool that does not read holds nobody up, and knows in the end how much it has missed.
+/// A tool that does not read delays no other process. At the end it receives the number of lost bytes.
 #[test]
 fn a_tool_that_does_not_read_misses_output_and_delays_nobody() {
     let temporary = tempfile::tempdir().unwrap();
@@ -165,7 +167,7 @@ fn a_tool_that_does_not_read_misses_output_and_delays_nobody() {
     launch.finish().exits(0);
 }
 
-/// No rank says a word to its server but as a tool, and nobody is accused of that.
+/// The ranks only contact their server as tools, and no warning about this is printed.
 #[test]
 fn a_tool_that_is_a_rank_or_its_child_looks_at_its_job() {
     let tool = Flavour::Pmix.program("pmix_tool");

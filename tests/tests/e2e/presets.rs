@@ -1,4 +1,4 @@
-//! Variables that differ from rank to rank: names in braces, and presets.
+//! Variables that differ between ranks: names in braces, and presets.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! `--pty`: a terminal of its own for rank 0, on one machine.
+//! `--pty`: a separate terminal for rank 0, on one machine.
 
 use lattice_tests::terminal::{INTERACTIVE, try_a_shell};
 use lattice_tests::{Command, built, lattice, launch};
@@ -70,7 +70,7 @@ fn without_a_terminal_here_rank_0_is_fed_from_standard_input() {
     let script = "tty; stty size; cat; echo behind; cat; exit 3";
     let outcome = launch("--pty").bash(script).input("typed\nhalf a line").run();
     outcome.exits(3).prints("/dev/pts/").prints("24 80\r\n").prints("half a linebehind\r\n");
-    // The terminal echoes, and `cat` repeats.
+    // The terminal echoes the text, and `cat` repeats it.
     for typed in ["typed\r\n", "half a line"] {
         outcome.check(outcome.text().matches(typed).count() == 2, || format!("{typed:?} should be there twice"));
     }
@@ -89,7 +89,7 @@ fn nothing_of_a_flood_is_lost() {
     assert!(lines.eq((1..=200_000).map(|number| number.to_string())));
 }
 
-/// A terminal in the hands of a process that nobody waits for has no end by itself.
+/// A terminal that a background process holds has no end of file.
 #[test]
 fn what_is_left_behind_on_the_terminal_does_not_hold_up_the_end() {
     let script = "trap '' HUP; sleep 1000 & setsid sleep 1000 & exit 4";

@@ -1,8 +1,9 @@
-//! PMI by hand: bash functions with which a script is a rank that says exactly what a test wants.
+//! PMI by hand: bash functions with which a script is a rank that sends exactly the requests of a test.
 
 use lattice_tests::Command;
 
-/// `say` sends a line, `hear` takes one into `$reply`, `ask` does both; `say2` and so on do the same with PMI-2 messages.
+/// Functions that send a line, receive a line into `$reply`, or do both. The functions with the suffix 2 do the same with
+/// PMI-2 messages.
 const FUNCTIONS: &str = r#"
 say() { printf '%s\n' "$1" >&$PMI_FD; }
 hear() { IFS= read -r reply <&$PMI_FD; }
@@ -18,7 +19,7 @@ finalize() { ask cmd=finalize; }
 forever() { exec sleep 1000; }
 "#;
 
-/// Adds a bash script that uses those functions as the program.
+/// Adds a bash script that uses these functions as the program.
 pub(crate) fn script(command: Command, script: &str) -> Command {
     command.bash(&format!("{FUNCTIONS}{script}"))
 }

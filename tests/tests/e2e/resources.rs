@@ -1,4 +1,5 @@
-//! Resources that ranks register over our `libpmi.so.0`: gone however the rank ends, and nobody else's.
+//! Resources that ranks register through Lattice's `libpmi.so.0`. They are removed after any end of the rank, and resources of
+//! other processes remain.
 
 mod random;
 
@@ -16,7 +17,7 @@ use crate::raw;
 
 const PROGRAM: &str = "libpmi_resources";
 
-/// Numbers of the objects of a kind (`shm`, `sem`, `pid`) that ranks printed.
+/// Returns the numbers of the objects of a kind (`shm`, `sem`, `pid`) in the output of a rank.
 fn printed(text: &str, rank: usize, kind: &str) -> Vec<i32> {
     let prefix = format!("{rank}: ");
     let words = text.lines().filter_map(|line| line.strip_prefix(&prefix)).flat_map(|line| {
@@ -26,13 +27,13 @@ fn printed(text: &str, rank: usize, kind: &str) -> Vec<i32> {
     words.map(|number| number.parse().unwrap()).collect()
 }
 
-/// Numbers of all objects of System V of a kind.
+/// Returns the numbers of all System V objects of a kind.
 fn objects(kind: &str) -> Vec<i32> {
     let list = fs::read_to_string(format!("/proc/sysvipc/{kind}")).unwrap();
     list.lines().skip(1).map(|line| line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()).collect()
 }
 
-/// Whether there is a message queue of POSIX of this name. The list of them is a file system, which may not be mounted.
+/// Returns true if a POSIX message queue with this name exists. Their list is a file system, which may not be mounted.
 fn queue_exists(name: &str) -> bool {
     let directory = tempfile::tempdir().unwrap();
     let script = r#"mount -t mqueue none "$1" && ls "$1""#;
@@ -42,7 +43,7 @@ fn queue_exists(name: &str) -> bool {
     String::from_utf8_lossy(&output.stdout).lines().any(|line| line == name)
 }
 
-/// Checks that nothing is left of what a rank printed, and of its files.
+/// Checks that no object in the output of a rank remains, and none of its files.
 fn nothing_is_left(outcome: &Outcome, rank: usize, directory: &Path) {
     let text = outcome.text();
     for kind in ["shm", "sem", "msg"] {
@@ -74,7 +75,7 @@ fn whatever_a_rank_has_registered_is_gone_whenever_it_is_killed() {
         let outcome = launch("-n 1").arg(&program).arg(directory.path()).words(&format!("kill {step}")).run();
         outcome.exits(137).says("rank 0 on").says("killed");
         if step == 5 {
-            // It took its file back.
+            // The rank released its file.
             assert!(directory.path().join("file 0").exists());
             fs::remove_file(directory.path().join("file 0")).unwrap();
         }
@@ -92,7 +93,7 @@ fn the_others_keep_theirs_and_what_a_rank_leaves_at_its_end_goes() {
     outcome.exits(137).prints("1: 0 failed");
     assert!(!outcome.text().contains("are gone"), "{}", outcome.text());
     nothing_is_left(&outcome, 0, directory.path());
-    // Rank 1 has taken back its file, and has left its semaphores, its directory and its child.
+    // Rank 1 has released its file, and has left its semaphores, its directory and its child.
     assert!(directory.path().join("file 1").exists());
     fs::remove_file(directory.path().join("file 1")).unwrap();
     nothing_is_left(&outcome, 1, directory.path());
@@ -109,7 +110,7 @@ fn what_ranks_have_registered_goes_with_a_launcher_that_is_killed() {
     running.signal(Signal::SIGKILL);
     let outcome = running.finish();
     outcome.killed_by(9);
-    // The keeper outlives the launcher by a moment.
+    // The keeper continues briefly after the end of the launcher.
     let is_left = || directory.path().join("tree-1").exists();
     for _ in 0..1000 {
         if !is_left() && printed(outcome.text(), 1, "sem").iter().all(|id| !objects("sem").contains(id)) {
@@ -120,7 +121,8 @@ fn what_ranks_have_registered_goes_with_a_launcher_that_is_killed() {
     nothing_is_left(&outcome, 1, directory.path());
 }
 
-/// The keeper forgets what a dead rank has registered only when it is gone. A tree of many directories takes a while to remove.
+/// The keeper keeps the registrations of a dead rank until the resources are gone. A tree of many directories takes a while to
+/// remove.
 #[test]
 fn a_removal_goes_on_when_the_launcher_is_killed_in_its_midst() {
     const BRANCHES: u64 = 400;
@@ -136,7 +138,7 @@ fn a_removal_goes_on_when_the_launcher_is_killed_in_its_midst() {
     let command = raw::script(launch("-n 2 -K0"), script).env("TREE", &tree).env("BRANCHES", branches);
     let mut running = command.start();
     running.wait_for_stdout("cmd=resource_register_result rc=0");
-    // A directory has a link from each one in it.
+    // A directory has a link from each of its subdirectories.
     let links = || fs::symlink_metadata(&tree).map_or(0, |status| status.nlink());
     running.wait_until("its removal has begun", || links() < BRANCHES + 2);
     running.signal(Signal::SIGKILL);
@@ -158,9 +160,9 @@ fn other_launchers_are_sent_nothing() {
     let program = Flavour::LatticePmi.program(PROGRAM);
     let directory = tempfile::tempdir().unwrap();
     let codes = |command: Command| command.arg(&program).arg(directory.path()).words("codes").run();
-    // Not there; not registered; no kind, no name, no time.
+    // Not existing; not registered; no kind, no name, no time.
     codes(launch("-n 1")).exits(0).prints_lines(["0 -1 -1 -1, 3 3 3"]);
-    // Hydra ends a job for a request that it does not know.
+    // Hydra ends a job that sends an unknown request.
     for hydra in ["mpiexec.hydra".into(), mpi::hydra()] {
         codes(Command::new(hydra).words("-n 1")).exits(0).prints_lines(["15 15 15 15, 3 3 3"]);
     }

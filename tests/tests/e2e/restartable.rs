@@ -1,11 +1,12 @@
-//! `--restartable`: programs of ranks that are killed and run again, or that drop their connection and come again.
+//! `--restartable`: programs of ranks that are killed and run again, or that close their connection and connect
+//! again.
 
 use lattice_tests::launch;
 use lattice_tests::mpi::{MPICHS, OPEN_MPIS};
 
 use crate::raw;
 
-/// A client whose descriptors are gone after a restart, as those of a process that DMTCP restores.
+/// A client that loses its descriptors in a restart, like a process that DMTCP restores.
 const COMES_AGAIN: &str = r#"
     come() {
         exec {PMI_FD}<>/dev/tcp/${PMI_PORT%:*}/${PMI_PORT##*:}
@@ -51,7 +52,7 @@ fn programs_that_are_killed_on_all_ranks_are_run_again() {
     }
 }
 
-/// A second program of a rank, while the first one runs, is a mistake.
+/// A second program of a rank during the first one is an error.
 #[test]
 fn a_rank_that_is_there_is_not_claimed_again() {
     let script = r#"

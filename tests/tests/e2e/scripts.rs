@@ -7,7 +7,7 @@ use lattice_tests::launch;
 use lattice_tests::mpi::{MPICHS, OPEN_MPIS};
 use nix::sys::signal::Signal;
 
-/// An executable script.
+/// Creates an executable script.
 fn script(directory: &Path, name: &str, text: &str) -> PathBuf {
     let path = directory.join(name);
     std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
@@ -30,7 +30,7 @@ fn lines_of_a_task_prolog_change_the_rank() {
 #[test]
 fn lines_of_a_prolog_change_all_ranks_and_its_other_lines_are_shown() {
     let directory = tempfile::tempdir().unwrap();
-    // What it leaves behind holds its standard output, and ends when a rank runs.
+    // Its background process holds its standard output, and ends when a rank runs.
     let prolog = r#"echo 'export WORDS=two "words" $HOME'; echo 'unset GONE'; echo 'export MINE=prolog'; echo print staged; echo "for $*"
         (until [ -e "$0.done" ]; do sleep 0.05; done) &"#;
     let prolog = script(directory.path(), "prolog", prolog);
@@ -90,7 +90,7 @@ fn programs_run_around_a_launch_with_its_words() {
     command.words("echo here").run().exits(0).prints_lines(["around echo here", "here", "here", "around echo here"]);
 }
 
-/// While the ranks run, signals are the launch's.
+/// While the ranks run, the launch handles signals.
 #[test]
 fn ctrl_c_ends_the_launcher_when_only_its_epilog_runs() {
     let directory = tempfile::tempdir().unwrap();

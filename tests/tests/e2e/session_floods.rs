@@ -1,12 +1,12 @@
-//! Floods of a session by a process of its user: connections by the thousand at the port of its PMI servers, lines and messages without end, frames that
-//! mean nothing, connections that bring half a line, and a rank that asks and reads no answer. Its ranks go on, and its memory stays as it is.
+//! Floods of a session by a process of its user, at the port of its PMI servers: thousands of connections, endless lines and messages, invalid
+//! frames, and connections that send half a line. Another flood is a rank that reads no reply. Its ranks continue, and its memory does not grow.
 
 use lattice_tests::{Command, built, launch, launch_on, turn};
 
 use crate::raw;
 
-/// Floods the server at `$ARGV[1]` (HOST:PORT) as `$ARGV[0]` says; makes the file `$ARGV[2]` when a tenth is done, and holds what is held until that is
-/// gone.
+/// Runs the flood `$ARGV[0]` against the server at `$ARGV[1]` (HOST:PORT). Creates the file `$ARGV[2]` when a tenth is done, and holds its
+/// connections until the file is removed.
 const FLOOD: &str = r#"
     use Socket; use IO::Socket::INET;
     my ($kind, $address, $begun) = @ARGV; $SIG{PIPE} = "IGNORE"; srand 7;
@@ -32,7 +32,7 @@ const FLOOD: &str = r#"
     }
 "#;
 
-/// What each rank does; `$1` is the flood, `$2` its kind, `$3` lattice, `$4` a directory, and `$5` how ranks speak with their server.
+/// The script of each rank. `$1` is the flood, `$2` its kind, `$3` lattice, `$4` a directory, and `$5` the protocol between ranks and server.
 const RANK: &str = r#"
     [ $LATTICE_RANK = 2 ] || exec $3 pmi --method $5 exchange --count 100 --size 1000
     # The session's, in kilobytes.
@@ -53,7 +53,7 @@ fn check(launch: impl Fn() -> Command, kind: &str, method: &str) {
     let directory = tempfile::tempdir().unwrap();
     let rank = launch().bash(RANK).arg(FLOOD).arg(kind).arg(built::lattice()).arg(directory.path()).arg(method);
     let outcome = rank.run();
-    // The exchange tells how long its rounds took.
+    // The exchange prints the time of its rounds.
     let is_ours = |line: &&str| ["flood", "closed", "grown"].iter().any(|word| line.starts_with(word));
     let said: Vec<&str> = outcome.text().lines().filter(is_ours).collect();
     assert!(said.is_empty(), "{kind} by {method}: {said:?}");
@@ -72,14 +72,14 @@ fn floods_of_the_port_of_pmix_disturb_no_rank() {
     KINDS.iter().for_each(|kind| check(|| launch("-n 3 --pmi pmix"), kind, "pmix"));
 }
 
-/// The same, of a session process.
+/// The same for a session process.
 #[test]
 fn floods_of_a_session_on_a_node_disturb_no_rank() {
     KINDS.iter().for_each(|kind| check(|| launch_on(1, "-n 3 --pmi-port"), kind, "pmi1"));
     KINDS.iter().for_each(|kind| check(|| launch_on(1, "-n 3 --pmi pmix"), kind, "pmix"));
 }
 
-/// A hundred thousand requests, whose answers nobody reads for a second.
+/// A hundred thousand requests with replies that are not read for a second.
 #[test]
 fn a_rank_that_asks_and_does_not_read_is_served_as_fast_as_it_reads() {
     let flood = r#"

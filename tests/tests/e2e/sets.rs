@@ -1,4 +1,4 @@
-//! Launches on one machine as sets of their user: they find each other, meet, and are seen, without any daemon.
+//! Launches on one machine as sets of their user. They find each other, connect, and are visible, without any daemon.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,15 +8,15 @@ use lattice_tests::mpi::Flavour;
 use lattice_tests::{Command, Running, lattice, launch};
 use nix::sys::signal::Signal;
 
-/// Time after which a launch waits for who needs its set.
+/// Time after which a launch becomes a set if a process needs it.
 const SEEN_AFTER: Duration = Duration::from_millis(250);
 
-/// A command among the launches whose sets are in this directory.
+/// Returns a command with this directory of sets.
 fn among(command: Command, home: &Path) -> Command {
     command.env("LATTICE_SETS", home.join("sets"))
 }
 
-/// A launch of two ranks that says `up` and waits for its input to end, once it is a set.
+/// Starts a launch of two ranks that prints `up` and waits for the end of its input, and waits until it is a set.
 fn waiting_launch(home: &Path) -> Running {
     let command = launch("-n 2 --stdin all").bash("echo up; read -r line");
     let mut running = among(command, home).typed_to().start();
@@ -24,7 +24,7 @@ fn waiting_launch(home: &Path) -> Running {
     running
 }
 
-/// Waits until `lattice sets` shows so many launches; returns what it shows as JSON, this command left out.
+/// Waits until `lattice sets` shows this number of launches. Returns its JSON output, without this command.
 fn sets(home: &Path, launches: usize) -> Vec<serde_json::Value> {
     let until = std::time::Instant::now() + Duration::from_secs(60);
     loop {
@@ -39,12 +39,12 @@ fn sets(home: &Path, launches: usize) -> Vec<serde_json::Value> {
     }
 }
 
-/// Two launches that were started by themselves: one publishes where it can be met, the other looks it up, and they connect.
+/// Two independent launches: one publishes its port, the other one looks it up, and they connect.
 #[test]
 fn two_launches_meet_by_a_name_without_any_daemon() {
     for mpi in [Flavour::WheelMpich, Flavour::DebianOpenMpi, Flavour::WheelOpenMpi] {
         let home = tempfile::tempdir().unwrap();
-        // Over UCX, what MPICH 5.0.2 has to say of itself does not fit into a port's name. Open MPI does not know the variable.
+        // Over UCX, the address of MPICH 5.0.2 does not fit into a port's name. Open MPI ignores the variable.
         let start = |ranks: &str, role: &str| {
             let command = launch(ranks).arg(mpi.program("meeting")).arg(role).env("MPIR_CVAR_CH4_NETMOD", "ofi");
             among(command, home.path()).start()
@@ -63,12 +63,12 @@ fn two_launches_meet_by_a_name_without_any_daemon() {
 fn a_launch_that_ends_at_once_leaves_no_trace() {
     let home = tempfile::tempdir().unwrap();
     let outcome = among(launch("-n 2 true"), home.path()).run();
-    // On a busy machine it may last until others are to see it.
+    // On a busy machine it may last until the launch becomes visible.
     let lasted = outcome.exits(0).says_nothing().wall() >= SEEN_AFTER;
     assert!(lasted || !home.path().join("sets").exists());
 }
 
-/// A browser shows a box for each member, and a line at least between this command and each launch.
+/// Checks that a browser shows a box for each member, and at least one line between this command and each launch.
 fn check_drawing(drawing: &str, members: usize) {
     let picture = browser::screenshot(drawing);
     let drawn = |element: &str| drawing.lines().filter(|line| line.starts_with(element)).collect::<Vec<_>>();
@@ -82,7 +82,7 @@ fn check_drawing(drawing: &str, members: usize) {
     }
     for line in lines {
         let [x1, y1, x2, y2] = ["x1", "y1", "x2", "y2"].map(|name| attribute(line, name));
-        // Its edges are blended with what is below it.
+        // Its edges are blended with the background.
         let (x, y) = ((3 * x1 + 2 * x2) / 5, (3 * y1 + 2 * y2) / 5);
         assert_ne!(picture.colour(x, y), "#ffffff", "{line}");
     }
@@ -121,12 +121,12 @@ fn launches_are_shown_and_called_while_they_run() {
     assert_eq!(sets(home.path(), 0), [] as [serde_json::Value; 0]);
 }
 
-/// Ranks make a group over PMIx; whoever asks one of them is told its members, and groups that are made after the launch became a set begin with
-/// the set's id.
+/// Ranks create a group over PMIx. A rank returns its members on request. Groups that are created after the launch became a set have names that
+/// start with the set's id.
 #[test]
 fn communicators_of_a_launch_are_told_to_who_asks() {
     let home = tempfile::tempdir().unwrap();
-    // The second program comes when the launch is a set.
+    // The second program starts when the launch is a set.
     let later = "until [ -e $0 ]; do sleep 0.02; done; exec $1 ocean";
     let (go, group) = (home.path().join("go"), Flavour::Pmix.program("pmix_group"));
     let command = launch("-n 3 --stdin all --pmi pmix").arg("bash").arg("-c").arg(later).arg(&go).arg(&group);
@@ -155,7 +155,7 @@ fn communicators_of_a_launch_are_told_to_who_asks() {
     assert_eq!(outcome.text().matches(&format!("context {}", set << 32 | 1)).count(), 3, "{}", outcome.text());
 }
 
-/// Ranks of two launches, and a process of a plain shell, call each other's methods by the program that the documentation shows.
+/// Ranks of two launches, and a process of a plain shell, call each other's methods with the program of the documentation.
 #[test]
 fn ranks_of_two_launches_and_a_guest_call_each_other() {
     let home = tempfile::tempdir().unwrap();
@@ -172,11 +172,11 @@ fn ranks_of_two_launches_and_a_guest_call_each_other() {
         let outcome = among(Command::new(&program).words("call").arg(uid(0, rank)).arg("21"), home.path()).run();
         outcome.exits(0).prints("42");
     }
-    // It is what lattice call does as well.
+    // `lattice call` does the same.
     let outcome = among(lattice("call").arg(uid(1, 1)).words("300 50"), home.path()).run();
     outcome.exits(0).prints("100");
     let outcome = among(lattice("call").arg(uid(1, 1)).words("301 x"), home.path()).run();
-    outcome.exits(125).says("nobody serves this method there");
+    outcome.exits(125).says("no process serves this method there");
     for (set, rank) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
         among(lattice("call").arg(uid(set, rank)).words("302 end"), home.path()).run().exits(0);
     }
@@ -185,7 +185,7 @@ fn ranks_of_two_launches_and_a_guest_call_each_other() {
     }
 }
 
-/// The session serves as long as the launch lasts: after PMI's end, and without its socket.
+/// The session serves calls until the launch ends: after PMI's end, and without its socket.
 #[test]
 fn ranks_call_each_other_after_they_have_finalized_pmi_and_closed_its_socket() {
     let home = tempfile::tempdir().unwrap();
@@ -204,7 +204,7 @@ fn ranks_call_each_other_after_they_have_finalized_pmi_and_closed_its_socket() {
     running.finish();
 }
 
-/// A rank of the first launch hands the number on to one of the second, which hands it back, and so on.
+/// A rank of the first launch sends the number to a rank of the second one, which sends it back, and so on.
 #[test]
 fn methods_of_two_launches_call_each_other_back() {
     let home = tempfile::tempdir().unwrap();
@@ -231,10 +231,14 @@ fn methods_of_two_launches_call_each_other_back() {
     call(uid(1, 1), &["connect", "bay more goods"]).exits(0).says_nothing();
     call(uid(1, 1), &["connect", "sea"])
         .exits(125)
-        .says("the handler failed: nobody accepts connections to \"sea\" here");
+        .says("the handler failed: no process accepts connections to \"sea\" here");
     call(uid(1, 1), &["connect", ""]).exits(125).says("this method is called with a name of 1 to 255 bytes");
-    call(uid(1, 1), &["connect", &format!("bay {}", "x".repeat(4097))]).exits(125).says("nobody accepts connections");
-    call(uid(1, 0).replace("/0", "/node/0"), &["connect", "bay"]).exits(125).says("nobody serves this method there");
+    call(uid(1, 1), &["connect", &format!("bay {}", "x".repeat(4097))])
+        .exits(125)
+        .says("no process accepts connections");
+    call(uid(1, 0).replace("/0", "/node/0"), &["connect", "bay"])
+        .exits(125)
+        .says("no process serves this method there");
     for launch in &mut running {
         launch.signal(Signal::SIGTERM);
     }
@@ -243,7 +247,7 @@ fn methods_of_two_launches_call_each_other_back() {
     }
 }
 
-/// The same in C: a rank that serves, a guest that calls, and what is refused.
+/// The same in C: a rank that serves, a guest that calls, and refused calls.
 #[test]
 fn programs_in_c_call_each_other() {
     let home = tempfile::tempdir().unwrap();
@@ -284,33 +288,33 @@ fn a_directory_of_somebody_else_is_refused_with_what_to_do() {
     std::os::unix::fs::symlink("/tmp", home.path().join("sets")).unwrap();
     let outcome = among(lattice("sets"), home.path()).run();
     outcome.exits(125).says("is no directory").says("try: LATTICE_SETS=DIRECTORY");
-    // A launch goes on without.
+    // A launch continues without a directory.
     let command = launch("-n 1").bash("sleep 0.4; \"$1\" sets 2>/dev/null; true").arg(lattice_tests::built::lattice());
     among(command, home.path()).run().exits(0).says_nothing();
 }
 
-/// Commands on other machines see only files. Where there can be none of them, a launch that nobody has asked for writes nothing.
+/// Commands on other machines only see files. If the directory cannot have such files, a launch writes nothing without a request.
 #[test]
 fn a_launch_is_seen_by_other_machines_only_where_they_may_share_its_directory() {
     let home = tempfile::tempdir().unwrap();
-    // Nobody knows that ramfs is of one machine alone.
+    // Lattice does not detect that ramfs is local to one machine.
     for (file_system, program, said) in [
         ("ramfs", "until [ -e sets/[0-9]* ]; do sleep 0.05; done; echo seen", "seen"),
         ("tmpfs", "sleep 3; [ -e sets ] || echo nothing", "nothing"),
     ] {
         let script = r#"mount -t $1 none . && cd "$PWD" && exec $0 launch -n 1 bash -c "$2""#;
-        // Commands of other tests ask all launches of the network namespace.
+        // Commands of other tests send requests to all launches of the network namespace.
         let command = Command::new("unshare").words("--map-root-user --mount --net bash -c").arg(script);
         let command = command.arg(lattice_tests::built::lattice()).arg(file_system).arg(program);
         among(command.directory(home.path()), home.path()).run().exits(0).prints_lines([said]);
     }
 }
 
-/// No file can be made: commands say so, launches run.
+/// No file can be created: commands report an error, launches run.
 #[test]
 fn a_directory_on_a_full_file_system_is_told_and_ends_no_launch() {
     let home = tempfile::tempdir().unwrap();
-    // The second command asks the launch to be a set, which it cannot be.
+    // The second command requests that the launch become a set, which is not possible.
     let script = "mount -t tmpfs -o nr_inodes=1 none . && $0 sets; echo $?; \
         $0 launch -n 1 bash -c \"sleep 0.4; $0 sets; true\"; echo $?";
     let command = Command::new("unshare")

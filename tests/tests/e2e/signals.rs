@@ -1,4 +1,5 @@
-//! Signals to the launcher: the first Ctrl-C ends the job in order, the second at once; others go to the ranks.
+//! Signals to the launcher. The first Ctrl-C ends the job in order, the second one at once. Other signals are
+//! sent to the ranks.
 
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ fn ctrl_c_twice_ends_the_ranks_at_once() {
     running.wait_for_stdout_times("here", 2);
     running.signal(Signal::SIGINT);
     running.wait_for_stdout_times("no", 2);
-    // Two signals of a process that come at once are one.
+    // Two equal signals in quick succession are merged.
     std::thread::sleep(Duration::from_millis(300));
     running.signal(Signal::SIGINT);
     running.finish().exits(130);
@@ -57,11 +58,12 @@ fn sigusr1_is_forwarded() {
     running.wait_for_stdout_times("here", 3);
     running.signal(Signal::SIGUSR1);
     let outcome = running.finish();
-    // The shell may tell of its child, which got the signal as well: it goes to the whole group of the rank.
+    // The shell may report the end of its child, which received the signal as well, because it is sent to the
+    // whole group of the rank.
     outcome.exits(0).does_not_say("lattice:").prints_lines(["here", "got it"].into_iter().cycle().take(6));
 }
 
-/// A rank that says "here" and ends when the file exists.
+/// A rank that prints "here" and ends when the file exists.
 const UNTIL_FILE: &str = r#"echo here; until [ -e "$1" ]; do sleep 0.01; done; echo on"#;
 
 #[test]
@@ -81,7 +83,7 @@ fn ctrl_z_stops_the_ranks_and_fg_lets_them_go_on() {
     running.finish().exits(0).says_nothing();
 }
 
-/// As `nohup` starts it.
+/// As with `nohup`.
 #[test]
 fn a_signal_that_was_ignored_from_the_start_stays_ignored() {
     let directory = tempfile::tempdir().unwrap();

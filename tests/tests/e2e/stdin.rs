@@ -1,8 +1,8 @@
-//! Standard input: whole, to whom it is sent, and no further.
+//! Standard input: all bytes reach the selected ranks, and no other process.
 
 use lattice_tests::{Command, built, launch, turn};
 
-/// Bytes that no two places have in common for long.
+/// Returns bytes without long repetitions.
 fn bytes(len: u32) -> Vec<u8> {
     (0..len).map(|number| number.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect()
 }
@@ -38,7 +38,7 @@ fn each_rank_can_read_a_file_of_its_own() {
     outcome.exits(0).says_nothing().prints_lines(["for 0", "for 1", "for 2"]);
 }
 
-/// A pipe opens when somebody writes to it, which may be never.
+/// Opening a pipe waits for a writer, possibly indefinitely.
 #[test]
 fn a_launch_that_waits_for_a_writer_of_its_input_can_be_ended() {
     let script = r#"cd "$(mktemp -d)"; mkfifo in
@@ -60,7 +60,7 @@ fn a_rank_that_reads_nothing_holds_nobody_up() {
     outcome.exits(0).says_nothing().prints_lines(["1000000"]);
 }
 
-/// The next command of a script finds what the launch did not read.
+/// The next command of a script reads the input that the launch did not read.
 #[test]
 fn what_no_rank_reads_is_left() {
     let script = r#""$0" launch -n 2 --pmi none --stdin none true; cat"#;

@@ -1,14 +1,14 @@
-//! Before a terminal, which `script` provides.
+//! Launches in a terminal, which `script` provides.
 
 use lattice_tests::{Command, Running, built, launch};
 use nix::sys::signal::Signal;
 
 use crate::raw;
 
-/// `lattice launch` with these words in a terminal.
+/// Returns a running `lattice launch` with these words in a terminal.
 fn in_terminal(words: &str) -> Running {
     let command = format!("{} launch {words}", built::lattice().display());
-    // It ends with the code of the command, and keeps no record.
+    // It ends with the code of the command, and writes no record.
     Command::new("script").words("-q -e -c").arg(command).arg("/dev/null").typed_to().start()
 }
 
@@ -28,7 +28,7 @@ fn ctrl_c_at_the_keyboard_ends_the_launch() {
     running.finish().exits(130);
 }
 
-/// A shell ends its loop if SIGINT has killed the command, and goes on after an exit with code 130.
+/// A shell ends its loop if SIGINT has killed the command, and continues after an exit with code 130.
 #[test]
 fn ctrl_c_ends_the_loop_of_a_shell_unless_a_command_of_ours_handles_it() {
     let rank = "bash -c 'echo here; exec sleep 1000'";
@@ -103,7 +103,7 @@ fn a_table_of_top_fits_on_the_screen() {
         until [ "$("$0" top --once 2>/dev/null | wc -l)" -gt 30 ]; do sleep 0.05; done
         "$0" top; code=$?; kill $launch; wait $launch; exit $code"#;
     let mut running = Command::new("bash").arg("-c").arg(script).arg(built::lattice()).on_terminal(12, 40).start();
-    // Of 11 lines, one has the cursor behind it, one is about keys, two are the heads, and one is this.
+    // Of 11 lines, one is for the cursor, one for the keys, two are the heads, and one is this line.
     running.wait_for_stdout("and 23 more; a taller screen or --once s\r\nkeys: ");
     running.type_in("q");
     let outcome = running.finish();

@@ -1,4 +1,4 @@
-//! What ranks are told of their node: no rank finds out by itself what its launcher knows.
+//! Facts for ranks about their node: a rank need not detect facts that its launcher has.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,15 +19,15 @@ fn traced(flags: &str, program: &Path, traces: &Path) -> Outcome {
     launch("-n 2").words(flags).bash(&script).run()
 }
 
-/// Number of files about CPUs' places that a rank opened. hwloc reads some for each CPU; others read the list of those that are online,
-/// and UCX, on some processors and whoever launched it, sizes of the first one's caches.
+/// Returns the number of files about the topology of CPUs that a rank opened. hwloc reads some files for each CPU. Other libraries read the list
+/// of online CPUs. On some processors UCX reads the cache sizes of the first CPU, with any launcher.
 fn looked_at_cpus(traces: &Path, rank: u32) -> usize {
     let trace = fs::read_to_string(traces.join(format!("rank{rank}"))).unwrap();
     assert!(trace.contains("libmpi"), "rank {rank} uses MPI:\n{trace}");
     trace.lines().filter(|line| line.contains("/topology/")).count()
 }
 
-/// All but MPICH before 4.1, which has no way to be told of the CPUs.
+/// All libraries except MPICH before 4.1, which cannot receive the CPUs.
 fn told_of_cpus() -> impl Iterator<Item = Flavour> {
     MPIS.into_iter().filter(|mpi| ![Flavour::WheelMpich3, Flavour::DebianMpich].contains(mpi))
 }
@@ -43,14 +43,14 @@ fn no_rank_looks_at_the_cpus_by_itself() {
     }
 }
 
-/// The file with the topology that ranks are told.
+/// Returns the file with the topology for ranks.
 fn told_file(launch: Command) -> PathBuf {
     let outcome = launch.arg(built::lattice()).words("pmi get PMI_hwloc_xmlfile").run();
     outcome.exits(0).says_nothing();
     outcome.text().trim().split_once('=').expect("a key and its value").1.into()
 }
 
-/// A mount namespace in which the directory of the file is empty, as it is in a container that does not mount it.
+/// A mount namespace with an empty directory in place of the file's directory, as in a container that does not mount it.
 #[test]
 fn ranks_in_a_container_without_the_file_look_for_themselves() {
     assert!(geteuid().is_root(), "this test must run as root");
@@ -70,7 +70,7 @@ fn ranks_in_a_container_without_the_file_look_for_themselves() {
     }
 }
 
-/// Number of files below `/sys` that two ranks opened.
+/// Returns the number of files below `/sys` that two ranks opened.
 fn files_of_sys(command: Command, program: &Path) -> usize {
     let traces = tempfile::tempdir().unwrap();
     let script = r#"exec strace -ff -qq -e trace=openat,open -o "$0/trace" "$1""#;
@@ -80,7 +80,7 @@ fn files_of_sys(command: Command, program: &Path) -> usize {
     entries.map(|trace| trace.lines().filter(|line| line.contains("\"/sys/")).count()).sum()
 }
 
-/// Each library has a launcher of its own, which tells its ranks what it knows of the node.
+/// Each library has its own launcher, which provides its facts about the node to its ranks.
 #[test]
 fn ranks_read_no_more_of_sys_than_below_their_own_launcher() {
     for mpi in MPIS {
@@ -88,12 +88,12 @@ fn ranks_read_no_more_of_sys_than_below_their_own_launcher() {
         let own = Command::new(mpi.mpirun()).words("-n 2").env("OMPI_ALLOW_RUN_AS_ROOT", "1");
         let own = files_of_sys(own.env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"), &program);
         let ours = files_of_sys(launch("-n 2"), &program);
-        // Threads of the libraries read the state of an interface now and then.
+        // Threads of the libraries sometimes read the state of an interface.
         assert!(ours <= own + own / 10 + 4, "{mpi:?}: {ours}, and {own} below its own launcher");
     }
 }
 
-/// System calls of a rank by which it looks for devices, or waits for some that do not come.
+/// Returns the system calls with which a rank searches for devices, or waits for devices that do not appear.
 fn calls(flags: &str, program: &Path) -> String {
     let traces = tempfile::tempdir().unwrap();
     let trace = traces.path().join("trace");
@@ -133,7 +133,7 @@ fn bound_ranks_hear_of_their_places_and_others_do_not() {
     }
 }
 
-/// Topology of a node whose first CPU is next to one network interface, and whose others are next to another one.
+/// Returns the topology of a node with two network interfaces: one next to the first CPU, the other one next to all other CPUs.
 fn two_interfaces() -> String {
     let cpus: CpuSet = fs::read_to_string("/sys/devices/system/cpu/online").unwrap().trim().parse().unwrap();
     let first: CpuSet = cpus.first().into_iter().collect();
@@ -169,7 +169,7 @@ fn two_interfaces() -> String {
     xml::write(&inventory, &Allowed::all(&inventory.template)).unwrap()
 }
 
-/// Open MPI 5 deals interfaces to ranks that are not bound, in turn. Its libfabric knows none on the PCI bus here, so that the program adds two.
+/// Open MPI 5 assigns interfaces to unbound ranks in turn. Its libfabric has none on the PCI bus here, so that the program adds two.
 #[test]
 fn bound_ranks_of_open_mpi_5_take_the_interface_next_to_them() {
     let directory = tempfile::tempdir().unwrap();
@@ -187,7 +187,7 @@ fn bound_ranks_of_open_mpi_5_take_the_interface_next_to_them() {
     check("--cpu-bind map:1,0", ["0: NIC 1", "1: NIC 0"]);
 }
 
-/// A network namespace shows its own interfaces: what is kept of the node in one is not told in another.
+/// A network namespace has its own interfaces: the stored inventory of one namespace is not used in another one.
 #[test]
 fn ranks_are_told_the_interfaces_of_their_network_namespace() {
     assert!(geteuid().is_root(), "this test must run as root");
@@ -214,7 +214,7 @@ fn ranks_are_told_the_interfaces_of_their_network_namespace() {
     ]);
 }
 
-/// Each box has its colour where it ends, unless a later one is drawn over it there; the core to which the rank is bound has its own.
+/// Each box has its colour at its corners, unless a later box covers them. The core to which the rank is bound has a special colour.
 #[test]
 fn a_browser_shows_ranks_in_their_cores() {
     let script = "until $0 nodes --topology $LATTICE_LAUNCH_ID --format svg 2>/dev/null; do sleep 0.05; done";
@@ -234,7 +234,7 @@ fn a_browser_shows_ranks_in_their_cores() {
         };
         let on_top = boxes.iter().rfind(covers).expect("it covers itself");
         assert_eq!(picture.colour(right, bottom), text_attribute(on_top, "fill"), "{drawn}");
-        // Its title stands in it.
+        // Its title is inside of it.
         let is_dark = |x: usize, y: usize| picture.colour(x, y).as_str() < "#777777";
         assert!((x + 2..right).any(|x| (y + 2..bottom).any(|y| is_dark(x, y))), "{drawn}");
     }
@@ -242,7 +242,7 @@ fn a_browser_shows_ranks_in_their_cores() {
     assert_eq!(own, 1, "{drawing}");
 }
 
-/// What another program has kept of the node, in the words of PMIx.
+/// The inventory that another program has stored for the node, in the form of PMIx.
 #[test]
 fn ranks_are_told_the_topology_that_a_variable_names() {
     let directory = tempfile::tempdir().unwrap();

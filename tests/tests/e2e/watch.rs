@@ -1,4 +1,4 @@
-//! The wire-up watch, and start-ups that are stuck: what other launchers leave their users to find out.
+//! The wire-up watch, and start-ups that hang. Other launchers do not report these errors.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 
 use crate::raw;
 
-/// A program that is linked with a library of Open MPI's name.
+/// Compiles a program that is linked with a library of Open MPI's name.
 fn linked_with_open_mpi(directory: &Path, body: &str) -> PathBuf {
     let shared = ["-shared", "-fPIC", "-Wl,-soname,libmpi.so.40"];
     mpi::compile_text(directory, "libmpi.so.40", "int MPI_Init(int *c, char ***v) { return 0; }", &shared);
@@ -22,8 +22,8 @@ fn linked_with_open_mpi(directory: &Path, body: &str) -> PathBuf {
 #[test]
 fn ranks_that_end_without_a_word_are_reported() {
     let outcome = launch("-v -n 3").arg("true").run();
-    outcome.exits(0).says("lattice: note: ranks 0-2 ended without a word").says("--pmi=none");
-    // Nothing of MPI is in it, and the user knows that.
+    outcome.exits(0).says("lattice: note: ranks 0-2 ended without a message").says("--pmi=none");
+    // It does not contain MPI, as the user expects.
     launch("-n 3").arg("true").run().exits(0).says_nothing();
     launch("-n 3 --pmi none").arg("true").run().exits(0).says_nothing();
     launch("-n 1").arg("true").run().exits(0).says_nothing();
@@ -35,17 +35,17 @@ fn a_library_that_speaks_another_protocol_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let program = linked_with_open_mpi(directory.path(), "");
     let outcome = launch("-n 2").arg(&program).run();
-    outcome.exits(0).says("warning: ranks 0-1 ended without a word").says("Open MPI (").says("libmpi.so.40");
+    outcome.exits(0).says("warning: ranks 0-1 ended without a message").says("Open MPI (").says("libmpi.so.40");
     outcome.says("PMIx").says("lattice: try: ");
 }
 
-/// The five seconds are in the promise.
+/// The guarantee contains the five seconds.
 #[test]
 fn ranks_that_run_on_without_a_word_are_reported() {
     let directory = tempfile::tempdir().unwrap();
     let program = linked_with_open_mpi(directory.path(), "sleep(1000);");
     let mut foreign = launch("-n 2").words("env -i").arg(&program).start();
-    // Nothing of MPI is in these: only who asks for everything is told.
+    // These programs do not contain MPI, so that only the verbose launch reports them.
     let mut plain = launch("-n 2").words("env -i sleep 1000").start();
     let mut verbose = launch("-v -n 2").words("env -i sleep 1000").start();
     foreign.wait_for_stderr("ranks 0-1 have run for 5");
@@ -58,16 +58,16 @@ fn ranks_that_run_on_without_a_word_are_reported() {
     plain.finish().exits(143).does_not_say("have run for");
 }
 
-/// It reads its input for longer than five seconds, say; what it needs to call its server is there.
+/// For example, the rank reads its input for longer than five seconds. It still has the variables to call its server.
 #[test]
 fn a_rank_that_can_still_call_is_not_reported_so_soon() {
     let directory = tempfile::tempdir().unwrap();
     let program = linked_with_open_mpi(directory.path(), "sleep(7);");
     let outcome = launch("-n 2").arg(&program).run();
-    outcome.exits(0).does_not_say("have run for").says("warning: ranks 0-1 ended without a word");
+    outcome.exits(0).does_not_say("have run for").says("warning: ranks 0-1 ended without a message");
 }
 
-/// A wrapper may start the MPI program late: its rank is not silent.
+/// A wrapper may start the MPI program late. Its rank has contacted the server.
 #[test]
 fn a_rank_that_speaks_is_not_reported() {
     let outcome = raw::script(launch("-n 2"), "init; barrier; finalize").run();
@@ -95,12 +95,12 @@ fn a_stuck_start_up_names_the_missing_ranks_and_their_last_command() {
 fn a_job_that_has_started_is_not_called_stuck() {
     let script = "init; barrier; sleep 1; barrier; finalize";
     raw::script(launch("-n 2 --stuck-after 200ms"), script).run().exits(0).says_nothing();
-    // While one writes its results, the others are in MPI_Finalize.
+    // While one rank writes its results, the other ranks are in MPI_Finalize.
     let script = "init; barrier; [ $PMI_RANK = 0 ] && sleep 2; barrier; finalize";
     raw::script(launch("-n 2 --stuck-after 200ms"), script).run().exits(0).says_nothing();
 }
 
-/// Needs gdb, which `cargo xtask setup` installs.
+/// Requires gdb, which `cargo xtask setup` installs.
 #[test]
 fn ranks_that_others_wait_for_are_shown_with_their_functions() {
     let directory = tempfile::tempdir().unwrap();
@@ -122,7 +122,7 @@ fn all_ranks_are_shown_with_their_functions_when_the_time_limit_is_reached() {
     outcome.exits(124).says("lattice: ranks 0,2-3:\n").says("lattice: rank 1:\n").says(" solve ").says(" exchange ");
 }
 
-/// The shell that waits for it is of no interest.
+/// The shell that waits for the program is not shown.
 #[test]
 fn a_program_in_a_script_is_shown_in_its_place() {
     let directory = tempfile::tempdir().unwrap();

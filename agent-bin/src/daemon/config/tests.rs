@@ -70,7 +70,7 @@ fn what_is_wrong_is_named() {
     assert!(missing.to_string().starts_with("cannot read /no/such.toml"));
 }
 
-/// The process that becomes the fork server has read the settings, and no session may inherit the key.
+/// The process that becomes the fork server reads the settings, and no session may inherit the key.
 #[test]
 fn a_node_is_named_by_its_certificate_and_no_key_is_read_for_that() {
     let directory = tempfile::tempdir().unwrap();
@@ -100,7 +100,7 @@ fn the_daemon_of_root_alone_becomes_another_user() {
     }
     assert_eq!(loaded("nobody").unwrap().user, Some(Account::named("nobody").unwrap()));
     assert_eq!(load(tls, Overrides::default()).unwrap().user, None);
-    // The certificate of a daemon that is another user is not asked for the node's name.
+    // For a daemon that becomes another user, the node's name does not come from the certificate.
     let nameless = load(&format!("user = 'nobody'\n{}", tls.replace("node_id = 'n'", "")), Overrides::default());
     assert_eq!(nameless.unwrap().node_id, node_info::host_name());
     let over = Overrides { user: Some("games".into()), ..Overrides::default() };
@@ -120,7 +120,7 @@ fn users_are_refused_in_words() {
         assert!(config.refuse_user(Uid::effective().as_raw() + 1).unwrap().contains("is not root: it starts"));
         return;
     }
-    assert!(config.refuse_user(1000).unwrap().contains("no certificates, so that nobody proves who he is"));
+    assert!(config.refuse_user(1000).unwrap().contains("no certificates, so that no caller is identified"));
     config.tls = Some(TlsFiles { ca: "/ca".into(), cert: "/cert".into(), key: "/key".into() });
     assert_eq!(config.refuse_user(1000), None);
     assert!(config.refuse_user(999).unwrap().contains("from 1000 on (min_uid), not of user 999"));

@@ -1,4 +1,4 @@
-//! Services come and go with launches, on NICs that are directories.
+//! Services are made and ended with launches, on NICs that are directories.
 
 use std::fs;
 
@@ -22,7 +22,7 @@ impl World {
         Self { directory }
     }
 
-    /// An agent on it, which knows nothing of one before it.
+    /// An agent on this node, without state of an earlier one.
     fn agent(&self) -> Arc<Fabric> {
         let path = Some(self.directory.path().to_owned());
         let config = NodeFabricConfig { backend: NodeBackend::Paper, path, ..Default::default() };
@@ -124,13 +124,13 @@ async fn a_busy_service_keeps_its_vni_from_being_retired() {
     assert_eq!(world.services(), 0);
 }
 
-/// A VNI that is retired is forgotten; who waited for that must not go on with what was forgotten.
+/// Retiring a VNI removes its entry. A call that waited for the entry must not continue with it.
 #[tokio::test]
 async fn a_launch_that_waited_while_its_vni_was_retired_is_known() {
     let world = World::new();
     let agent = world.agent();
     let held = agent.users(vni()).await;
-    // Each that waits has one, beside ours and the fabric's own.
+    // Each waiting call holds one reference. The test and the fabric hold the other two.
     let waiting = || Arc::strong_count(OwnedMutexGuard::mutex(&held)) - 2;
     let (to_retire, to_claim) = (Arc::clone(&agent), Arc::clone(&agent));
     let retiring = tokio::spawn(async move { to_retire.retire(vni()).await });
@@ -168,7 +168,7 @@ async fn services_of_others_are_used_and_left_alone() {
 #[tokio::test]
 async fn a_refusal_leaves_nothing() {
     let world = World::new();
-    // A file where a service's number should be makes the second NIC fail.
+    // A directory in place of a draft file makes the second NIC fail.
     fs::create_dir(world.directory.path().join("cxi1/draft")).unwrap();
     let refusal = world.agent().claim(wish("a", 0)).await.map(|_| ()).unwrap_err().to_string();
     assert!(refusal.contains("cannot make a CXI service: cxi1"), "{refusal}");

@@ -1,5 +1,5 @@
-//! A session's messages on their way into one stream after the other: passed on where they follow what the stream has, dropped where
-//! the session will send them again.
+//! Forwards a session's messages to one stream after the other. A message that continues the present stream is forwarded. A message that the
+//! session will send again is dropped.
 
 use pmi_transport::proto::v1 as proto;
 use proto::launch_report::What as ReportWhat;
@@ -8,36 +8,36 @@ use tokio::sync::mpsc;
 
 use super::{Word, report};
 
-/// The most messages of the agent's own; there are a cause and a report, and a cause of being cut off before them.
+/// Maximum number of the agent's own messages. There are three: a cause of being cut off, a cause and a report.
 const OWN_MAX: usize = 4;
 
-/// A session's messages, and how far they have come.
+/// A session's messages, and the state of their delivery.
 pub(super) struct Line {
     words: mpsc::Receiver<Word>,
     /// Number of the present stream; 0 before the first.
     stream: u64,
     flow: Flow,
-    /// Number of the last event that a stream took which the API server had accepted; `None` if an agent before this one had streams.
+    /// Number of the last event in a stream that the API server had accepted; `None` if an earlier agent had streams.
     handed: Option<u64>,
-    /// Number of the last event that the present stream took.
+    /// Number of the last event in the present stream.
     put: u64,
-    /// What the agent says itself: it goes into each stream.
+    /// The agent's own messages, which go into each stream.
     own: Vec<proto::NodeEvent>,
-    /// Number of those that the present stream has.
+    /// Number of own messages in the present stream.
     own_put: usize,
-    /// A stream took a report.
+    /// A stream contains a report.
     reported: bool,
 }
 
-/// Whether the session's events follow what the present stream has.
+/// Whether the session's events continue the present stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flow {
     PassesOn,
-    /// They are of a stream before, until the session has said that it goes on with this one.
+    /// The events belong to an earlier stream, until the session confirms that it continues on the present one.
     Discards,
 }
 
-/// Stream that begins.
+/// Start of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Beginning {
     pub(super) number: u64,
@@ -46,14 +46,14 @@ pub(super) struct Beginning {
 }
 
 impl Beginning {
-    /// Returns true if there was a stream before this one.
+    /// Returns true if there was an earlier stream.
     pub(super) fn is_again(self) -> bool {
         self.again
     }
 }
 
 impl Line {
-    /// Messages of a session that no stream has had any of.
+    /// Messages of a session before its first stream.
     pub(super) fn new(words: mpsc::Receiver<Word>) -> Self {
         Self {
             words,
@@ -67,12 +67,12 @@ impl Line {
         }
     }
 
-    /// Messages of a session whose streams an agent before this one had.
+    /// Messages of a session that had streams in an earlier agent.
     pub(super) fn taken_up(words: mpsc::Receiver<Word>) -> Self {
         Self { handed: None, ..Self::new(words) }
     }
 
-    /// A stream begins. The first one takes events at once, so that a short launch needs no round trip for them.
+    /// Starts a stream. The first one takes events at once, so that a short launch needs no round trip for them.
     pub(super) fn begin(&mut self) -> Beginning {
         let again = self.stream > 0 || self.handed.is_none();
         self.stream += 1;
@@ -81,7 +81,7 @@ impl Line {
         Beginning { number: self.stream, handed: self.handed, again }
     }
 
-    /// The stream has ended; `accepted` if the API server had ever accepted it.
+    /// Ends the stream; `accepted` is true if the API server accepted it.
     pub(super) fn end(&mut self, accepted: bool) {
         self.flow = Flow::Discards;
         if accepted && self.put > 0 {
@@ -89,12 +89,12 @@ impl Line {
         }
     }
 
-    /// Returns true if a report was put into a stream.
+    /// Returns true if a stream contains a report.
     pub(super) fn has_reported(&self) -> bool {
         self.reported
     }
 
-    /// Passes messages on until one was a report; for ever after the last one.
+    /// Forwards messages until one is a report; waits indefinitely after the last message.
     pub(super) async fn pass_on(&mut self, stream: &mpsc::Sender<proto::LaunchReport>) {
         loop {
             let what = match self.own.get(self.own_put).cloned() {
@@ -120,7 +120,7 @@ impl Line {
         }
     }
 
-    /// Takes messages, and drops those of the session, for ever.
+    /// Takes messages indefinitely, and drops the session's.
     pub(super) async fn discard(&mut self) {
         self.flow = Flow::Discards;
         loop {
@@ -128,7 +128,7 @@ impl Line {
         }
     }
 
-    /// The next message, if it is for the present stream and not kept in `own`. Waits for ever after the last one.
+    /// The next message, if it is for the present stream and not kept in `own`. Waits indefinitely after the last message.
     async fn next(&mut self) -> Option<ReportWhat> {
         let Some(word) = self.words.recv().await else { return std::future::pending().await };
         match word {
@@ -151,7 +151,7 @@ impl Line {
     }
 }
 
-/// Returns true for what the agent, or a session that could not begin, says without a number: nobody else keeps it.
+/// Returns true for a message without a number from the agent, or from a session that could not start. No other component keeps it.
 fn is_own(event: &proto::NodeEvent) -> bool {
     event.sequence == 0 && matches!(event.what, Some(What::Ending(_) | What::Report(_)))
 }

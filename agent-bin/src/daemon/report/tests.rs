@@ -15,10 +15,10 @@ use tonic::{Request, Response, Streaming, async_trait};
 use super::super::to_session::Waiting;
 use super::*;
 
-/// Longer than anything here takes in virtual time.
+/// Exceeds all virtual times in these tests.
 const NEVER: Duration = Duration::from_secs(24 * 3600);
 
-/// A stream of reports, as the API server sees it. Dropping it ends the stream in order, which acknowledges a report.
+/// A stream of reports at the API server. Dropping it ends the stream in order, which acknowledges a report.
 struct Opened {
     of: proto::ReportFor,
     reports: Streaming<proto::LaunchReport>,
@@ -54,7 +54,7 @@ impl Opened {
     }
 }
 
-/// Answers to the next attempts to open a stream; beyond them, all are accepted.
+/// Answers to the next attempts to open a stream; all later attempts succeed.
 struct Script {
     opened: mpsc::UnboundedSender<Opened>,
     refusals: parking_lot::Mutex<Vec<Status>>,
@@ -90,7 +90,7 @@ macro_rules! not_in_the_script {
                 let first = reports.message().await?.and_then(|report| report.what);
                 let Some(ReportWhat::Of(of)) = first else { panic!("each stream says first what it reports of") };
                 let (commands, receiver) = mpsc::channel(4);
-                // A test that has seen enough is gone.
+                // The test may have ended.
                 let _ = self.opened.send(Opened { of, reports, commands });
                 Ok(Response::new(ReceiverStream::new(receiver)))
             }
@@ -115,7 +115,7 @@ fn of() -> ReportFor {
     ReportFor { launch_id: "l1".into(), node_id: "node0".into(), node: NodeIndex(0) }
 }
 
-/// An event of a session; without a number, of the agent itself.
+/// An event of a session; without a number, an event of the agent itself.
 fn event(sequence: u64, what: What) -> Word {
     Word::Event(proto::NodeEvent { what: Some(what), sequence, ..Default::default() })
 }
@@ -136,7 +136,7 @@ fn report() -> What {
     What::Report(proto::SessionReport::default())
 }
 
-/// A delivery at work, the API server that it speaks to, and what the session is told.
+/// A running delivery, its API server, and the messages to the session.
 struct Scene {
     events: Events,
     delivering: JoinHandle<Delivered>,
@@ -146,7 +146,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// The first attempts to open a stream are refused. The events wait before the delivery begins.
+    /// Starts a delivery. The first attempts to open a stream are refused. The events are queued before the delivery starts.
     async fn new(refusals: impl IntoIterator<Item = Status>, waiting: impl IntoIterator<Item = Word>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("api");
@@ -175,7 +175,7 @@ impl Scene {
         timeout(NEVER, self.session.next()).await.expect("the session is told").unwrap()
     }
 
-    /// The order to send events again that the session gets next, after it has heard that the stream before has ended.
+    /// The next resume order to the session, after the notice that the earlier stream has ended.
     async fn resume(&mut self) -> proto::ResumeEvents {
         assert_eq!(self.told().await, ToWhat::Unheard(proto::Nothing {}));
         match self.told().await {
@@ -197,7 +197,7 @@ async fn a_report_is_asked_about_until_the_api_server_acknowledges_it() {
     assert!(!first.of.again);
     assert_eq!((first.event().await, first.event().await), ((1, cause()), (2, report())));
     let mut held = vec![first];
-    // Its disk is full for a while: it takes the report, and does not end the stream.
+    // The server's disk is full for a while: it takes the report, and does not end the stream.
     for number in 2..5 {
         let mut stream = scene.stream().await;
         assert!(stream.of.again);
@@ -214,7 +214,7 @@ async fn a_report_is_asked_about_until_the_api_server_acknowledges_it() {
     assert!(matches!(scene.end().await, Delivered::All));
 }
 
-/// Nobody else keeps it.
+/// No other component keeps the agent's own messages.
 #[tokio::test(start_paused = true)]
 async fn what_the_agent_says_itself_is_said_on_each_stream() {
     let mut scene = Scene::new([], [event(0, cause()), event(0, report())]).await;
@@ -237,7 +237,7 @@ async fn after_a_break_events_wait_until_the_session_goes_on_where_the_api_serve
     scene.events.push(event(3, output())).await;
     stream.resume(Some(1)).await;
     assert_eq!(scene.resume().await.after, Some(1));
-    // What the session had sent before it heard of the new stream, and its answer for one that broke again.
+    // Messages that the session sent before the new stream, and its answer for a stream that broke again.
     for stale in [event(4, output()), resumed(1, 0), event(1, output())] {
         scene.events.push(stale).await;
     }
@@ -307,7 +307,7 @@ async fn an_api_server_that_is_away_is_waited_for_and_one_that_refuses_the_launc
     }
 }
 
-/// A session must be heard on what is no event: a full queue would stop that.
+/// The session also sends messages that are not events; a full queue would block them.
 #[tokio::test(start_paused = true)]
 async fn while_there_is_no_api_server_events_are_dropped_and_hold_up_nobody() {
     let away = (0..1000).map(|_| Status::unavailable("away"));

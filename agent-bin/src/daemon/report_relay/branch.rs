@@ -1,4 +1,4 @@
-//! Stream to a node that this one passed the launch on to: what it reports for itself and for the nodes behind it.
+//! Stream to a node that this node forwarded the launch to: the reports of that node and of the nodes below it.
 
 use std::ops::Range;
 
@@ -16,25 +16,25 @@ use tonic::{Status, Streaming};
 use super::super::Node;
 use super::{MESSAGES, Relayed};
 
-/// Nodes behind this one, and the messages to them.
+/// Nodes below this one, and the messages to them.
 pub(super) struct Branch {
     pub(super) nodes: Range<u32>,
-    /// `None` when the branch is given up.
+    /// `None` after the branch was given up.
     pub(super) messages: Option<mpsc::Sender<proto::RelayedCommands>>,
 }
 
 impl Branch {
-    /// A branch, and the stream of its messages, which begins with the launch that they are of.
+    /// Creates a branch, and the stream of its messages. The first message names the launch.
     pub(super) fn new(launch_id: &str, nodes: Range<u32>) -> (Self, ReceiverStream<proto::RelayedCommands>) {
         let (messages, stream) = mpsc::channel(MESSAGES);
         let first = proto::RelayedCommands { launch_id: launch_id.to_owned(), commands: Vec::new() };
-        // There is room: it is the first.
+        // The channel has room for its first message.
         let _ = messages.try_send(first);
         (Self { nodes, messages: Some(messages) }, ReceiverStream::new(stream))
     }
 }
 
-/// Passes on what the nodes of a branch report until all have said everything, or the branch breaks: then they come again by themselves.
+/// Forwards the reports of a branch until all its nodes have finished, or the branch breaks: its nodes then open their own streams.
 pub(super) async fn pass_on(
     channel: Option<Channel>,
     nodes: Range<u32>,
@@ -61,7 +61,7 @@ pub(super) async fn pass_on(
     }
 }
 
-/// The channel to the first node of a branch; `None` if its address is none.
+/// The channel to the first node of a branch; `None` if its address is not usable.
 pub(super) fn channel(node: &Node, relayed: &Relayed, first: u32) -> Option<Channel> {
     let member = &relayed.members[first as usize];
     node.agents.to(&member.name, &member.address).ok()
@@ -87,7 +87,7 @@ async fn take(
 ) -> Result<(), Status> {
     while let Some(message) = stream.message().await? {
         if let Some(foreign) = message.reports.iter().find(|report| !nodes.contains(&report.node_index)) {
-            let text = format!("it speaks for node {}, which is not behind it", foreign.node_index);
+            let text = format!("it sends for node {}, which is not below it", foreign.node_index);
             return Err(Status::invalid_argument(text));
         }
         if reports.send(message.reports).await.is_err() {

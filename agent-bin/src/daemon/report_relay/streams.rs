@@ -1,4 +1,4 @@
-//! The stream of whoever fetches this node's reports: those of the node itself and of its branches go up on it together, and messages down.
+//! The stream on which a caller fetches this node's reports. Reports of the node and of its branches go up on it together; messages go down.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,25 +23,25 @@ use super::super::Node;
 use super::branch::{self, Branch};
 use super::{Downward, MESSAGES, Offer, REPORTS, Relayed, Way};
 
-/// Bytes of reports from which on a message waits for no more.
+/// Size of collected reports, in bytes, from which a message is sent at once.
 const TOGETHER_MAX: usize = 256 << 10;
 
-/// Time for which starts and ends wait for those of other nodes, so that they go together.
+/// Maximum time that starts and ends wait for the starts and ends of other nodes, so that they share a message.
 const HOLD: Duration = Duration::from_millis(5);
 
-/// The most bytes that a report takes in a message beyond its own: its field's number and length.
+/// Maximum number of bytes that a message adds to a report: the field number and the length.
 const ENVELOPE: usize = 8;
 
-/// Number of messages on their way to who fetches them.
+/// Maximum number of messages on their way to the caller.
 const ON_THEIR_WAY: usize = 4;
 
-/// Number of nodes' messages that wait to be put together.
+/// Maximum number of nodes' messages that wait to be combined.
 const ARRIVING: usize = 64;
 
-/// What one node or branch has reported.
+/// Reports of one node or branch.
 type Reports = Vec<proto::RelayedReport>;
 
-/// Relays the reports of a launch's nodes to who sends these messages, until all have said everything, or who fetches them is gone.
+/// Relays the reports of a launch's nodes to the sender of these messages, until all nodes have finished or the sender is gone.
 pub(in super::super) fn relay(
     node: Arc<Node>,
     launch_id: String,
@@ -65,14 +65,14 @@ pub(in super::super) fn relay(
     tokio::spawn(async move {
         let giving = async {
             down.give(messages).await;
-            // The nodes leave as their messages have ended.
+            // The nodes leave because their messages have ended.
             std::future::pending::<()>().await;
         };
         tokio::select! {
             () = put_together(arriving, &up, nodes) => {}
             () = giving => {}
         }
-        // With these the streams to branches end, if they have not.
+        // This also ends the streams to branches that are still open.
         drop(tasks);
     });
     ReceiverStream::new(upward)
@@ -81,15 +81,15 @@ pub(in super::super) fn relay(
 /// Messages to this node itself.
 struct Own {
     messages: mpsc::Sender<Downward>,
-    /// It was told the end of its stream.
+    /// The end of its stream was sent to it.
     has_ended: Arc<AtomicBool>,
 }
 
-/// Offers this node's delivery a way, whose reports go to `reports`.
+/// Offers a route to this node's delivery; its reports go to `reports`.
 fn offer(relayed: &Relayed, reports: mpsc::Sender<Reports>, tasks: &mut JoinSet<()>) -> Own {
     let (own, mut reported) = mpsc::channel(REPORTS);
     let (messages, commands) = mpsc::channel(MESSAGES);
-    // A delivery that has a stream to the API server takes no offer; then the way is dropped, which says so.
+    // A delivery with a stream to the API server takes no offer. The route is then dropped, which ends both channels.
     let _ = relayed.offers.try_send(Offer::Way(Way { reports: own, commands }));
     let (index, has_ended) = (relayed.own, Arc::new(AtomicBool::new(false)));
     let ended = Arc::clone(&has_ended);
@@ -109,16 +109,16 @@ fn offer(relayed: &Relayed, reports: mpsc::Sender<Reports>, tasks: &mut JoinSet<
     Own { messages, has_ended }
 }
 
-/// The way of messages down.
+/// Path of messages to the nodes.
 struct Down {
-    /// `None` when the node is told nothing more on this way.
+    /// `None` when the node receives no more messages on this path.
     own: Option<Own>,
     own_index: u32,
     branches: Vec<Branch>,
 }
 
 impl Down {
-    /// Passes messages on until who sends them is gone.
+    /// Forwards messages until their sender is gone.
     async fn give(mut self, mut messages: Streaming<proto::RelayedCommands>) {
         while let Ok(Some(message)) = messages.message().await {
             let mut shares: Vec<Vec<proto::RelayedCommand>> = vec![Vec::new(); self.branches.len()];
@@ -149,7 +149,7 @@ impl Down {
                 let result = if code == 0 { Ok(()) } else { Err(Status::new(Code::from(code), message)) };
                 Downward::End(result)
             }
-            // Of a relay that must not say that, or of a later version: the API server says it itself.
+            // The relay must not send this, or has a later version. The API server sends it to the node directly.
             Some(Command::Command(_)) | None => return self.own = None,
         };
         let is_end = matches!(message, Downward::End(_));
@@ -159,7 +159,7 @@ impl Down {
     }
 }
 
-/// Sends what arrives in as few messages as can be, without holding up what somebody may wait for.
+/// Sends arriving reports in as few messages as possible, without delaying urgent ones.
 async fn put_together(
     mut arriving: mpsc::Receiver<Reports>,
     up: &mpsc::Sender<Result<proto::RelayedReports, Status>>,
@@ -185,7 +185,7 @@ async fn put_together(
     }
 }
 
-/// Reports in messages of which none is too long.
+/// Reports in messages that do not exceed the size limit.
 fn messages(reports: Reports) -> Vec<proto::RelayedReports> {
     let (mut messages, mut bytes) = (vec![proto::RelayedReports::default()], 0);
     for report in reports {
@@ -204,7 +204,7 @@ fn bytes_of(reports: &Reports) -> usize {
     reports.iter().map(Message::encoded_len).sum()
 }
 
-/// Returns false for what says no more than that things go their way: the beginning of a stream, starts, exits and the report.
+/// Returns false for reports of normal progress: the start of a stream, starts, exits and the report.
 fn is_waited_for(report: &proto::RelayedReport) -> bool {
     let Some(What::Report(proto::LaunchReport { what: Some(what) })) = &report.what else { return false };
     match what {

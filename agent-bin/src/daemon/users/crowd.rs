@@ -1,11 +1,11 @@
-//! Places of users' connections: a number for each user, and a number for all. When all are taken, the user with the most connections
-//! loses the newest of them to a user with fewer.
+//! Slots for users' connections: a limit for each user, and a limit for all. When all slots are in use, the user with the most connections loses
+//! the newest of them to a user with fewer.
 
 use std::collections::HashMap;
 
 use tokio_util::sync::CancellationToken;
 
-/// Most connections at a time, of all users and of one.
+/// Maximum number of connections, of all users and of one user.
 const CONNECTIONS_MAX: usize = 512;
 const PER_USER: usize = 64;
 
@@ -17,7 +17,7 @@ pub(super) struct Crowd {
     next: u64,
 }
 
-/// A connection in the crowd.
+/// An admitted connection.
 #[derive(Debug)]
 pub(super) struct Member {
     uid: u32,
@@ -25,8 +25,8 @@ pub(super) struct Member {
 }
 
 impl Crowd {
-    /// Takes a place for one more connection of a user; the token is cancelled when another user needs the place. `None` if the user has
-    /// as many as one user may have, or no other user has more.
+    /// Takes a slot for one more connection of a user; the token is cancelled when another user needs the slot. `None` if the user has the
+    /// maximum, or if all slots are in use and no user has at least two connections more.
     pub(super) fn admit(&mut self, uid: u32) -> Option<(Member, CancellationToken)> {
         let own = self.of(uid);
         if own >= PER_USER {
@@ -44,7 +44,7 @@ impl Crowd {
         Some((Member { uid, number }, dismissed))
     }
 
-    /// A connection has ended.
+    /// Releases the slot of a connection that has ended.
     pub(super) fn leave(&mut self, Member { uid, number }: Member) {
         if let Some(own) = self.by_user.get_mut(&uid) {
             own.retain(|(member, _)| *member != number);

@@ -1,4 +1,4 @@
-//! Orders to end a launch, as commands to its session and as calls of others.
+//! Orders to end a launch, as commands to its session and as remote calls.
 
 use nix::libc::SIGKILL;
 use pmi_transport::proto::v1 as proto;
@@ -6,7 +6,7 @@ use proto::node_command::What;
 
 use super::super::ending::Ending;
 
-/// The command that tells a session to end.
+/// The command that ends a session.
 pub(in super::super) fn encode(how: Ending) -> proto::NodeCommand {
     let what = match how {
         Ending::GiveUp => What::GiveUp(proto::Nothing {}),
@@ -16,7 +16,7 @@ pub(in super::super) fn encode(how: Ending) -> proto::NodeCommand {
     proto::NodeCommand { what: Some(what), ..proto::NodeCommand::default() }
 }
 
-/// The order that the signal of a call to end a launch stands for.
+/// The order for the signal in a call to end a launch.
 pub(in super::super) fn decode_signal(signal: i32) -> Ending {
     match signal {
         0 => Ending::GiveUp,

@@ -1,4 +1,4 @@
-//! Labels of sessions: what an agent leaves to the agent after it.
+//! Labels of sessions: the state that an agent leaves to the next agent.
 
 use bytes::Bytes;
 use lattice_session::wire::{WireError, fabric};
@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 use super::super::fabric::FabricUse;
 use super::launch_request::{Assignment, assignment};
 
-/// Encodes the label of a session. It holds the key of the launch's links.
+/// Encodes the label of a session. It contains the key of the launch's links.
 pub(in super::super) fn encode(of: &Assignment, uses: Option<&FabricUse>) -> Zeroizing<Vec<u8>> {
     let label = proto::SessionLabel {
         spec: of.spec.clone(),
@@ -26,7 +26,7 @@ pub(in super::super) fn encode(of: &Assignment, uses: Option<&FabricUse>) -> Zer
 /// Decodes the label of a session.
 ///
 /// # Errors
-/// Refuses bytes that are no label, or that of a launch that makes no sense to this version.
+/// Fails if the bytes are no label, or if its launch is invalid for this version.
 pub(in super::super) fn decode(label: Vec<u8>) -> Result<(Assignment, Option<FabricUse>), WireError> {
     let label = proto::SessionLabel::decode(Bytes::from(label))?;
     let launch = proto::LaunchSpec::decode(label.spec.clone())?;
@@ -60,7 +60,7 @@ mod tests {
         }
     }
 
-    /// A later version may say more; one that says less, or nonsense, is refused.
+    /// A later version may add fields. A label with missing fields, or malformed, is refused.
     #[test]
     fn fields_of_a_later_version_are_passed_over_and_noise_is_refused() {
         let mut label = encode(&plain_assignment(), None).to_vec();

@@ -1,4 +1,4 @@
-//! Requests to start a launch: proven first, decoded then, and passed on as they came.
+//! Requests to start a launch: verified first, then decoded, and forwarded unchanged.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,16 +16,16 @@ use pmi_transport::session_link::LinkKey;
 use pmi_transport::signature::{self, Serial, Signature, VerifyError};
 use prost::Message;
 
-/// Request to start a launch, as it came: nothing in it is checked yet.
+/// Request to start a launch, as received: nothing in it is verified yet.
 pub(in super::super) struct Received(proto::LaunchProcessesRequest);
 
 /// This node's part of a launch.
 pub(in super::super) struct Assignment {
     pub(in super::super) launch_id: String,
-    /// Serial number under which the API server signed it.
+    /// Serial number that the API server signed.
     pub(in super::super) serial: Serial,
     pub(in super::super) uid: u32,
-    /// The whole launch, as it came.
+    /// The whole launch, as received.
     pub(in super::super) spec: Bytes,
     pub(in super::super) index: NodeIndex,
     /// Number of ranks on this node.
@@ -33,14 +33,14 @@ pub(in super::super) struct Assignment {
     /// All nodes of the launch.
     pub(in super::super) members: Arc<[Member]>,
     pub(in super::super) fan_out: FanOut,
-    /// Key of the links to the launch's sessions; `None` for fences by way of the agents.
+    /// Key of the links between the launch's sessions; `None` for fences through the agents.
     pub(in super::super) link_key: Option<LinkKey>,
-    /// Time limit for its ranks to end after they were told to.
+    /// Time limit for its ranks to end after an order to end.
     pub(in super::super) grace: Duration,
 }
 
 impl Assignment {
-    /// Part of this node in fences by way of the agents; `None` where sessions have links.
+    /// Part of this node in fences through the agents; `None` if the sessions have links.
     pub(in super::super) fn membership(&self) -> Option<Membership> {
         let Self { launch_id, index, members, fan_out, link_key, .. } = self;
         let nodes = Arc::clone(members);
@@ -48,7 +48,7 @@ impl Assignment {
         (link_key.is_none() || members.len() == 1).then(membership)
     }
 
-    /// Returns true if its session can go on without an agent: one whose fences go by way of the agents cannot.
+    /// Returns true if its session can continue without an agent. A session with fences through the agents cannot.
     pub(in super::super) fn outlives_agent(&self) -> bool {
         self.link_key.is_some() || self.members.len() == 1
     }
@@ -59,12 +59,12 @@ impl Received {
         Self(message)
     }
 
-    /// The message itself, to be passed on.
+    /// The message itself, for forwarding.
     pub(in super::super) fn message(&self) -> &proto::LaunchProcessesRequest {
         &self.0
     }
 
-    /// Id of the launch outside of what is signed: for the log alone.
+    /// Id of the launch outside of the signed part: for the log only.
     pub(in super::super) fn launch_id(&self) -> &str {
         &self.0.launch_id
     }
@@ -77,16 +77,16 @@ impl Received {
     /// Checks that the API server signed the launch.
     ///
     /// # Errors
-    /// Those of [`signature::verify`].
+    /// Returns the errors of [`signature::verify`].
     pub(in super::super) fn verify(&self, security: &Security) -> Result<(), VerifyError> {
         let request = &self.0;
         signature::verify(security, self.serial(), &request.spec, &request.signature, &request.signer)
     }
 
-    /// Checks that the API server signed the fabric credentials, if there are any, for the launch of this id.
+    /// Checks that the API server signed the fabric credentials, if any, for the launch with this id.
     ///
     /// # Errors
-    /// Those of [`signature::verify`].
+    /// Returns the errors of [`signature::verify`].
     pub(in super::super) fn verify_credentials(&self, security: &Security, launch_id: &str) -> Result<(), VerifyError> {
         let request = &self.0;
         let Some(credentials) = &request.cxi_credentials else { return Ok(()) };
@@ -94,13 +94,13 @@ impl Received {
         signature::verify(security, self.serial(), text.expose(), &request.cxi_signature, &request.signer)
     }
 
-    /// The fabric credentials, if there are any, as they came.
+    /// The fabric credentials as received, if any.
     pub(in super::super) fn credentials(&self) -> Option<SignedCredentials> {
         let credentials = self.0.cxi_credentials.clone();
         credentials.map(|credentials| SignedCredentials::new(credentials, self.0.cxi_signature.clone()))
     }
 
-    /// The order to start this node's part of it.
+    /// The order to start this node's part of the launch.
     pub(in super::super) fn order(&self, of: &Assignment) -> StartOrder {
         let (signature, signer) = (self.0.signature.clone(), self.0.signer.clone());
         StartOrder {
@@ -112,10 +112,10 @@ impl Received {
         }
     }
 
-    /// This node's part of the launch, as its session will understand it; `unsaid` completes a request without a spec.
+    /// This node's part of the launch, as its session decodes it; `unsaid` completes a request without a spec.
     ///
     /// # Errors
-    /// Those of [`wire::foreign::launch_spec`], [`wire::spec::decode`] and [`wire::spec::addresses`].
+    /// Returns the errors of [`wire::foreign::launch_spec`], [`wire::spec::decode`] and [`wire::spec::addresses`].
     pub(in super::super) fn decode<'a>(&self, unsaid: impl FnOnce() -> Unsaid<'a>) -> Result<Assignment, WireError> {
         let request = &self.0;
         let (launch, index, spec) = if request.spec.is_empty() {
@@ -127,17 +127,17 @@ impl Received {
         };
         let mut assignment = assignment(self.serial(), launch, NodeIndex(index), spec)?;
         if request.spec.is_empty() {
-            // Its other agents may know no more than `PmiFence` of the head.
+            // Its other agents may support only `PmiFence` of the head.
             assignment.fan_out = FanOut::STAR;
         }
         Ok(assignment)
     }
 }
 
-/// This node's part of `launch`, of which `spec` is the encoding.
+/// This node's part of `launch`; `spec` is the encoded launch.
 ///
 /// # Errors
-/// Those of [`wire::spec::decode`] and [`wire::spec::addresses`].
+/// Returns the errors of [`wire::spec::decode`] and [`wire::spec::addresses`].
 pub(super) fn assignment(
     serial: Serial,
     launch: proto::LaunchSpec,
@@ -161,7 +161,7 @@ pub(super) fn assignment(
 pub(super) mod tests {
     use super::*;
 
-    /// An assignment as a request in the plain fields asks for it.
+    /// The assignment of a request in the plain fields.
     pub(in super::super) fn plain_assignment() -> Assignment {
         Received::new(proto::LaunchProcessesRequest { serial: 9, ..plain() }).decode(unsaid).unwrap()
     }

@@ -4,7 +4,7 @@ use pmi_transport::proto::v1 as proto;
 
 use super::super::refusal::{Refusal, RefusalReason};
 
-/// The answer to a launch that was taken or refused.
+/// The answer to a launch that was accepted or refused.
 pub(in super::super) fn encode(result: Result<(), Refusal>) -> proto::LaunchProcessesResponse {
     match result {
         Ok(()) => proto::LaunchProcessesResponse { accepted: true, ..Default::default() },
@@ -17,7 +17,7 @@ pub(in super::super) fn encode(result: Result<(), Refusal>) -> proto::LaunchProc
 /// The refusal in an answer of the agent `asked`.
 ///
 /// # Errors
-/// Fails with that refusal; one without the name of a node is that of `asked` itself.
+/// Fails with that refusal; a refusal without the name of a node is from `asked` itself.
 pub(in super::super) fn decode(answer: proto::LaunchProcessesResponse, asked: &str) -> Result<(), Refusal> {
     if answer.accepted {
         return Ok(());

@@ -37,7 +37,7 @@ fn spec(change: impl FnOnce(&mut proto::LaunchSpec)) -> Bytes {
 }
 
 impl World {
-    /// `None` where nothing is tried: who is not root relies on nothing.
+    /// `None` if this process is not root; the tests are then skipped.
     fn new() -> Option<Self> {
         if !nix::unistd::Uid::effective().is_root() {
             println!("not tried: only root has a gate that believes signatures alone");
@@ -61,7 +61,7 @@ impl World {
         Some(Self { directory, api, agent, gate, now: Instant::now() })
     }
 
-    /// Has the API server say, as its agent passes it on, that `last` is the last number.
+    /// Sends the gate the API server's answer that `last` is the last number.
     fn vouch(&mut self, last: u64) -> Result<(), Unanswered> {
         let challenge = self.gate.new_challenge(self.now).unwrap();
         let word = self.answer(&challenge, "node1", last);
@@ -89,7 +89,10 @@ fn an_order_of_the_api_server_for_this_node_is_carried_out_once() {
     let Some(mut world) = World::new() else { return };
     let order = world.order(&world.api, 7, &spec(|_| {}));
     let unknown = world.admit(&order).unwrap_err();
-    assert_eq!(unknown, "the API server has not told this node's fork server which launches are new");
+    assert_eq!(
+        unknown,
+        "no replay floor from the API server yet: this node's fork server cannot check that the launch is new"
+    );
     world.vouch(5).unwrap();
     assert_eq!(world.admit(&order), Ok(Admitted { uid: 1000, host: "node1".to_owned() }));
     assert_eq!(world.admit(&order).unwrap_err(), "the launch was started here before");
@@ -127,7 +130,7 @@ fn what_is_forged_changed_old_or_for_others_is_refused() {
         assert!(refusal.starts_with(expected), "{refusal}");
     }
     assert!(world.gate.admit_at(vec![0xff; 40], world.now).is_err());
-    // None of them has spent the number.
+    // No refused order has used the number.
     assert!(world.admit(&good).is_ok());
 }
 
@@ -154,11 +157,11 @@ fn services_are_made_once_for_credentials_that_were_signed_for_the_launch() {
     assert_eq!(world.admit(&claim(&good)), Ok(Admitted { uid: 1000, host: String::new() }));
     assert_eq!(world.admit(&claim(&good)).unwrap_err(), "the launch was started here before");
     assert!(world.admit(&session).is_ok(), "its session has not");
-    // What is ended is looked at by who ends it.
+    // The process that ends a service checks it.
     assert_eq!(world.admit(&StartOrder::of_task(NicsTask::Survey)).map(|admitted| admitted.host), Ok(String::new()));
 }
 
-/// Whoever has taken the daemon over can hold answers back, and has all that were ever given.
+/// An attacker that has taken the daemon over can delay answers, and has all earlier answers.
 #[test]
 fn an_answer_counts_once_for_its_challenge_and_not_for_ever() {
     let Some(mut world) = World::new() else { return };
@@ -177,15 +180,20 @@ fn an_answer_counts_once_for_its_challenge_and_not_for_ever() {
     assert!(matches!(world.gate.hear_at(late, now + 2 * minute), Err(Unanswered::NotAsked)));
     let order = world.order(&world.api, 7, &spec(|_| {}));
     world.now = now + 6 * minute;
-    assert!(world.admit(&order).unwrap_err().contains("has not told this node's fork server for 5 minutes"));
-    // Those that come meanwhile make it old.
+    assert!(
+        world
+            .admit(&order)
+            .unwrap_err()
+            .contains("this node's fork server has had no replay floor from the API server for 5 minutes")
+    );
+    // Further answers make the order old.
     world.vouch(8).unwrap();
     world.now += minute;
     world.vouch(9).unwrap();
     assert!(world.admit(&order).unwrap_err().ends_with("or long ago"));
 }
 
-/// A renewed authority counts without a restart; one that somebody else has put there does not.
+/// A renewed CA takes effect without a restart; a CA file that another user has put there does not.
 #[test]
 fn the_authorities_are_read_again_as_long_as_they_are_roots() {
     let Some(mut world) = World::new() else { return };

@@ -1,4 +1,4 @@
-//! An agent as a real process, and what it is asked.
+//! An agent as a real process, and requests to it.
 
 use std::io::PipeWriter;
 use std::path::Path;
@@ -15,7 +15,7 @@ use tonic::Status;
 
 use super::{Api, Launch, PATIENCE, request, signal};
 
-/// An agent, killed at the latest when the test is over.
+/// An agent; killed at the latest when the test is over.
 pub(crate) struct Agent {
     process: tokio::process::Child,
     pub(crate) registration: proto::RegisterNodeRequest,
@@ -33,18 +33,18 @@ impl Agent {
     pub(crate) async fn start_with(api: &mut Api, node: &str, flags: &[&str]) -> Self {
         let address = api.address.clone();
         let common = ["--insecure", "--allow-root", "--node-id", node, "--listen", "127.0.0.1:0", "--api", &address];
-        // Sessions that a test leaves behind end soon.
+        // Sessions that remain after a test end soon.
         let config = api.settings("agent_lease = 5");
         Self::start_from(api, &config, &[&common, flags].concat()).await
     }
 
-    /// An agent with these settings beside the usual ones.
+    /// An agent with these settings in addition to the usual ones.
     pub(crate) async fn start_set(api: &mut Api, node: &str, settings: &str) -> Self {
         let config = api.settings(&Self::with_usual(api, node, settings));
         Self::start_from(api, &config, &[]).await
     }
 
-    /// The same, which logs to `log`, and is told of a topology that is not there.
+    /// Like `start_set`, but logs to `log`, with an environment that names a topology file that does not exist.
     pub(crate) async fn start_logging(api: &mut Api, node: &str, settings: &str, log: PipeWriter) -> Self {
         let config = api.settings(&Self::with_usual(api, node, settings));
         let mut program = program();
@@ -87,7 +87,7 @@ impl Agent {
         NodeAgentServiceClient::new(connect::channel(&address, &peer, security).unwrap())
     }
 
-    /// Asks for a launch, and takes its stream of reports.
+    /// Requests a launch, and takes its stream of reports.
     pub(crate) async fn launch(&self, api: &mut Api, spec: proto::LaunchSpec) -> Launch {
         let answer = self.ask(&spec, 0).await;
         assert!(answer.accepted, "{answer:?}");
@@ -110,7 +110,7 @@ impl Agent {
         answer.map(|answer| answer.into_inner().accepted)
     }
 
-    /// Asks for a launch on this node and those after it.
+    /// Requests a launch on this node and on the nodes after it.
     pub(crate) async fn ask_through(
         &self,
         spec: &proto::LaunchSpec,
@@ -139,7 +139,7 @@ impl Agent {
         signal(self.process.id().unwrap() as i32, Signal::SIGTERM);
     }
 
-    /// From now on it takes connections, as the kernel does for it, and answers nobody.
+    /// Stops the agent. The kernel still accepts connections for it, and none is answered.
     pub(crate) fn stop(&self) {
         signal(self.process.id().unwrap() as i32, Signal::SIGSTOP);
     }

@@ -1,4 +1,4 @@
-//! An API server that does what the test says, and one node's part of a launch as it sees it.
+//! An API server that the test controls, and one node's part of a launch from its view.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use super::PATIENCE;
 
-/// The API server: it takes registrations and streams of reports, and the test says what it answers.
+/// The API server: it accepts registrations and streams of reports, and the test sets its answers.
 pub(crate) struct Api {
     pub(crate) address: String,
     registrations: mpsc::UnboundedReceiver<proto::RegisterNodeRequest>,
@@ -30,7 +30,7 @@ pub(crate) struct Api {
     forgetful: Arc<AtomicBool>,
     last_serial: Arc<AtomicU64>,
     taken: Taken,
-    /// Where sessions of its agents wait for the next one.
+    /// Directory in which sessions of its agents wait for the next agent.
     runtime: tempfile::TempDir,
     _stop: oneshot::Sender<()>,
 }
@@ -41,11 +41,11 @@ struct Script {
     forgetful: Arc<AtomicBool>,
     last_serial: Arc<AtomicU64>,
     taken: Taken,
-    /// Who answers challenges.
+    /// Identity that answers challenges.
     security: Security,
 }
 
-/// The number of the last event that was taken of each launch, by its id and its node.
+/// Number of the last event that was taken of each launch, by its id and its node.
 type Taken = Arc<Mutex<HashMap<(String, u32), u64>>>;
 
 impl Api {
@@ -79,7 +79,7 @@ impl Api {
         Self { address, registrations, launches, forgetful, last_serial, taken, runtime, _stop: stop }
     }
 
-    /// A file with these settings for an agent.
+    /// Writes a file with these settings for an agent.
     pub(crate) fn settings(&self, text: &str) -> PathBuf {
         let (file, path) = tempfile::NamedTempFile::new_in(self.runtime()).unwrap().keep().unwrap();
         drop(file);
@@ -87,7 +87,7 @@ impl Api {
         path
     }
 
-    /// Directory where sessions of its agents wait for the next one.
+    /// Directory in which sessions of its agents wait for the next agent.
     pub(crate) fn runtime(&self) -> &Path {
         self.runtime.path()
     }
@@ -96,12 +96,12 @@ impl Api {
         self.forgetful.store(true, Ordering::Relaxed);
     }
 
-    /// Is from now on another API server, which knows nothing of the events of launches.
+    /// Acts as another API server from now on, without the events of launches.
     pub(crate) fn forget_events(&self) {
         self.taken.lock().clear();
     }
 
-    /// Says to agents that register from now on that launches up to this number have been signed.
+    /// Reports to agents that register from now on that launches up to this number have been signed.
     pub(crate) fn has_signed(&self, serial: u64) {
         self.last_serial.store(serial, Ordering::Relaxed);
     }
@@ -196,7 +196,7 @@ impl NodeService for Script {
             commands.send(Ok(proto::NodeCommand { what, ..Default::default() })).await.unwrap();
         }
         let taken = Arc::clone(&self.taken);
-        // A test that has seen enough is gone.
+        // The test may have ended.
         let _ = self.launches.send(Launch { of, stream: Some((reports, commands)), taken, seen: Seen::default() });
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
@@ -238,7 +238,7 @@ pub(crate) struct Launch {
     seen: Seen,
 }
 
-/// What was seen of a launch.
+/// Events of a launch that were received.
 #[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) stdout: String,
@@ -270,7 +270,7 @@ impl Launch {
         commands.send(Ok(command)).await.unwrap();
     }
 
-    /// Takes events in until `condition` holds.
+    /// Receives events until `condition` holds.
     pub(crate) async fn until(&mut self, condition: impl Fn(&Seen) -> bool) {
         let (seen, part) = (&mut self.seen, (self.of.launch_id.clone(), self.of.node_index));
         let (reports, _) = self.stream.as_mut().unwrap();

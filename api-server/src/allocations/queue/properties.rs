@@ -1,4 +1,4 @@
-//! Properties of the queue over whole histories: requests come, begin, take at most their time, and end.
+//! Properties of the queue over whole histories: requests arrive, begin, run no longer than their limit, and end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,16 +8,16 @@ use super::*;
 
 /// Number of nodes.
 const NODES: u32 = 6;
-/// The most seconds of a request's limit.
+/// The longest limit of a request, in seconds.
 const LIMIT_MAX: u64 = 20;
 
-/// A request, and what becomes of it.
+/// A request, and its course.
 #[derive(Clone, Debug)]
 struct Job {
     comes_at: u64,
     nodes: NodeChoice,
     limit: Option<u64>,
-    /// Seconds that it takes.
+    /// Seconds for which it runs.
     takes: u64,
 }
 
@@ -25,15 +25,15 @@ struct Job {
 #[derive(Debug, Default)]
 struct History {
     now: u64,
-    /// By job: its nodes and the time of its begin.
+    /// By job: its nodes and its start time.
     running: BTreeMap<usize, (Vec<String>, u64)>,
     began: BTreeMap<usize, u64>,
-    /// The head of the queue, and the time that it was promised.
+    /// The head of the queue, and the start time that was promised to it.
     promise: Option<(usize, u64)>,
 }
 
 impl History {
-    /// Ends what is through, and serves the queue once.
+    /// Ends the jobs that are finished, and serves the queue once.
     fn second(&mut self, jobs: &[Job]) {
         self.running.retain(|&job, (_, began)| *began + jobs[job].takes > self.now);
         let mut table = Timetable::new(self.now, self.free_at(jobs));
@@ -58,7 +58,7 @@ impl History {
         free_at
     }
 
-    /// A job begins: on nodes that it asked for, that exist, and that nobody else has; and if it was promised a time, not later.
+    /// Begins a job. Checks that its nodes match the request, exist and are free, and that the job begins no later than promised.
     fn begin(&mut self, job: usize, nodes: Vec<String>, wanted: &NodeChoice) {
         match wanted {
             NodeChoice::These(wanted) => assert_eq!(&nodes, wanted),
@@ -80,7 +80,7 @@ impl History {
         node.strip_prefix('n').and_then(|number| number.parse::<u32>().ok()).is_some_and(|number| number < NODES)
     }
 
-    /// The head never hears of a later time than before.
+    /// Records a promise to the head. Checks that the promised time never becomes later.
     fn promise_to(&mut self, job: usize, reservation: &Reservation) {
         let before = self.promise.filter(|&(head, _)| head == job).map(|(_, promised)| promised);
         let Some(at) = reservation.at else {
@@ -100,7 +100,7 @@ fn any_choice() -> impl Strategy<Value = NodeChoice> {
     ]
 }
 
-/// Jobs in the order in which they come; `unlimited` of ten have no limit.
+/// Jobs in the order of their arrival; `unlimited` of ten have no limit.
 fn jobs(unlimited: u32) -> impl Strategy<Value = Vec<Job>> {
     let job = (0_u64..60, any_choice(), 1..=LIMIT_MAX, 1..=LIMIT_MAX, 0_u32..10);
     prop::collection::vec(job, 1..40).prop_map(move |mut jobs| {
@@ -114,26 +114,26 @@ fn jobs(unlimited: u32) -> impl Strategy<Value = Vec<Job>> {
 }
 
 proptest! {
-    /// Checks of each step are in [`History`].
+    /// [`History`] checks each step.
     #[test]
     fn no_node_is_given_twice_and_the_head_is_never_delayed(jobs in jobs(0)) {
         let mut history = History::default();
         for _ in 0..60 + LIMIT_MAX * jobs.len() as u64 + 1 {
             history.second(&jobs);
         }
-        // Had everybody gone alone, one after the other, all would have begun by now.
-        prop_assert_eq!(history.began.len(), jobs.len(), "somebody starves");
+        // If the jobs had run one after the other, all would have begun by now.
+        prop_assert_eq!(history.began.len(), jobs.len(), "an allocation starves");
     }
 
     #[test]
     fn nobody_starves_beside_those_without_a_limit(jobs in jobs(3)) {
         let mut history = History::default();
         for _ in 0..60 + 2 * LIMIT_MAX * jobs.len() as u64 + 1 {
-            // What is unknown becomes known when somebody ends: no promise is kept from one second to the next.
+            // An unknown time becomes known when a job ends. Therefore a promise is valid for one second only.
             history.promise = None;
             history.second(&jobs);
         }
-        prop_assert_eq!(history.began.len(), jobs.len(), "somebody starves");
+        prop_assert_eq!(history.began.len(), jobs.len(), "an allocation starves");
     }
 
     #[test]

@@ -1,18 +1,18 @@
-//! Allocations that wait in the queue, and those that do not.
+//! Allocations that wait in the queue, and allocations that do not.
 
 use super::*;
 
-/// A request that waits for so many nodes.
+/// A request for this number of nodes that may wait.
 fn waiting_for(number: u32, limit: Option<u64>) -> AllocationRequest {
     AllocationRequest { when_busy: WhenBusy::Queue, time_limit: limit.and_then(NonZeroU64::new), ..any(number) }
 }
 
-/// Serves the queue; returns what it changed, in short.
+/// Serves the queue; returns a summary of the changes.
 fn serve(all: &mut Allocations, nodes: &[&str]) -> Vec<String> {
     serve_on(all, &registry(nodes))
 }
 
-/// The same on these nodes as they are.
+/// The same on these nodes in their present state.
 fn serve_on(all: &mut Allocations, nodes: &Registry) -> Vec<String> {
     let Served { begun, waiting } = all.serve(&now(nodes));
     let begins = begun.iter().map(|next| format!("{} on {}", next.id, hostlist::fold(&next.nodes)));
@@ -22,7 +22,7 @@ fn serve_on(all: &mut Allocations, nodes: &Registry) -> Vec<String> {
     told
 }
 
-/// An allocation of the queue that wants so many nodes.
+/// A queued allocation that requests this number of nodes.
 fn queued(id: &str, turn: u64, number: u32) -> Allocation {
     let wanted = NodeChoice::Any(NonZeroU32::new(number).unwrap());
     Allocation { id: id.to_owned(), turn, nodes: Vec::new(), wanted, ..allocation(pending("has just been queued")) }

@@ -1,14 +1,14 @@
-//! Cost of what the logs of all launches keep together. What each keeps, and what a reader is handed at once, is less when that is much.
+//! Total memory cost of the logs of all launches. Above a limit, each log keeps less, and each batch for a reader is smaller.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::launch::client_message::ClientMessage;
 
-/// The most that all logs together keep before each keeps less.
+/// Cost of all logs together above which each log keeps less, in bytes.
 pub(super) const ALL_KEPT_MAX: usize = 32 << 20;
 
-/// Cost of what the logs of all launches keep, and of what their readers were handed and have not taken. Clones are the same.
+/// Cost of the events in the logs of all launches, and of the messages in delivery to their readers. Clones share one counter.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AllKept(Arc<AtomicUsize>);
 
@@ -30,7 +30,7 @@ impl AllKept {
         self.0.load(Ordering::Relaxed) > ALL_KEPT_MAX
     }
 
-    /// Counts messages that a client was handed, until the result is dropped.
+    /// Counts messages in delivery to a client, until the result is dropped.
     pub(super) fn hold(&self, messages: &[ClientMessage]) -> InHand {
         let cost = |message: &ClientMessage| match message {
             ClientMessage::Event(entry) => entry.cost(),
@@ -42,7 +42,7 @@ impl AllKept {
     }
 }
 
-/// Messages that a client was handed and has not taken, as they are counted among what all logs keep.
+/// Messages in delivery to a client, counted as memory of all logs.
 #[derive(Debug)]
 pub(crate) struct InHand {
     all: AllKept,

@@ -1,4 +1,4 @@
-//! The events that are kept, how far each reader has come, and what may be dropped for that. Pure: no clock, no lock, no waiting.
+//! The stored events, the position of each reader, and the rule by which events are dropped. Pure: no clock, no lock, no waiting.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,51 +9,51 @@ use crate::launch::entry::Entry;
 use crate::launch::event::{LogEvent, StartProgress};
 use crate::wire::spec::ShownSpec;
 
-/// The most that is kept in memory for readers that are behind, in bytes as events cost.
+/// Memory limit for events that lagging readers need, as the sum of event costs in bytes.
 pub(super) const KEPT_MAX: usize = 4 << 20;
-/// The same when the logs of all launches together keep more than [`ALL_KEPT_MAX`](super::all_kept::ALL_KEPT_MAX).
+/// The same limit while the logs of all launches together exceed [`ALL_KEPT_MAX`](super::all_kept::ALL_KEPT_MAX).
 pub(super) const KEPT_WHEN_SHORT: usize = 128 << 10;
-/// The most that is handed out at once, in the same bytes, or one event that costs more.
+/// Maximum cost of a batch in bytes; a batch may consist of one event that costs more.
 const BATCH_MAX: usize = 64 << 10;
-/// The same when the logs of all launches together keep more than [`ALL_KEPT_MAX`](super::all_kept::ALL_KEPT_MAX).
+/// The same limit while the logs of all launches together exceed [`ALL_KEPT_MAX`](super::all_kept::ALL_KEPT_MAX).
 const BATCH_WHEN_SHORT: usize = 8 << 10;
 
-/// Events of this server and of servers before it that a lead leaves numbers for.
+/// Room that a lead leaves for the numbers of events, of this server and of earlier servers.
 const LEAD_ROOM: u64 = 1 << 40;
 
-/// The events that are kept, and who reads them.
+/// The stored events and their readers.
 #[derive(Debug)]
 pub(super) struct State {
     /// With consecutive numbers.
     pub(super) events: VecDeque<Entry>,
-    /// The number that the first event got: 1, or a greater one in a launch that an earlier server began.
+    /// The number of the first event: 1, or a greater one in a launch that an earlier server began.
     origin: u64,
-    /// The number that the next event gets.
+    /// The number of the next event.
     next: u64,
     /// Bytes of output in all events so far.
     output: u64,
     /// Cost of `events`.
     pub(super) kept: usize,
-    /// Cost of the events of all logs, these among them.
+    /// Cost of the events of all logs, including this one.
     pub(super) all: AllKept,
-    /// Position of whoever settles.
+    /// Position of the party that settles events.
     settled: Position,
     retention: Retention,
     readers: BTreeMap<u64, Reader>,
-    /// Amount by which numbers are ahead of these for clients of an earlier server; see [`State::own_number`].
+    /// Amount that is added to numbers for clients of an earlier server; see [`State::own_number`].
     lead: u64,
 }
 
 /// Rule by which events are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retention {
-    /// Nothing that is not settled may be dropped.
+    /// Unsettled events are never dropped.
     UntilSettled,
     /// Events beyond the limit are dropped, settled or not.
     Bounded,
 }
 
-/// Position of a reader: the last event, and the bytes of output up to its end, if that is known.
+/// Position of a reader: its last event, and the bytes of output up to the end of that event, if known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Position {
     pub(super) sequence: u64,
@@ -63,16 +63,16 @@ pub(super) struct Position {
 #[derive(Debug)]
 pub(super) struct Reader {
     pub(super) position: Position,
-    /// Amount by which the numbers that it is sent are ahead.
+    /// Amount that is added to the numbers of its events.
     lead: u64,
     pub(super) side: SideMessages,
 }
 
-/// Messages to one reader alone, which go ahead of the events.
+/// Messages to one reader alone. They are sent before the events.
 #[derive(Debug, Default)]
 pub(crate) struct SideMessages {
     pub spec: Option<ShownSpec>,
-    /// The bytes of input that may be sent beyond those granted before.
+    /// Bytes of input that may be sent in addition to earlier grants.
     pub input_credit: u64,
     pub starting: Option<StartProgress>,
 }
@@ -120,7 +120,7 @@ impl State {
     pub(super) fn join(&mut self, number: u64, start: Start, spec: ShownSpec) {
         let mut lead = 0;
         let position = match start {
-            // How it ended is told to everybody, also when it is settled.
+            // Every client receives the final event, even if it is settled.
             Start::Unsettled if self.is_complete() => self.position_of(self.settled.sequence.min(self.latest() - 1)),
             Start::Unsettled => self.settled,
             Start::After(after) => {
@@ -133,10 +133,11 @@ impl State {
         self.readers.insert(number, Reader { position, lead, side });
     }
 
-    /// Number in this log of the last event that a client has, by the number that the client has for it.
+    /// Converts the number of a client's last event, as the client numbers it, to a number of this log.
     ///
-    /// A number beyond the latest one is of an earlier server whose clock was ahead, and which could not write down how far it had counted.
-    /// This log has nothing that such a client has. It is sent numbers that are ahead of the log's by a lead, as it passes over what seems old.
+    /// A number beyond the latest event comes from an earlier server. The clock of that server was ahead, and it could not store its last
+    /// number. This log has no event that such a client has received. The client ignores events with numbers that it has passed. For this
+    /// reason, the log adds a lead to the numbers of events for such a client.
     pub(super) fn own_number(&mut self, after: u64) -> u64 {
         let latest = self.latest();
         if after <= latest {
@@ -148,7 +149,8 @@ impl State {
         after.saturating_sub(self.lead)
     }
 
-    /// Number in this log up to which a reader has dealt with events, by the number that it reports: no more than it was handed.
+    /// Converts the number that a reader acknowledges to a number of this log. The result does not exceed the last event that was delivered to
+    /// the reader.
     pub(super) fn acknowledged(&self, number: u64, sequence: u64) -> u64 {
         let Some(reader) = self.readers.get(&number) else { return 0 };
         sequence.saturating_sub(reader.lead).min(reader.position.sequence)
@@ -176,7 +178,7 @@ impl State {
         self.settled.sequence >= latest && self.readers.values().all(|reader| reader.position.sequence >= latest)
     }
 
-    /// Returns true if the latest event is the last one, which is kept for whoever joins late.
+    /// Returns true if the latest event is the final one, which is kept for clients that attach late.
     fn is_complete(&self) -> bool {
         matches!(self.events.back(), Some(Entry { event: LogEvent::Complete(_), .. }))
     }
@@ -185,10 +187,10 @@ impl State {
         self.events.front().map_or(self.next, |entry| entry.sequence)
     }
 
-    /// The position of a reader that was handed everything up to `sequence`.
+    /// The position of a reader that has received all events up to `sequence`.
     fn position_of(&self, sequence: u64) -> Position {
         if sequence < self.origin {
-            // What an earlier server had sent beyond that is known to nobody.
+            // The output that an earlier server sent after that event is unknown.
             return Position { sequence, output: (self.origin == 1).then_some(0) };
         }
         let sequence = sequence.min(self.latest());
@@ -196,7 +198,7 @@ impl State {
         Position { sequence, output: (sequence + 1).checked_sub(self.first()).map(before) }
     }
 
-    /// A batch of events behind `sequence`.
+    /// A batch of events after `sequence`.
     pub(super) fn after(&self, sequence: u64) -> Vec<Entry> {
         let skipped = (sequence + 1).saturating_sub(self.first()) as usize;
         let most = if self.all.is_short() { BATCH_WHEN_SHORT } else { BATCH_MAX };
@@ -209,7 +211,7 @@ impl State {
         self.events.iter().skip(skipped).take_while(fits).cloned().collect()
     }
 
-    /// Takes entries as delivered to a reader. Returns the messages, each ahead of which stands what the reader has lost.
+    /// Records entries as delivered to a reader. Returns their messages. A message about lost output precedes the event that follows the loss.
     pub(super) fn deliver(&mut self, number: u64, entries: Vec<Entry>) -> Vec<ClientMessage> {
         let Some(reader) = self.readers.get_mut(&number) else { return Vec::new() };
         let mut messages = Vec::with_capacity(entries.len() + 1);
@@ -220,7 +222,7 @@ impl State {
             }
             let missing = (sequence > reader.position.sequence + 1)
                 .then(|| reader.position.output.map(|output| entry.before - output));
-            // Events without output are no loss worth a word, if it is known that there was none.
+            // Lost events without output are not reported, if it is known that they had none.
             messages.extend(missing.filter(|&bytes| bytes != Some(0)).map(ClientMessage::DroppedOutput));
             reader.position = Position { sequence, output: Some(entry.before + entry.output()) };
             let sequence = sequence.saturating_add(reader.lead);
@@ -230,7 +232,7 @@ impl State {
         messages
     }
 
-    /// Drops the oldest events that no reader needs, and those that cost more than may be kept.
+    /// Drops the oldest events that no reader needs, and events beyond the memory limit.
     fn trim(&mut self) {
         let behind = self.readers.values().map(|reader| reader.position.sequence).min().unwrap_or(u64::MAX);
         let must_be_settled = self.retention == Retention::UntilSettled;
@@ -260,7 +262,7 @@ impl Drop for State {
 }
 
 impl SideMessages {
-    /// The next message of this reader alone.
+    /// Removes and returns the next message to this reader alone.
     pub(super) fn take(&mut self) -> Option<ClientMessage> {
         if let Some(spec) = self.spec.take() {
             return Some(ClientMessage::Spec(spec));
@@ -281,7 +283,7 @@ mod tests {
     use super::super::tests::{output, started};
     use super::*;
 
-    /// Something that happens to a log.
+    /// A change of a log.
     #[derive(Clone, Debug)]
     enum Step {
         Output(usize),
@@ -306,15 +308,15 @@ mod tests {
         ]
     }
 
-    /// The part of a log that a reader was handed.
+    /// The part of a log that a reader has received.
     #[derive(Clone, Copy, Debug)]
     struct Seen {
         sequence: u64,
-        /// Bytes of output that it was handed, or told to have lost, since the beginning of the log.
+        /// Bytes of output since the beginning of the log that the reader received, or that were reported to it as lost.
         output: u64,
     }
 
-    /// A log, and what each reader has seen of it.
+    /// A log, and the part of it that each reader has received.
     struct Model {
         state: State,
         seen: BTreeMap<u64, Seen>,
@@ -342,7 +344,7 @@ mod tests {
                     let start = after.map_or(Start::Unsettled, |after| Start::After(after.min(self.state.latest())));
                     self.state.join(reader, start, ShownSpec::default());
                     let Position { sequence, output } = self.state.readers[&reader].position;
-                    // One that begins with what is kept no more is told of a loss of unknown size.
+                    // A reader that starts before the first stored event receives a report of a loss of unknown size.
                     let seen = output.map(|output| Seen { sequence, output });
                     assert!(output.is_none_or(|output| output == self.end(sequence)));
                     self.seen.remove(&reader);
@@ -356,7 +358,7 @@ mod tests {
             }
         }
 
-        /// Hands a reader one batch.
+        /// Delivers one batch to a reader.
         fn read(&mut self, reader: u64) {
             let Some(position) = self.state.reader(reader).map(|reader| reader.position.sequence) else { return };
             let batch = self.state.after(position);
@@ -445,7 +447,7 @@ mod tests {
             assert!(first.len() == 1 && first[0] > AHEAD, "{first:?}");
             assert!(state.acknowledged(1, AHEAD) < origin, "nothing of this log");
             assert_eq!(state.acknowledged(1, first[0] + 5), origin, "no more than it was handed");
-            // It goes on where it was, and so does one that is further behind.
+            // The client continues at its position. The same holds for a client with an earlier position.
             state.push(0, output(10));
             state.leave(1);
             state.join(2, Start::After(first[0]), ShownSpec::default());

@@ -1,18 +1,18 @@
-//! The clients that follow a launch, by number: who owns it, who views it, and how long an owner that is missing is waited for.
+//! The clients of a launch, by number: its owner, its viewers, and the time limit for an absent owner to return.
 //!
 //! ```text
 //!             attach                   gone                   too long
-//! Awaited ───────────────> Here ───────────────> Awaited ───────────────> Nobody (the launch is ended)
+//! Awaited ───────────────> Here ───────────────> Awaited ───────────────> none (the launch is ended)
 //!    (first)                │ ^
-//!       said goodbye: Ctrl-Z│ │attach
+//!            goodbye: Ctrl-Z│ │attach
 //!                           v │
 //!                          Away     (over restarts of the server, too)
 //! ```
 //!
-//! A lost network is waited for longer than an owner whose connection was closed: the kernel closes the sockets of a process that was killed, and a
-//! live client attaches again at once.
+//! After a network failure, the time limit is longer than after a closed connection. The kernel closes the sockets of a process that was killed,
+//! and a live client attaches again at once.
 //!
-//! Output waits for the owner, while there is one or one is expected; a launch that was detached has none. Viewers come and go.
+//! Output waits for the owner while one is attached or expected. A detached launch has none. Viewers do not affect the launch.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use super::facts::Ownership;
 use super::input_credit::TooMuch;
 
-/// Largest number of viewers of a launch.
+/// The largest number of viewers of a launch.
 pub(crate) const VIEWERS_MAX: usize = 16;
 
 /// The highest signal number.
@@ -34,64 +34,64 @@ pub(crate) const SIGNAL_MAX: i32 = 64;
 pub(crate) struct Attachments {
     owner: Owner,
     viewers: BTreeSet<u64>,
-    /// Number of clients so far; also the number of the last one.
+    /// Number of clients so far, which is the number of the last client.
     clients: u64,
     ownership: Ownership,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Owner {
-    /// There is none, or it was given up.
+    /// The launch has no owner, or its owner did not return in time.
     Nobody,
-    /// The owner is expected, but not for longer than this; `last` is the number of the one before, 0 if none has come.
+    /// The owner is expected until this time. `last` is the number of the previous owner, 0 if there was none.
     Awaited { until: Instant, last: u64 },
-    /// The owner follows.
+    /// The owner is attached.
     Here { client: u64, sends: Sends },
-    /// The owner was stopped with Ctrl-Z then, and comes back when its user wants it to.
+    /// The owner was stopped with Ctrl-Z at this time (seconds since 1970), and may return at any time.
     Away { since: u64 },
 }
 
-/// State of what the owner sends.
+/// State of the owner's stream of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sends {
     More,
-    /// It sends no more since then, in seconds since 1970, and is not to be missed.
+    /// The owner ended the stream at this time, in seconds since 1970. Its absence has no time limit.
     Goodbye(u64),
-    /// Its end of the connection was closed without a goodbye.
+    /// The owner's end of the connection was closed without a goodbye.
     Closed,
 }
 
 impl Sends {
-    /// Time for an owner to come back whose answers cannot be sent any more.
+    /// Time for an owner to attach again after its stream has ended.
     fn patience(self) -> Duration {
         if self == Self::Closed { CLOSED_OWNER } else { NEXT_OWNER }
     }
 }
 
-/// Role of a client: as it is, or as the client asks for it.
+/// Role of a client: the actual role, or the requested one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Owner,
     Viewer,
 }
 
-/// A client that follows from now on.
+/// A client that has attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Joined {
     pub client: u64,
     pub role: Role,
-    /// Bytes of input that it may send before it is granted more.
+    /// Bytes of input that the client may send before the next grant.
     pub input_window: u64,
-    /// The owner before it, which follows no more.
+    /// The previous owner, which the client replaces.
     pub replaced: Option<u64>,
 }
 
-/// A viewer that is refused.
+/// Refusal of a viewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{VIEWERS_MAX} others look at the launch already; try again when one has left")]
 pub(crate) struct TooManyViewers;
 
-/// Reason for which a client's stream is ended.
+/// Reason why a client's stream is ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Dismissal {
     #[error("another client follows the launch now")]
@@ -107,7 +107,7 @@ pub(crate) enum Dismissal {
 }
 
 impl Attachments {
-    /// Attachments of a launch that waits for its owner from now on, if it is to have one.
+    /// Attachments of a launch. If it is to have an owner, it waits for one from now on.
     pub(crate) fn new(ownership: Ownership, now: Instant) -> Self {
         let owner = match ownership {
             Ownership::Owned => Owner::Awaited { until: now + FIRST_OWNER, last: 0 },
@@ -116,10 +116,10 @@ impl Attachments {
         Self { owner, viewers: BTreeSet::new(), clients: 0, ownership }
     }
 
-    /// A client follows; it is the owner if it asks to be and the launch can have one.
+    /// A client attaches. It becomes the owner if it asks for that role and the launch can have an owner.
     ///
     /// # Errors
-    /// Refuses a viewer when there are too many.
+    /// Fails for a viewer if the launch has the maximum number of viewers.
     pub(crate) fn join(&mut self, asked: Role) -> Result<Joined, TooManyViewers> {
         let role = if self.ownership == Ownership::Detached { Role::Viewer } else { asked };
         if role == Role::Viewer && self.viewers.len() >= VIEWERS_MAX {
@@ -146,7 +146,7 @@ impl Attachments {
         }
     }
 
-    /// The number of the owner, if it follows.
+    /// The number of the owner, if it is attached.
     pub(crate) fn owner(&self) -> Option<u64> {
         match self.owner {
             Owner::Here { client, .. } => Some(client),
@@ -154,7 +154,7 @@ impl Attachments {
         }
     }
 
-    /// Returns true if the owner follows, or may come back yet.
+    /// Returns true if the owner is attached, or may still return within its time limit.
     pub(crate) fn expects_owner(&self, now: Instant) -> bool {
         match self.owner {
             Owner::Here { .. } => true,
@@ -163,24 +163,24 @@ impl Attachments {
         }
     }
 
-    /// Returns true if nobody follows at present.
+    /// Returns true if no client is attached.
     pub(crate) fn is_empty(&self) -> bool {
         self.viewers.is_empty() && self.owner().is_none()
     }
 
-    /// The launch has begun, and its owner has yet to be told so.
+    /// The launch has begun. The owner receives the launch id only now, so its time limit starts again.
     pub(crate) fn expect_owner(&mut self, now: Instant) {
         if let Owner::Awaited { until, .. } = &mut self.owner {
             *until = now + FIRST_OWNER;
         }
     }
 
-    /// The owner was stopped then, as an earlier server has written down.
+    /// The owner was stopped at this time, according to the record of an earlier server.
     pub(crate) fn resume_away(&mut self, since: u64) {
         self.owner = Owner::Away { since };
     }
 
-    /// Since when the owner is stopped, in seconds since 1970, if it is.
+    /// The time since which the owner is stopped, in seconds since 1970; `None` if it is not stopped.
     pub(crate) fn stopped_since(&self) -> Option<u64> {
         match self.owner {
             Owner::Here { sends: Sends::Goodbye(since), .. } | Owner::Away { since } => Some(since),
@@ -188,7 +188,7 @@ impl Attachments {
         }
     }
 
-    /// A client sends no more, at this time in seconds since 1970.
+    /// A client has ended its stream of requests, at this time in seconds since 1970.
     pub(crate) fn on_goodbye(&mut self, client: u64, at: u64) {
         if let Owner::Here { client: owner, sends } = &mut self.owner
             && *owner == client
@@ -197,7 +197,7 @@ impl Attachments {
         }
     }
 
-    /// The client's end of the connection was closed, and it has not said goodbye. [`on_gone`](Self::on_gone) may come before or after.
+    /// The client's end of the connection was closed without a goodbye. [`on_gone`](Self::on_gone) may be called before or after.
     pub(crate) fn on_closed(&mut self, client: u64, now: Instant) {
         match &mut self.owner {
             Owner::Here { client: owner, sends: sends @ Sends::More } if *owner == client => *sends = Sends::Closed,
@@ -206,7 +206,7 @@ impl Attachments {
         }
     }
 
-    /// A client follows no more.
+    /// A client has detached.
     pub(crate) fn on_gone(&mut self, client: u64, now: Instant) {
         if self.viewers.remove(&client) || self.owner() != Some(client) {
             return;
@@ -218,14 +218,14 @@ impl Attachments {
         };
     }
 
-    /// A client is sent away. An owner may come back as another client.
+    /// The server dismisses a client. An owner may attach again as another client.
     pub(crate) fn dismiss(&mut self, client: u64, now: Instant) {
         if !self.viewers.remove(&client) && self.owner() == Some(client) {
             self.owner = Owner::Awaited { until: now + NEXT_OWNER, last: client };
         }
     }
 
-    /// Returns true if the owner is missed for too long; then it is given up.
+    /// Returns true if the time limit of an absent owner is over. The launch then has no owner.
     pub(crate) fn gives_up_owner(&mut self, now: Instant) -> bool {
         let too_long = matches!(self.owner, Owner::Awaited { until, .. } if now >= until);
         if too_long {

@@ -1,14 +1,14 @@
-//! Knowledge that must outlive the server while a launch runs, and the times at which it is written down.
+//! The state of a running launch that must outlive the server, and the times at which it is stored.
 //!
 //! ```text
 //!           note             due                 stored
-//! (clean) ───────> Dirty ─────────> writing ──────────────> (clean), or Dirty by what came meanwhile
+//! (clean) ───────> Dirty ─────────> writing ──────────────> (clean), or Dirty by later changes
 //!                    ^                 └──failed: again after RETRY, each time twice as long──┐
 //!                    └────────────────────────────────────────────────────────────────────────┘
 //! ```
-//! Every change has a number; what is stored covers the changes up to one. What waits for a change to be durable (the stream of a
-//! node whose part is over, a spawned job that nodes are to be told of) goes on when that change is covered. A session keeps
-//! its report until its stream ends, so what was not written yet is reported again to the next server.
+//! Each change has a number, and each write covers all changes up to a number. Some actions wait for a change to be durable: the end of the
+//! stream of a node that has ended its part, and the orders to start a spawned job. They continue when their change is covered. A session keeps
+//! its report until its stream ends. It sends a report that was not stored again to the next server.
 
 use std::time::Duration;
 
@@ -22,49 +22,49 @@ use tokio::time::Instant;
 
 use super::event::{RankEnd, SpawnAsked};
 
-/// Time that a change waits for more.
+/// Time that a change waits for more changes.
 const COLLECT: Duration = Duration::from_millis(200);
-/// Pause after a failed attempt: first, and at most, each time twice as long.
+/// Pause after a failed attempt: the first one, and the maximum. It doubles each time.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// Most events that a server numbers before it writes down how far it has come.
+/// The largest number of events that a server numbers before it stores its progress.
 const UNWRITTEN_MAX: u64 = 1 << 40;
 
-/// Progress of a launch that no node would report again to a server that takes the launch up.
+/// Progress of a launch that nodes do not report again to a server that resumes the launch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Progressed {
-    /// The nodes whose part is over.
+    /// The nodes that have ended their part.
     pub ended: Vec<u32>,
     /// The nodes that were lost.
     pub lost: Vec<u32>,
-    /// One of them was lost itself, and not its part of the launch alone.
+    /// True if a node itself was lost, and not only its part of the launch.
     pub has_lost_a_node: bool,
-    /// Ends of ranks of jobs that are known.
+    /// Ends of ranks of known jobs.
     pub ends: Vec<RankEnd>,
-    /// Ends of ranks of jobs that are forgotten.
+    /// Ends of ranks of jobs that were removed.
     pub forgotten: EndedRanks,
-    /// Ranks that others go on without.
+    /// Dead ranks that the launch continues without.
     pub deaths: Vec<Death>,
-    /// The first cause, if the launch is coming to its end.
+    /// The first cause, if the launch is ending.
     pub cause: Option<Cause>,
     /// Resources that the ranks of the nodes in `ended` used.
     pub usage: Option<Usage>,
-    /// Those of them whose ranks used the least and the most.
+    /// The nodes in `ended` with the lowest and the highest usage.
     pub by_node: Option<UsageRange>,
-    /// The jobs that were spawned and are not forgotten, in order.
+    /// The spawned jobs that were not removed, in order.
     pub spawned: Vec<SpawnedJob>,
-    /// Number of all jobs that were spawned.
+    /// Number of all spawned jobs.
     pub jobs_spawned: u32,
-    /// Number of all ranks that there were.
+    /// Number of all ranks so far, including ranks of removed jobs.
     pub ranks_shown: u32,
     /// The number of the last event.
     pub last_event: u64,
 }
 
 impl Progressed {
-    /// The number of the first event of a server that takes the launch up at this time, in seconds since 1970: greater than those of all
-    /// servers before, which may have numbered more events than they had written down, and whose clock may have been ahead.
+    /// The number of the first event of a server that resumes the launch at this time, in seconds since 1970. It is greater than the numbers of
+    /// all earlier servers: they may have numbered more events than they stored, and their clock may have been ahead.
     pub(crate) fn first_event(&self, unix: u64) -> u64 {
         (unix << 20).max(self.last_event.saturating_add(UNWRITTEN_MAX))
     }
@@ -81,25 +81,25 @@ pub(crate) struct SpawnedJob {
     pub asked: SpawnAsked,
 }
 
-/// Answer to the rank that asked for a job.
+/// Answer to the rank that requested a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SpawnOutcome {
-    /// Nothing yet, or that it does not run.
+    /// No answer yet, or the answer that the job does not run.
     Open,
-    /// All its nodes reported that it runs.
+    /// All nodes reported that the job runs.
     Runs,
 }
 
-/// Contents of an attempt.
+/// Content of an attempt to write.
 #[derive(Clone, Debug)]
 pub(crate) enum Snapshot {
-    /// A launch that runs, or ends.
+    /// A launch that runs or ends.
     Running(Box<Progressed>),
-    /// A launch that is over, as its completion says.
+    /// A launch that is over, with the end in its completion.
     Over,
 }
 
-/// The state of what is written down.
+/// State of the durable record of a launch.
 #[derive(Debug, Default)]
 pub(crate) struct Checkpoint {
     /// The number of the latest change.
@@ -110,13 +110,13 @@ pub(crate) struct Checkpoint {
     writing: Option<u64>,
     /// The time at which the next attempt is to begin.
     due: Option<Instant>,
-    /// Pause before the next attempt; `None` unless the last one failed.
+    /// Pause before the next attempt; `None` if the last attempt did not fail.
     retry: Option<Duration>,
-    /// Nodes whose part is over, each with the change that says so: their streams end when that is durable.
+    /// Nodes that have ended their part, each with the number of that change. The stream of a node ends when its change is durable.
     ended: Vec<(u64, u32)>,
 }
 
-/// Result of an attempt to make something durable.
+/// Result of an attempt to store state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stored {
     Durable,
@@ -126,45 +126,45 @@ pub(crate) enum Stored {
 /// Consequences of an attempt to write.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Attempt {
-    /// The last change that the attempt was about.
+    /// The last change that the attempt covered.
     pub through: u64,
-    /// The nodes whose streams may end.
+    /// The nodes with streams that may end now.
     pub released: Vec<u32>,
 }
 
 impl Checkpoint {
-    /// Something changed that is to be written down soon. Returns the number of the change.
+    /// Records a change that is to be stored soon. Returns the number of the change.
     pub(crate) fn note(&mut self, now: Instant) -> u64 {
         self.latest += 1;
         self.due.get_or_insert(now + COLLECT);
         self.latest
     }
 
-    /// Something changed that somebody waits for to be durable. Returns the number of the change.
+    /// Records a change for which a caller waits to be durable. Returns the number of the change.
     pub(crate) fn note_urgent(&mut self, now: Instant) -> u64 {
         self.latest += 1;
-        // After a failure, too: whoever waits is told at once that it cannot be written.
+        // This applies even after a failure: a caller that waits receives the error at once.
         self.due = Some(now);
         self.latest
     }
 
-    /// A node's part is over.
+    /// A node has ended its part.
     pub(crate) fn note_ended(&mut self, node: u32, now: Instant) {
         let change = self.note(now);
         self.ended.push((change, node));
     }
 
-    /// Returns true if the node's stream must stay open, because its report is not durable yet.
+    /// Returns true if the node's stream must stay open because its report is not durable yet.
     pub(crate) fn holds(&self, node: u32) -> bool {
         self.ended.iter().any(|&(_, ended)| ended == node)
     }
 
-    /// Returns true if all that is known is durable.
+    /// Returns true if all changes are durable.
     pub(crate) fn is_clean(&self) -> bool {
         self.stored == self.latest
     }
 
-    /// Returns true if an attempt begins now; then [`Self::on_stored`] follows.
+    /// Returns true if an attempt begins now. Then [`Self::on_stored`] must follow.
     pub(crate) fn begin(&mut self, now: Instant) -> bool {
         let begins = self.writing.is_none() && self.due.is_some_and(|due| now >= due);
         if begins {
@@ -174,7 +174,7 @@ impl Checkpoint {
         begins
     }
 
-    /// The attempt has ended, well or not.
+    /// The attempt has ended with this result.
     pub(crate) fn on_stored(&mut self, stored: Stored, now: Instant) -> Attempt {
         let through = self.writing.take().unwrap_or(self.stored);
         if stored == Stored::Failed {

@@ -1,4 +1,4 @@
-//! A launch and those who follow it: the numbers of its events, who may ask for what, and the credit for output and input.
+//! The interface between a launch and its clients: the numbers of events, the rights of clients, and the credit for output and input.
 
 use std::time::Duration;
 
@@ -14,29 +14,29 @@ use super::input_credit::{Flow, InputCredit};
 use super::output_credit::OutputCredit;
 use super::streams::Output;
 
-/// Interval at which clients are told how far the start is.
+/// Interval of reports on the start to clients.
 const START_REPORTS: Duration = Duration::from_millis(100);
 
-/// The part of a launch that faces its clients.
+/// The part of a launch that communicates with its clients.
 #[derive(Debug)]
 pub(crate) struct Clients {
     pub(super) attachments: Attachments,
     output: OutputCredit,
     input: InputCredit,
     start: StartReports,
-    /// The number that the next event gets.
+    /// The number of the next event.
     next: u64,
 }
 
 /// Schedule of the reports on the start to clients.
 #[derive(Debug)]
 struct StartReports {
-    /// Something is new since clients were told last.
+    /// True if the start has progressed since the last report.
     due: bool,
     reported: Instant,
 }
 
-/// Order of an owner that concerns the launch as a whole.
+/// An owner's request that affects the whole launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OwnerOrder {
     Signal(i32),
@@ -45,7 +45,7 @@ pub(crate) enum OwnerOrder {
 }
 
 impl Clients {
-    /// Clients of a launch whose first event gets the number `first`.
+    /// Clients of a launch. Its first event has the number `first`.
     pub(crate) fn new(facts: &Facts, first: u64, now: Instant) -> Self {
         Self {
             attachments: Attachments::new(facts.ownership, now),
@@ -61,7 +61,7 @@ impl Clients {
         self.next - 1
     }
 
-    /// Adds an event of the API server's own.
+    /// Adds an event of the API server itself.
     pub(crate) fn append(&mut self, node: u32, event: LogEvent, effects: &mut Effects) {
         effects.push(Effect::Append { sequence: self.next, node, event });
         self.next += 1;
@@ -70,7 +70,7 @@ impl Clients {
     /// Adds an event of a node, and charges the node for it.
     ///
     /// # Errors
-    /// Fails when the node sends more than it was granted.
+    /// Fails if the node has sent more than it was granted.
     pub(crate) fn append_charged(&mut self, node: u32, event: NodeEvent, effects: &mut Effects) -> Result<(), Overrun> {
         let cost = event.cost();
         let sequence = self.next;
@@ -80,14 +80,14 @@ impl Clients {
         Ok(())
     }
 
-    /// Everything up to this event was dealt with by whoever settles.
+    /// The party that settles events has settled all events up to this one.
     pub(crate) fn settle(&mut self, sequence: u64, effects: &mut Effects) {
         let sequence = sequence.min(self.latest());
         effects.push(Effect::Settle { sequence });
         grant_all(self.output.settle(sequence), effects);
     }
 
-    /// Output waits for nobody from now on: its owner is gone for good, or holds up a launch that must end.
+    /// Stops waiting for the owner to read output: it will not return, or delays a launch that must end.
     pub(crate) fn stop_waiting(&mut self, effects: &mut Effects) {
         if self.output.waits() {
             effects.push(Effect::StopKeeping);
@@ -95,21 +95,21 @@ impl Clients {
         }
     }
 
-    /// A node has a new stream: what it was granted may have gone astray.
+    /// A node has a new stream. Earlier grants may have been lost.
     pub(crate) fn renew(&mut self, node: u32, effects: &mut Effects) {
         let grant = self.output.renew(node);
         grant_all(grant.map(|bytes| (node, bytes)), effects);
     }
 
-    /// Returns the state of the node's output.
+    /// Returns the state of a node's output.
     pub(crate) fn output_of(&self, node: u32) -> Output {
         if self.output.is_held_up(node) { Output::HeldUp } else { Output::Flows }
     }
 
-    /// A client follows from now on, and has dealt with everything up to `after`.
+    /// A client attaches. It has processed all events up to `after`.
     ///
     /// # Errors
-    /// Refuses a viewer when there are too many.
+    /// Fails for a viewer if the launch has the maximum number of viewers.
     pub(crate) fn attach(&mut self, after: u64, asked: Role, effects: &mut Effects) -> Result<Joined, TooManyViewers> {
         let mut joined = self.attachments.join(asked)?;
         if let Some(client) = joined.replaced {
@@ -123,7 +123,7 @@ impl Clients {
         Ok(joined)
     }
 
-    /// A client asks for something. Returns what concerns the launch as a whole.
+    /// A client sends a request. Returns the part of it that affects the whole launch.
     pub(crate) fn on_request(
         &mut self,
         client: u64,
@@ -167,19 +167,19 @@ impl Clients {
         effects.push(Effect::Dismiss { client, why });
     }
 
-    /// A client follows no more.
+    /// A client has detached.
     pub(crate) fn on_gone(&mut self, client: u64, now: Instant, effects: &mut Effects) {
         self.attachments.on_gone(client, now);
         effects.push(Effect::Forget { client });
     }
 
-    /// The ranks of a node have read so much input.
+    /// The ranks of a node have read this many bytes of input.
     pub(crate) fn on_input_taken(&mut self, node: u32, bytes: u64, effects: &mut Effects) {
         let flow = self.input.on_taken(node, bytes);
         self.pass_on(flow, effects);
     }
 
-    /// The ranks of several nodes have taken a piece of input.
+    /// The ranks of several nodes have received a piece of input.
     pub(crate) fn on_input_passed(
         &mut self,
         node: u32,
@@ -191,7 +191,7 @@ impl Clients {
         self.pass_on(flow, effects);
     }
 
-    /// A node reads no more input.
+    /// A node no longer reads input.
     pub(crate) fn on_node_gone(&mut self, node: u32, effects: &mut Effects) {
         let flow = self.input.on_gone(node);
         self.pass_on(flow, effects);
@@ -206,12 +206,12 @@ impl Clients {
         }
     }
 
-    /// Ranks have started since clients were told last.
+    /// Records that ranks have started since the last report to clients.
     pub(crate) fn note_start(&mut self) {
         self.start.due = true;
     }
 
-    /// Tells clients how far the start is, if there is something new and somebody to tell.
+    /// Sends clients the progress of the start, if it has changed and a client is attached.
     pub(crate) fn report_start(
         &mut self,
         progress: impl FnOnce() -> StartProgress,

@@ -1,11 +1,11 @@
-//! Ranks that have left while others of their job wait for them in a fence, seen across nodes: each node judges only its own ranks.
+//! Detects ranks that have left while other ranks of their job wait for them in a fence, across nodes. Each node checks only its own ranks.
 //!
 //! ```text
-//!                       a silent rank has ended, others wait
+//!                       a silent rank has ended, ranks wait
 //! (nothing suspected) ──────────────────────────────────────> certain
 //!        │  ^                                                    ^
-//!        │  └──nobody waits any more──┐                          │ those who wait wait on
-//!        └──a finalized rank has ended, others wait──> suspected ──GRACE──> all nodes are asked
+//!        │  └──no rank waits──────────┐                          │ ranks still wait
+//!        └──a finalized rank has ended, ranks wait───> suspected ──GRACE──> all nodes are asked
 //! ```
 
 use std::collections::BTreeMap;
@@ -20,27 +20,29 @@ use tokio::time::Instant;
 use super::event::{Departure, RankEnd};
 use super::ranks::Ranks;
 
-/// A rank that left is certainly missed if others still wait for it after this time: the last fence with it is complete by then.
+/// A rank that left is certainly missing if other ranks still wait for it after this time. By then, the last fence that it took part in is
+/// complete.
 const GRACE: Duration = Duration::from_secs(1);
-/// Interval at which nodes are asked for exits that wait behind output; longer than they have to answer.
+/// Interval of queries to nodes for exits that wait in the queue after output. Longer than the time limit for their answers.
 const ASK_FOR_EXITS: Duration = Duration::from_secs(2);
 
-/// A rank has left, others wait for it.
+/// A rank has left while other ranks wait for it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Desertion {
-    /// Certain: it never spoke to its PMI server, so no fence of all ranks can have been complete.
+    /// Certain: the rank never contacted its PMI server, so no fence of all ranks can have completed.
     Certain(Cause),
-    /// The rank went through MPI_Finalize, or failed; those who wait may be about to leave the last fence that it took part in. Certain if they
-    /// still wait when they are asked again; a node that does not answer, as its output is held up, is asked until it does.
+    /// The rank called MPI_Finalize, or failed. The waiting ranks may be about to leave the last fence that it took part in. The desertion is
+    /// certain if they still wait when they are queried again. A node may not answer because its output is held up. It is queried until it
+    /// answers.
     Suspected,
 }
 
-/// Schedule of the questions to nodes who waits.
+/// Schedule of the queries to nodes for waiting ranks.
 #[derive(Debug)]
 pub(crate) struct DesertionWatch {
-    /// Since when a rank is suspected of having left others that wait for it.
+    /// The time since which a rank is suspected to have left while other ranks wait for it.
     suspected: Option<Instant>,
-    /// The last time that nodes were asked for exits that they could not report.
+    /// The time of the last query for exits that nodes could not report.
     exits_asked: Instant,
 }
 
@@ -49,22 +51,22 @@ impl DesertionWatch {
         Self { suspected: None, exits_asked: now }
     }
 
-    /// A rank is suspected from now on, if none was before.
+    /// Starts a suspicion, unless one exists.
     pub(crate) fn suspect(&mut self, now: Instant) {
         self.suspected.get_or_insert(now);
     }
 
-    /// No rank is suspected any more.
+    /// Drops the suspicion.
     pub(crate) fn clear(&mut self) {
         self.suspected = None;
     }
 
-    /// Returns true if a suspicion is to be confirmed now.
+    /// Returns true if it is time to confirm a suspicion.
     pub(crate) fn is_to_be_confirmed(&self, now: Instant) -> bool {
         self.suspected.is_some_and(|since| now.saturating_duration_since(since) >= GRACE)
     }
 
-    /// Returns true if nodes are to be asked again for exits that wait behind output.
+    /// Returns true if it is time to query nodes again for exits that wait after output.
     pub(crate) fn asks_for_exits(&mut self, now: Instant) -> bool {
         let due = now >= self.exits_asked + ASK_FOR_EXITS;
         if due {
@@ -77,11 +79,11 @@ impl DesertionWatch {
 /// The ranks that wait in a fence of all ranks of their job, as their nodes have reported.
 #[derive(Debug)]
 pub(crate) struct FenceWaits {
-    /// With the number of fences that are over for each, once its node has answered.
+    /// The waiting ranks of each node. The value is the number of fences that the rank has completed, once its node has answered.
     by_node: Vec<BTreeMap<u32, Option<u64>>>,
 }
 
-/// A rank that left others of its job waiting.
+/// A rank that left while other ranks of its job wait for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Deserter {
     pub end: RankEnd,
@@ -90,12 +92,12 @@ pub(crate) struct Deserter {
 }
 
 impl FenceWaits {
-    /// A launch on `nodes` nodes in which nobody waits.
+    /// A launch on `nodes` nodes without waiting ranks.
     pub(crate) fn new(nodes: usize) -> Self {
         Self { by_node: vec![BTreeMap::new(); nodes] }
     }
 
-    /// Ranks of a node wait in a fence of all ranks of their job, and miss none of their own node. Of other jobs nothing is said.
+    /// Ranks of a node wait in a fence of all ranks of their job, and no rank of the same node is missing. The report does not cover other jobs.
     pub(crate) fn on_waiting(&mut self, node: u32, reported: &[Rank], ranks: &Ranks) {
         let is_meant = |job: &Range<u32>| reported.iter().any(|rank| job.contains(&rank.0));
         let jobs: Vec<Range<u32>> = ranks.jobs().filter(is_meant).collect();
@@ -104,7 +106,7 @@ impl FenceWaits {
         waiting.extend(reported.iter().filter(|&&rank| ranks.owns(node, rank)).map(|rank| (rank.0, None)));
     }
 
-    /// A node has answered which of its ranks wait at present.
+    /// A node has answered which of its ranks wait.
     pub(crate) fn on_answer(&mut self, node: u32, answer: &[RankProgress], ranks: &Ranks) {
         let own = answer.iter().filter(|rank| rank.waiting && ranks.owns(node, rank.rank));
         self.by_node[node as usize] = own.map(|rank| (rank.rank.0, rank.fences)).collect();
@@ -115,12 +117,12 @@ impl FenceWaits {
         self.by_node[node as usize].remove(&rank.0);
     }
 
-    /// No rank of the node waits any more.
+    /// The node is gone: none of its ranks waits.
     pub(crate) fn on_node_gone(&mut self, node: u32) {
         self.by_node[node as usize].clear();
     }
 
-    /// The job with these ranks did not start, or is over: no rank waits in it.
+    /// The job with these ranks did not start, or is over: none of its ranks waits.
     pub(crate) fn void_job(&mut self, job: &Range<u32>) {
         self.by_node.iter_mut().for_each(|waiting| waiting.retain(|rank, _| !job.contains(rank)));
     }
@@ -130,7 +132,7 @@ impl FenceWaits {
         self.by_node.iter().all(BTreeMap::is_empty)
     }
 
-    /// The rank whose end is of this kind while others of its job wait for it on nodes of that kind.
+    /// The rank that left in this way while ranks of its job wait for it on nodes that satisfy `on_node`.
     pub(crate) fn deserter(
         &self,
         departure: Departure,
@@ -144,13 +146,13 @@ impl FenceWaits {
         })
     }
 
-    /// Returns true if a rank whose end is of this kind is missed. Asked at each exit, and so without a list of those who wait.
+    /// Returns true if a rank that left in this way is missing. This runs at each exit, so it builds no list of the waiting ranks.
     pub(crate) fn is_any_missed(&self, departure: Departure, ranks: &Ranks) -> bool {
         ranks.earliest_ends(departure).any(|(job, end)| self.missing(&job, &end, |_| true).next().is_some())
     }
 
-    /// The ranks of a job that wait for one whose end is this, on nodes of this kind. Nobody waits for one that has been through more fences:
-    /// the result of the last one is on its way to those who wait.
+    /// The ranks of a job that wait for the rank with this end, on nodes that satisfy `on_node`. A rank that has completed fewer fences than the
+    /// ended rank does not wait for it: the result of the fence is on its way.
     fn missing(&self, job: &Range<u32>, end: &RankEnd, on_node: impl Fn(u32) -> bool) -> impl Iterator<Item = Rank> {
         let nodes = (0..).zip(&self.by_node).filter(move |(node, _)| on_node(*node));
         let (of_job, reached) = (job.clone(), end.fences());
@@ -190,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_rank_that_never_spoke_is_missed_for_certain() {
-        // In either order of the news.
+        // The two reports may arrive in either order.
         for exit_first in [true, false] {
             let mut state = state();
             let leave = |state: &mut LaunchState| assert!(state.on_exited(1, end(3, Some(Phase::Silent))));

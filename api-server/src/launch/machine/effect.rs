@@ -1,4 +1,4 @@
-//! Orders of a machine to its runner, which does them in order; nothing comes back but by another input of the machine.
+//! Instructions of a machine to its runner, which carries them out in order. Results return to the machine only as further inputs.
 
 use std::sync::Arc;
 
@@ -12,56 +12,56 @@ use crate::launch::Part;
 use crate::launch::fan_out::NotStarted;
 use crate::launch::summary::Course;
 
-/// One thing to do.
+/// One action.
 #[derive(Debug)]
 pub(crate) enum Effect {
-    /// Put a command behind those that wait for a node's stream.
+    /// Append a command to the queue for a node's stream.
     Command { node: u32, command: NodeCommand },
-    /// Tell a node, on a stream that is not its first, which of its events have come; `None` if that is not known.
+    /// Report to a node, on a stream after its first one, up to which number its events were received; `None` if unknown.
     Resume { node: u32, stream: u64, after: Option<u64> },
-    /// Tell a node that its events up to this one were taken.
+    /// Acknowledge a node's events up to this one.
     Acknowledge { node: u32, through: u64 },
-    /// End the node's stream, once and for all.
+    /// End the node's stream, permanently.
     CloseStream { node: u32 },
-    /// Have the node's agent end its part, by a call of its own that begins with this signal.
+    /// Make the node's agent end its part of the launch, through a separate call. The agent begins with this signal.
     AbortNode { node: u32, reason: String, signal: i32 },
-    /// Something of the launch may be left on the node, if its agent is there.
+    /// If the node's agent is online, mark the node as unclean: processes of the launch may be left on it.
     MarkUnclean { node: u32 },
-    /// Let others see what is expected of a node.
+    /// Publish the state of a node's part.
     PublishPart { node: u32, part: Part },
-    /// Let others see the launch in short.
+    /// Publish the summary of the launch.
     Publish(Overview),
-    /// Add an event, which has this number.
+    /// Add the event with this number.
     Append { sequence: u64, node: u32, event: LogEvent },
-    /// Events up to this one need not be kept for whoever settles.
+    /// Settle events up to this one: they need not be kept for the party that settles.
     Settle { sequence: u64 },
-    /// Events need not be kept for whoever settles, from now on.
+    /// Stop keeping events for the party that settles.
     StopKeeping,
-    /// Tell a client that it may send so much more input.
+    /// Grant a client this many more bytes of input.
     GrantInput { client: u64, bytes: u64 },
-    /// Tell all clients how far the start is.
+    /// Send all clients the progress of the start.
     ReportStart(StartProgress),
     /// End a client's stream.
     Dismiss { client: u64, why: Dismissal },
-    /// A client is gone: forget it.
+    /// Remove a client that has disconnected.
     Forget { client: u64 },
-    /// Make this durable; the answer goes to `on_stored`.
+    /// Store this state. The result goes to `on_stored`.
     Store(Snapshot),
-    /// Answer who ordered the launch.
+    /// Answer the caller that ordered the launch.
     AnswerStart(Result<(), NotStarted>),
-    /// Answer who asked how far the ranks are.
+    /// Answer the caller that requested the progress of the ranks.
     AnswerStatus { ticket: u64, status: Arc<Status> },
-    /// Answer the rank that asked for a job.
+    /// Answer the rank that requested a job.
     AnswerSpawn { ticket: u64, answer: Result<JobId, SpawnError> },
-    /// The launch, which had so many ranks, is over: let others see that, before the events that say so are added.
+    /// The launch, which had this number of ranks, is over. Publish that before its final events are added.
     Finish { completion: Arc<Completion>, ranks: u32, course: Course },
-    /// The end was written down, or could not be at once: what follows from it for others.
+    /// The end is stored, or the first attempt to store it has failed: carry out its consequences in the rest of the server.
     Conclude(Arc<Completion>),
-    /// A node was lost: count it, and tell the operator.
+    /// A node was lost: count it, and log it for the operator.
     CountLostNode { node: u32, reason: String },
 }
 
-/// Effects in the order in which they are to be carried out.
+/// Effects in the order in which they must be carried out.
 #[derive(Debug, Default)]
 pub(crate) struct Effects(Vec<Effect>);
 
@@ -78,7 +78,7 @@ impl Effects {
         self.push(Effect::Command { node, command });
     }
 
-    /// All effects so far, which are then no more here.
+    /// Removes and returns all effects.
     pub(crate) fn take(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.0)
     }

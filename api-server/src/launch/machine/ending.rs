@@ -1,4 +1,4 @@
-//! The way of a launch to its end: its first cause, who is told of it, and what follows when no node is left.
+//! The end of a launch: its first cause, its announcement to nodes and clients, and the completion when no node is left.
 
 use std::sync::Arc;
 
@@ -16,24 +16,24 @@ use super::silent_ranks::Passing;
 use super::{Conclusion, Machine, NotStarted, Phase, Stored};
 use crate::launch::summary::Course;
 
-/// Who can tell of a cause.
+/// Source that can report a cause again to the next server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
-    /// The node that reported it, which keeps its report until that is durable.
+    /// The node that reported the cause. It keeps its report until the cause is durable.
     ByNode,
-    /// No node, so that none would tell the next server; it is made durable at once.
+    /// No node: only this server has the cause, so it is stored at once.
     HereAlone,
 }
 
 impl Machine {
-    /// Something ends the launch that was seen here. All nodes are told to give up.
+    /// This server has detected a cause that ends the launch. All nodes are ordered to end their parts.
     pub(super) fn fail(&mut self, cause: Cause, now: Instant) {
         if self.nodes.state.cause.fail(cause) {
             self.announce(None, Known::HereAlone, now);
         }
     }
 
-    /// Tells everybody of the cause, but the node that ends its part for it by itself.
+    /// Announces the cause to clients, and to all nodes except `by`, which ends its part on its own.
     pub(super) fn announce(&mut self, by: Option<u32>, known: Known, now: Instant) {
         self.begin_ending(known, now);
         for node in self.nodes.state.live().filter(|&node| Some(node) != by) {
@@ -41,7 +41,7 @@ impl Machine {
         }
     }
 
-    /// Ends a launch whose first rank ended as long ago as the others were given.
+    /// Ends a launch if the time limit after the exit of its first rank is over.
     pub(super) fn check_first_exit(&mut self, now: Instant) {
         if !matches!(self.phase, Phase::Active { .. }) {
             return;
@@ -58,7 +58,7 @@ impl Machine {
         }
     }
 
-    /// Ends a launch whose sessions did not keep its time limit. One that was taken up has its whole time again.
+    /// Ends a launch if its sessions have not enforced its time limit. A resumed launch has its whole time limit again.
     pub(super) fn check_time_limit(&mut self, now: Instant) {
         let (Phase::Active { .. }, Some(limit)) = (&self.phase, self.facts.time_limit) else { return };
         let latest = || now.checked_add(limit).and_then(|end| end.checked_add(timeouts::OVERTIME));
@@ -70,7 +70,7 @@ impl Machine {
         }
     }
 
-    /// The launch is coming to its end for the cause that counts.
+    /// Starts the end of the launch for the cause that counts.
     fn begin_ending(&mut self, known: Known, now: Instant) {
         let Some(cause) = self.nodes.state.cause().cloned() else { return };
         self.phase.begin_ending(now);
@@ -83,34 +83,34 @@ impl Machine {
         self.clients.append(0, ending, &mut self.effects);
     }
 
-    /// A cause that is held counts from now on.
+    /// A held cause counts from now on.
     pub(super) fn settle_cause(&mut self, now: Instant) {
         if let Some(node) = self.nodes.state.cause.settle() {
             self.announce(Some(node), Known::ByNode, now);
         }
     }
 
-    /// The client ends the launch with a signal, or its absence does. Nodes end their ranks by themselves when they get the command.
+    /// A signal of the client, or the absence of the client, ends the launch. Nodes that receive the command end their ranks on their own.
     pub(super) fn end_by_signal(&mut self, signal: i32, command: &NodeCommand, now: Instant) {
         self.end_by(CauseKind::Interrupted { signal }, now);
         self.nodes.command_live(command, &mut self.effects);
     }
 
-    /// Nobody follows the launch any more who is to follow it.
+    /// The owner of the launch is absent for too long.
     pub(super) fn end_without_owner(&mut self, now: Instant) {
         let reason = "lattice launch, which followed it, has gone and did not come back".to_owned();
         self.end_by(CauseKind::Ended { who: "the API server".to_owned(), reason }, now);
-        // As a shell does with what is left of a terminal that has gone.
+        // As a shell does with the remaining processes of a terminal that was closed.
         self.nodes.command_live(&NodeCommand::End(libc::SIGHUP), &mut self.effects);
     }
 
-    /// Somebody else than its owner ends the launch, in order.
+    /// A caller other than the owner ends the launch in order.
     pub(crate) fn on_abort(&mut self, who: String, reason: String, now: Instant) {
         if self.phase.is_over() {
             return;
         }
         self.end_by(CauseKind::Ended { who, reason }, now);
-        // A cause may count that is not complete yet.
+        // The cause that counts may be an incomplete fence timeout. Then the end has not begun yet.
         self.phase.begin_ending(now);
         self.phase.overrule();
         self.publish();
@@ -131,14 +131,14 @@ impl Machine {
         let kind = CauseKind::NotStarted { reason, class: StartClass::System };
         self.nodes.state.cause.fail(Cause { host: host.to_owned(), kind });
         for (node, _) in (0..).zip(&self.facts.nodes).filter(|(_, name)| refusal.may_run_on(name)) {
-            // Its allocation keeps it until its agent says that nothing is left there.
+            // The allocation keeps the node until its agent reports that no process of the launch is left.
             self.effects.push(Effect::MarkUnclean { node });
         }
-        // Its id was told to nobody.
+        // The launch id was not sent to any client.
         self.end(&[], Some(refusal), now, now);
     }
 
-    /// No node is left: nothing more happens. `unclean` are the nodes that did not confirm that nothing of the launch is left.
+    /// No node is left: the launch is over. `unclean` are the nodes that did not confirm that no process of the launch is left.
     pub(crate) fn on_complete(&mut self, unclean: &[String], now: Instant) {
         self.end(unclean, None, now + timeouts::LINGER, now);
         self.settle(now);
@@ -161,14 +161,15 @@ impl Machine {
             self.clients.append(0, LogEvent::Unclean(unclean.to_vec()), &mut self.effects);
         }
         self.clients.append(0, LogEvent::Complete(Arc::clone(&completion)), &mut self.effects);
-        // Clients read it while it is written down, and need not wait for the disk: nodes keep their reports until their streams
-        // end, which they do when it is written, and would report the same to a server that comes after this one.
+        // Clients can read the completion before it is on disk. Nodes keep their reports until their streams end, which is after the write. They
+        // would report the same to the next server.
         let change = self.checkpoint.note_urgent(now);
         self.phase = Phase::Over(Over { until, change, conclusion: Some(Conclusion { completion, refusal }) });
     }
 
-    /// Makes the failures and losses that the launch bore its cause, if there is no other. One that bears none has another, but for a
-    /// launch that the server before this one was ending for a cause that it had not written down: it fails for the rank that it ended.
+    /// Makes the tolerated failures and losses the cause of the launch, if it has no other cause. A launch that tolerates none has another
+    /// cause, with one exception. The previous server may have been ending the launch for a cause that it had not stored. Then the launch fails
+    /// for the rank that it ended.
     fn sum_up_failures(&mut self) {
         let state = &self.nodes.state;
         let failed = state.ranks.failures();
@@ -198,9 +199,8 @@ impl Machine {
         let mut message = cause.as_ref().map(ToString::to_string).unwrap_or_default();
         if !unclean.is_empty() {
             let separator = if message.is_empty() { "" } else { "; " };
-            let (nodes, parts) =
-                (hostlist::fold(unclean), if unclean.len() == 1 { "its part has" } else { "their parts have" });
-            message += &format!("{separator}{nodes} did not say that {parts} ended, processes may be left there");
+            let (nodes, parts) = (hostlist::fold(unclean), if unclean.len() == 1 { "its part" } else { "their parts" });
+            message += &format!("{separator}{nodes} did not report the end of {parts}, processes may be left there");
         }
         let duration = now.saturating_duration_since(self.begun);
         Completion {
@@ -215,8 +215,8 @@ impl Machine {
         }
     }
 
-    /// The changes up to `through` are durable, or could not be made so: what waited for the end to be written down follows. The
-    /// first attempt is what others wait for.
+    /// The changes up to `through` are durable, or the attempt to store them has failed. Carries out the actions that wait for the end to be
+    /// stored. Answers wait for the first attempt only.
     pub(super) fn conclude(&mut self, through: u64, stored: Stored) {
         let Phase::Over(over) = &mut self.phase else { return };
         if through < over.change {

@@ -1,5 +1,5 @@
-//! The words between a launch and those around it: what nodes report and are told, what clients ask for and are sent. Decoded at the
-//! edge ([`crate::wire`]), so that no message of a protocol gets into the machine.
+//! The interface between a launch, its nodes and its clients: reports of nodes and commands to them, requests of clients and messages to them.
+//! Protocol messages are decoded in [`crate::wire`], and never enter the machine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,9 +22,9 @@ use pmi_core::{DialoguePoint, Phase};
 /// One message of a node's report stream.
 #[derive(Clone, Debug)]
 pub(crate) enum NodeEvent {
-    /// Something that happened, with the programs of the ranks that it names, where these are known.
+    /// An event, with the programs of the ranks that it names, as far as they are known.
     Happened(NodeHappening, Programs),
-    /// The node ends its part for a reason that this version does not know.
+    /// The node ends its part for a reason that this version does not support.
     UnknownEnding,
 }
 
@@ -32,12 +32,12 @@ pub(crate) enum NodeEvent {
 pub(crate) type Programs = Vec<(Rank, Bytes)>;
 
 impl NodeEvent {
-    /// Something that happened in the node's session, where no program is named.
+    /// An event of the node's session that names no program.
     pub(crate) fn of_session(event: Event) -> Self {
         Self::Happened(NodeHappening::Event(event), Programs::new())
     }
 
-    /// Bytes of output credit that it costs.
+    /// Bytes of output credit that the event costs.
     pub(crate) fn cost(&self) -> u64 {
         match self {
             Self::Happened(happening, _) => happening_cost(happening) as u64,
@@ -56,7 +56,7 @@ impl NodeEvent {
 pub(crate) struct RankEnd {
     pub rank: Rank,
     pub exit: RankExit,
-    /// Point that its dialogue with its PMI server had reached; `None` where it had none, or that was not reported.
+    /// State of its dialogue with its PMI server; `None` if there was no dialogue, or the state was not reported.
     pub reached: Option<DialoguePoint>,
 }
 
@@ -66,23 +66,23 @@ impl RankEnd {
         self.reached.map(|reached| reached.phase)
     }
 
-    /// Number of fences of its job that it has been through; none of one that did not report it.
+    /// Number of fences of its job that it has completed; 0 if it was not reported.
     pub(crate) fn fences(&self) -> u64 {
         self.reached.map_or(0, |reached| reached.fences)
     }
 }
 
-/// End of a rank that others of its job may wait for.
+/// End of a rank that other ranks of its job may wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Departure {
-    /// The rank ended without a word to its PMI server.
+    /// The rank ended without contact to its PMI server.
     Silent,
-    /// The rank may have been part of the last fence: it finalized, or failed on its way, which the launch bore.
+    /// The rank may have taken part in the last fence: it finalized, or its failure was tolerated.
     Left,
 }
 
 impl Departure {
-    /// The kind of an end; `None` for one that nobody waits for.
+    /// The kind of an end; `None` if no rank waits for a rank with such an end.
     pub(crate) fn of(end: &RankEnd) -> Option<Self> {
         match end.phase()? {
             Phase::Silent => Some(Self::Silent),
@@ -103,73 +103,73 @@ pub(crate) enum NodeCommand {
     End(i32),
     /// End at once, because of this signal.
     Kill(i32),
-    /// End: the cause is elsewhere.
+    /// End because of a cause on another node or on the API server.
     GiveUp,
-    /// Report the progress of all ranks, under this number.
+    /// Report the progress of all ranks, in reply to the query with this number.
     AskProgress(u64),
-    /// The same, with what the processes of each rank use.
+    /// The same, with the resource usage of the processes of each rank.
     AskUsage(u64),
     /// The same, with the call stacks of all ranks.
     AskStacks(u64),
-    /// Ask sessions about their ranks, this node's among them, and report under this number what they have told.
+    /// Query sessions, including the session of this node, and report their answers in reply to the query with this number.
     Gather { question: u64, order: GatherOrder },
     /// A node without ranks may end.
     Release,
-    /// Report the call stacks of those of these ranks that are there.
+    /// Report the call stacks of these ranks, as far as they run on the node.
     LookAtStacks(RankRanges),
-    /// These ranks of other nodes have died, and the others go on.
+    /// These ranks of other nodes have died, and the launch continues without them.
     Deaths(Arc<[Death]>),
-    /// This node is lost to the launch: close the links to it, and have none any more.
+    /// This node is lost to the launch: close all links to it, and open none.
     CutOff(u32),
     /// Start a part of a spawned job.
     Spawn(Arc<SpawnOrder>),
-    /// End what runs of a job that did not start everywhere.
+    /// End all processes of a job that did not start on all nodes.
     Disown(JobId),
-    /// Drop what is held for a job, all of whose ranks have ended.
+    /// Release all resources of a job after the end of all its ranks.
     JobOver(JobId),
     /// Input for the ranks that read it.
     Stdin(Bytes),
     /// No input follows.
     StdinEnd,
-    /// Input for the ranks of several nodes, this one first.
+    /// Input for the ranks of several nodes, starting with this one.
     Input(InputPiece),
-    /// The terminal of the rank there that has one shall have this size.
+    /// Set the size of the terminal of the rank that has one.
     ResizeTerminal(TerminalSize),
-    /// So many bytes more of output may be sent.
+    /// Grant this many more bytes of output.
     OutputCredit(u64),
 }
 
-/// A request of a client on the stream by which it follows the launch.
+/// A request of a client on its stream.
 #[derive(Clone, Debug)]
 pub(crate) enum ClientRequest {
-    /// The client has dealt with everything up to this event.
+    /// The client has processed all events up to this one.
     Acknowledge(u64),
     Stdin(Bytes),
     StdinEnd,
     Signal(i32),
     End(i32),
     Kill(i32),
-    /// The client's terminal has this size now.
+    /// The client's terminal has a new size.
     ResizeTerminal(TerminalSize),
-    /// To follow a launch, on a stream that follows one already.
+    /// Attach to a launch, on a stream that is already attached.
     Attach,
 }
 
-/// The call by which a job was asked for. A session asks the next server again for what it has no answer to.
+/// The call that requested a job. A session repeats calls without an answer to the next server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SpawnAsked {
     /// The node of the session.
     pub node: u32,
-    /// The number that the session gave the call; 0 is none.
+    /// The number of the call, as assigned by the session; 0 if there is none.
     pub call: u64,
 }
 
-/// A job that a rank asks for.
+/// A rank's request for a job.
 #[derive(Clone, Debug)]
 pub(crate) struct SpawnWish {
     /// The call of the rank's session.
     pub asked: SpawnAsked,
-    /// The number under which the answer is awaited.
+    /// The number of the pending answer.
     pub ticket: u64,
     pub parent: JobId,
     pub rank: Rank,
@@ -178,14 +178,14 @@ pub(crate) struct SpawnWish {
     pub cores: Arc<[u32]>,
 }
 
-/// An event as all who follow the launch are sent it.
+/// An event, as sent to all clients of the launch.
 #[derive(Clone, Debug)]
 pub(crate) enum LogEvent {
-    /// Something that happened on a node, or was put together from several.
+    /// An event of a node, or a summary of events of several nodes.
     Node(NodeEvent),
-    /// Nodes that did not confirm that nothing of the launch is left on them.
+    /// Nodes that did not confirm that no process of the launch is left on them.
     Unclean(Vec<String>),
-    /// The end: nothing follows.
+    /// The end: no event follows.
     Complete(Arc<Completion>),
 }
 
@@ -196,29 +196,29 @@ pub(crate) struct Completion {
     pub allocation_id: String,
     /// The first cause; `None` for success.
     pub cause: Option<Cause>,
-    /// The same in words, with what is left behind.
+    /// The cause as text, with the nodes on which processes may be left.
     pub message: String,
-    /// In the order of ranks; ranks of which no end was reported are missing.
+    /// In the order of ranks, without ranks that have no reported end.
     pub ends: Vec<RankEnd>,
     pub duration: Duration,
-    /// Resources that the ranks of nodes used that have reported it.
+    /// Resources that ranks used, summed over the nodes that have reported them.
     pub usage: Option<Usage>,
-    /// Those of them whose ranks used the least and the most.
+    /// Of these nodes, the ones with the lowest and the highest usage.
     pub by_node: Option<UsageRange>,
 }
 
-/// The launch in short.
+/// Summary of a launch that is not over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Overview {
     pub activity: Activity,
     pub ranks: u32,
-    /// The first cause in words; empty if there is none.
+    /// The first cause as text; empty if there is none.
     pub cause: String,
-    /// Since when its owner is stopped, in seconds since 1970; 0 while it is not.
+    /// The time since which the owner is stopped, in seconds since 1970; 0 while it is not.
     pub client_stopped_at: u64,
 }
 
-/// Phase of a launch that is not over, as users are told.
+/// Phase of a launch that is not over, as shown to users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Activity {
     Starting,
@@ -231,7 +231,7 @@ pub(crate) enum Activity {
 pub(crate) struct Status {
     pub nodes: Vec<NodeStatus>,
     pub cause: Option<Cause>,
-    /// Resources that the ranks of nodes used whose part is over.
+    /// Resources that ranks used, summed over the nodes that have ended their part.
     pub usage: Option<Usage>,
 }
 
@@ -239,28 +239,28 @@ pub(crate) struct Status {
 #[derive(Clone, Debug)]
 pub(crate) struct NodeStatus {
     pub node: String,
-    /// The node did not answer in time: this is what was known before.
+    /// The node did not answer in time: the progress is from earlier reports.
     pub silent: bool,
-    /// `None` if no session runs there any more, and in a launch on one node.
+    /// `None` in a launch on one node, and if no session runs on the node.
     pub role: Option<SessionRole>,
-    /// Each with its program, empty where it is not known.
+    /// Each with its program, empty if unknown.
     pub ranks: Vec<(RankProgress, Bytes)>,
-    /// Only if they were asked for.
+    /// Empty unless call stacks were requested.
     pub stacks: Vec<RankStack>,
-    /// Number of its ranks that the answer had no room for.
+    /// Number of its ranks that did not fit into the answer.
     pub left_out: u32,
 }
 
-/// Extent of an answer about all ranks.
+/// Extent of a status of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StatusDetail {
-    /// Their progress, and what their processes use.
+    /// The progress of ranks, and the resource usage of their processes.
     Progress,
-    /// Their progress and their call stacks.
+    /// The progress of ranks, and their call stacks.
     Stacks,
 }
 
-/// Role of a session among those of its launch.
+/// Role of a session in its launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SessionRole {
     /// The root of the tree of sessions.
@@ -272,10 +272,10 @@ pub(crate) enum SessionRole {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StartProgress {
     pub nodes: u32,
-    /// Nodes all of whose ranks have started.
+    /// Nodes on which all ranks have started.
     pub nodes_started: u32,
     pub ranks: u32,
     pub ranks_started: u32,
-    /// Ranks that have spoken to their PMI server.
+    /// Ranks that have contacted their PMI server.
     pub ranks_initialized: u32,
 }

@@ -14,7 +14,7 @@ use super::input_credit::InputWay;
 pub(crate) struct Facts {
     pub id: String,
     pub allocation_id: String,
-    /// The job that was launched; spawned ones are named after it.
+    /// The launched job. Names of spawned jobs derive from its name.
     pub job: JobId,
     /// The names of its nodes, by node index.
     pub nodes: Vec<String>,
@@ -22,54 +22,54 @@ pub(crate) struct Facts {
     pub placement: Placement,
     /// Bytes of output that a node may send before it is granted more.
     pub output_window: u64,
-    /// Bytes of input that may be under way.
+    /// Largest number of bytes of input in transit.
     pub input_window: u64,
-    /// The nodes whose ranks read the launch's input.
+    /// The nodes with ranks that read the launch's input.
     pub input_readers: Vec<u32>,
     pub input_way: InputWay,
-    /// The longest time that ranks have to end when they are told to.
+    /// The longest grace period of ranks between the order to end and the kill.
     pub grace: Duration,
     pub failed_ranks: FailedRanks,
     pub lost_nodes: LostNodes,
-    /// Time from the end of the first rank of the launched job to that of the launch.
+    /// Time from the end of the first rank of the launched job to the end of the launch.
     pub after_first_exit: Option<Duration>,
-    /// Time that the launch may run; its sessions end it then.
+    /// Time limit of the launch, which its sessions enforce.
     pub time_limit: Option<Duration>,
-    /// The working directory of programs of spawned jobs that name none.
+    /// The working directory of spawned programs that specify none.
     pub directory: PathBuf,
     pub universe_size: Option<u32>,
     pub ownership: Ownership,
     pub settler: Settler,
     pub origin: Origin,
-    /// Number of its nodes above which sessions gather what users want to know of them.
+    /// Number of nodes above which sessions collect the status of the launch over their tree.
     pub gather_above: u32,
 }
 
-/// Tie of a launch to a client.
+/// Relation between a launch and a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ownership {
-    /// The launch ends when the client that owns it goes away without a word.
+    /// The launch ends if its owner disconnects without a goodbye.
     Owned,
-    /// The launch was detached when it was started, and ends by itself.
+    /// The launch was detached at its start. It needs no owner.
     Detached,
 }
 
-/// Party that settles events, so that nodes are granted what these cost.
+/// Party that settles events. Settled events give credit back to nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Settler {
-    /// The owner, by acknowledging.
+    /// The owner, by acknowledging events.
     Owner,
-    /// The spool, by writing to disk.
+    /// The spool, by writing events to disk.
     Spool,
-    /// Nobody: events are settled as they come.
+    /// None: events are settled at once.
     Nobody,
 }
 
 /// The server that began a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// This one.
+    /// This server.
     Here,
-    /// One that has ended: nodes have run the launch ever since.
+    /// An earlier server, which has ended. Nodes have run the launch since then.
     Resumed,
 }

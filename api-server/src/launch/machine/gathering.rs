@@ -1,10 +1,10 @@
-//! Questions for the status of a large launch: its sessions gather the answers over their tree, and one question leaves the API server.
+//! Queries for the status of a large launch. The API server sends one query, and the sessions collect the answers over their tree.
 //!
 //! ```text
-//! status ─> waits for the one before ─> root ──its answer──> nodes that are not in it are asked one by one
-//!                                         └──no answer─────> all are asked one by one, and later questions as well for a while
+//! status ─> waits for the last query ─> root ──its answer──> nodes that are not in it are queried directly
+//!                                         └──no answer─────> all nodes are queried directly, also for later queries for a while
 //! ```
-//! What one session says of the ranks of others is shown, and decides nothing.
+//! Data that one session reports about ranks of other nodes is shown to users. The machine makes no decisions from it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,64 +15,64 @@ use tokio::time::Instant;
 use super::event::NodeCommand;
 use super::progress_query::{Answer, Extent};
 
-/// Time by which the root has less than the API server waits for it.
+/// Difference between the API server's time limit and the root's time limit.
 const WAY: Duration = Duration::from_millis(200);
-/// Time for which nodes are asked one by one after their root has not answered: it may be of a version that gathers nothing.
+/// Time for which nodes are queried directly after the root has not answered: its version may not support collection.
 const DIRECTLY: Duration = Duration::from_secs(60);
 
-/// The questions that are gathered.
+/// The queries that are collected over the tree.
 #[derive(Debug)]
 pub(super) struct Gathering {
-    /// Number of nodes up to which all are asked one by one.
+    /// Number of nodes up to which all are queried directly.
     above: u32,
     usage: Lane,
     stacks: Lane,
-    /// Nodes are asked one by one until then.
+    /// The end of the period of direct queries.
     directly_until: Option<Instant>,
 }
 
-/// Questions of one extent, of which one is under way at a time.
+/// Queries of one extent, one of them in progress at a time.
 #[derive(Debug, Default)]
 struct Lane {
     open: Option<OpenGather>,
-    /// The number of the last question that waits; its answer is the answer to those before it.
+    /// The number of the last query that waits. Its answer also answers the queries before it.
     next: Option<u64>,
 }
 
-/// A question that is under way.
+/// A query in progress.
 #[derive(Debug)]
 pub(super) struct OpenGather {
     pub(super) number: u64,
     root: u32,
-    /// All nodes that were asked.
+    /// All queried nodes.
     pub(super) nodes: Vec<u32>,
     until: Instant,
     is_root_gone: bool,
 }
 
 impl Gathering {
-    /// Launches on more than `above` nodes are gathered.
+    /// Queries to more than `above` nodes use the tree.
     pub(super) fn new(above: u32) -> Self {
         Self { above, usage: Lane::default(), stacks: Lane::default(), directly_until: None }
     }
 
-    /// Returns true if so many nodes are to be asked by way of their root.
+    /// Returns true if a query to `nodes` nodes uses the tree.
     pub(super) fn takes(&self, nodes: usize, now: Instant) -> bool {
         nodes > self.above as usize && self.directly_until.is_none_or(|until| now >= until)
     }
 
-    /// A question waits to be asked.
+    /// Adds a query to the queue.
     pub(super) fn want(&mut self, extent: Extent, number: u64) {
         self.lane(extent).next = Some(number);
     }
 
-    /// Takes the number of the question that is to be asked now, if none is under way.
+    /// Removes and returns the number of the query to send now, unless one is in progress.
     pub(super) fn take_next(&mut self, extent: Extent) -> Option<u64> {
         let lane = self.lane(extent);
         if lane.open.is_some() { None } else { lane.next.take() }
     }
 
-    /// Asks these nodes, which are in order. Returns the root with the command to it; `None` without any node.
+    /// Starts a query to these nodes, which are in order. Returns the root and the command to it; `None` if there are no nodes.
     pub(super) fn begin(
         &mut self,
         extent: Extent,
@@ -91,13 +91,13 @@ impl Gathering {
         Some((root, NodeCommand::Gather { question: number, order }))
     }
 
-    /// A node has answered what it has gathered. Returns the question, if it was asked it.
+    /// A root has answered. Returns the query, if it was in progress at this root.
     pub(super) fn on_answer(&mut self, node: u32, question: u64) -> Option<(Extent, OpenGather)> {
         let is_meant = |open: &mut OpenGather| open.root == node && open.number == question;
         Extent::ALL.into_iter().find_map(|extent| Some((extent, self.lane(extent).open.take_if(is_meant)?)))
     }
 
-    /// Nothing more comes from a node.
+    /// A node can send no more answers.
     pub(super) fn on_gone(&mut self, node: u32) {
         for extent in Extent::ALL {
             if let Some(open) = self.lane(extent).open.as_mut().filter(|open| open.root == node) {
@@ -106,7 +106,7 @@ impl Gathering {
         }
     }
 
-    /// The questions that their root will not answer, or has not answered in time.
+    /// Removes and returns the queries without an answer because the root is gone, or did not answer in time.
     pub(super) fn take_failed(&mut self, now: Instant) -> Vec<(Extent, OpenGather)> {
         let has_failed = |open: &mut OpenGather| open.is_root_gone || open.until <= now;
         let failed: Vec<_> = Extent::ALL
@@ -127,8 +127,8 @@ impl Gathering {
     }
 }
 
-/// The answers of single nodes in what was gathered, as far as they were asked. Call stacks are with the first node that has a rank in
-/// them, whom `node_of` knows; each rank counts once, of `ranks` in all.
+/// Splits a collected answer into the answers of single nodes, limited to the queried nodes. A call stack goes to the node of its first rank,
+/// according to `node_of`. The call stacks contain at most `ranks` ranks in all.
 pub(super) fn by_node(
     gathered: Gathered,
     asked: &[u32],

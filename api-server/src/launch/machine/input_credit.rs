@@ -1,6 +1,7 @@
-//! The launch's standard input on its way from the client to the nodes whose ranks read it. Memory is bounded: the client sends what it was
-//! granted, and a node is sent what it has room for. Pieces that wait are put together, so that many small ones take no more memory than
-//! few large ones. The client is granted bytes when all nodes have taken as many: what is not granted again can be lost with this server.
+//! Flow control of the launch's standard input, from the client to the nodes with ranks that read it. Memory is bounded: the client sends only
+//! granted bytes, and a node receives only as much as it has room for. Small pieces in the queue are merged, so that they take no more memory
+//! than large ones. The client is granted bytes again after all nodes have received as many. Bytes that were not granted again can be lost with
+//! this server.
 
 use std::collections::VecDeque;
 
@@ -12,32 +13,32 @@ use lattice_session::limits::INPUT_WINDOWS_MAX;
 use super::event::NodeCommand;
 use super::input_tree::{InputTree, Sent};
 
-/// Pieces are put together up to this size.
+/// Size limit for merged pieces, in bytes.
 const PIECE_MAX: u64 = 64 << 10;
 
-/// The input between client and nodes. With several reading nodes, the slowest one sets the pace.
+/// The input between client and nodes. The slowest reader sets the pace.
 #[derive(Debug)]
 pub(crate) struct InputCredit {
     readers: Readers,
-    /// Came from a client and was not passed on, because a reader has no room.
+    /// Pieces from the client that wait because a reader has no room.
     waiting: VecDeque<BytesMut>,
     ended: End,
-    /// Bytes that may be under way to a node; also those that a client begins with.
+    /// Largest number of bytes in transit to a node, and the initial grant of a client.
     window: u64,
     /// Bytes that the client may still send.
     allowance: u64,
-    /// Bytes passed on, or dropped for want of readers.
+    /// Bytes that were sent to nodes, or dropped because no node reads.
     passed: u64,
-    /// Bytes of those that clients were granted again.
+    /// Bytes of these that clients were granted again.
     granted: u64,
 }
 
-/// The nodes whose ranks read.
+/// The nodes with ranks that read input.
 #[derive(Debug)]
 enum Readers {
-    /// Each is sent all of it.
+    /// The API server sends each node all of the input.
     Few(Vec<Reader>),
-    /// They pass it on to each other.
+    /// The nodes forward the input to each other.
     Many(InputTree),
 }
 
@@ -50,26 +51,26 @@ struct Reader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Open,
-    /// The client has said so; nodes have not been told.
+    /// The client has announced the end; nodes have not received it.
     Announced,
     PassedOn,
 }
 
-/// Way of the input to nodes.
+/// Route of the input to nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InputWay {
-    /// From the API server to each of them.
+    /// From the API server to each node.
     Straight,
-    /// Many pass it on to each other.
+    /// Through forwarding between the nodes, if there are many.
     ByNodes,
 }
 
 /// Consequences of a change of the input.
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
-    /// To be sent to nodes, in order.
+    /// Commands to nodes, in order.
     pub commands: Vec<(u32, NodeCommand)>,
-    /// The client may send so much more.
+    /// Bytes that the client is granted.
     pub credit: u64,
 }
 
@@ -82,7 +83,7 @@ pub(crate) struct TooMuch {
 }
 
 impl InputCredit {
-    /// Input for the ranks of these nodes, which are ascending; for none of them, it is thrown away.
+    /// Input for the ranks of these nodes, which are in ascending order. Without nodes, the input is dropped.
     pub(crate) fn new(readers: &[u32], window: u64, way: InputWay) -> Self {
         let readers = if way == InputWay::ByNodes && readers.len() > BRANCHES as usize {
             Readers::Many(InputTree::new(readers))
@@ -92,7 +93,7 @@ impl InputCredit {
         Self { readers, waiting: VecDeque::new(), ended: End::Open, window, allowance: 0, passed: 0, granted: 0 }
     }
 
-    /// The nodes whose ranks read.
+    /// The nodes with ranks that read input.
     pub(crate) fn readers(&self) -> Vec<u32> {
         match &self.readers {
             Readers::Few(readers) => readers.iter().map(|reader| reader.node).collect(),
@@ -100,18 +101,18 @@ impl InputCredit {
         }
     }
 
-    /// A client takes over; returns the bytes that it may send before it is granted more: a window, or none. Clients that come and go
-    /// while no rank reads cannot pile up more than [`INPUT_WINDOWS_MAX`] of them.
+    /// A client takes over. Returns the bytes that it may send before the next grant: a window, or none. Clients may attach repeatedly while no
+    /// rank reads. Their input in memory is limited to [`INPUT_WINDOWS_MAX`] windows.
     pub(crate) fn attach(&mut self) -> u64 {
         let kept: u64 = self.waiting.iter().map(|piece| piece.len() as u64).sum();
         self.allowance = if kept < INPUT_WINDOWS_MAX * self.window { self.window } else { 0 };
         self.allowance
     }
 
-    /// Takes a piece of input.
+    /// Accepts a piece of input.
     ///
     /// # Errors
-    /// Refuses more than was granted.
+    /// Fails if the piece exceeds the granted bytes.
     pub(crate) fn push(&mut self, piece: Bytes) -> Result<Flow, TooMuch> {
         let sent = piece.len() as u64;
         let allowed = self.allowance;
@@ -128,7 +129,7 @@ impl InputCredit {
         Ok(self.flow(Vec::new()))
     }
 
-    /// The client's input is at its end.
+    /// The client's input has ended.
     pub(crate) fn end(&mut self) -> Flow {
         if self.ended == End::Open {
             self.ended = End::Announced;
@@ -136,19 +137,19 @@ impl InputCredit {
         self.flow(Vec::new())
     }
 
-    /// The ranks of a node have read so many bytes more.
+    /// The ranks of a node have read this many more bytes.
     pub(crate) fn on_taken(&mut self, node: u32, bytes: u64) -> Flow {
         let passed = self.passed;
         if let Readers::Few(readers) = &mut self.readers
             && let Some(reader) = readers.iter_mut().find(|reader| reader.node == node)
         {
-            // A node cannot have read what it was not sent.
+            // A node cannot have read more than it was sent.
             reader.taken = reader.taken.saturating_add(bytes).min(passed);
         }
         self.flow(Vec::new())
     }
 
-    /// A node and those that get the input by way of it have taken the piece at `offset`, but for these.
+    /// A node and its subtree have received the piece at `offset`, except the nodes in `missed`.
     pub(crate) fn on_passed(&mut self, node: u32, offset: u64, missed: Option<&NodeSelection>) -> Flow {
         let again = match &mut self.readers {
             Readers::Few(_) => Vec::new(),
@@ -157,7 +158,7 @@ impl InputCredit {
         self.flow(again)
     }
 
-    /// A node reads no more.
+    /// A node no longer reads.
     pub(crate) fn on_gone(&mut self, node: u32) -> Flow {
         let again = match &mut self.readers {
             Readers::Few(readers) => {
@@ -169,7 +170,8 @@ impl InputCredit {
         self.flow(again)
     }
 
-    /// Passes on what the slowest reader has room for, behind what is sent again, and grants the client what it has taken.
+    /// Sends the repeated pieces, and then as much as the slowest reader has room for. Grants the client the bytes that all readers have
+    /// received.
     fn flow(&mut self, again: Vec<Sent>) -> Flow {
         let mut flow = Flow::default();
         flow.commands.extend(again.into_iter().map(input_command));
@@ -188,7 +190,7 @@ impl InputCredit {
         flow
     }
 
-    /// Takes out the next piece that there is room for; for many readers one that is not short without need.
+    /// Removes the next piece that fits. For many readers, it is filled up from the following pieces.
     fn next_piece(&mut self) -> Option<Bytes> {
         let room = self.readers.room(self.window, self.passed);
         if room == 0 {
@@ -204,7 +206,7 @@ impl InputCredit {
         Some(piece.freeze())
     }
 
-    /// A piece with what of the next ones fits behind it.
+    /// Fills a piece up from the following pieces, within `room`.
     fn lengthened(&mut self, mut piece: BytesMut, room: u64) -> BytesMut {
         let most = usize::try_from(room).unwrap_or(usize::MAX);
         while let Some(next) = self.waiting.front_mut()
@@ -220,7 +222,7 @@ impl InputCredit {
 }
 
 impl Readers {
-    /// Bytes that the next piece may have, of a window of so many, when so many were passed on.
+    /// Largest size of the next piece, with a window of `window` bytes after `passed` bytes were sent.
     fn room(&self, window: u64, passed: u64) -> u64 {
         match self {
             Self::Few(readers) => {
@@ -231,7 +233,7 @@ impl Readers {
         }
     }
 
-    /// Bytes that all have taken, of so many that were passed on.
+    /// Bytes that all readers have received, of `passed` bytes that were sent.
     fn taken(&self, passed: u64) -> u64 {
         match self {
             Self::Few(readers) => readers.iter().map(|reader| reader.taken).min().unwrap_or(passed),
@@ -239,7 +241,7 @@ impl Readers {
         }
     }
 
-    /// Sends a piece to all.
+    /// Sends a piece to all readers.
     fn push(&mut self, piece: Bytes) -> Vec<(u32, NodeCommand)> {
         match self {
             Self::Few(readers) => {
@@ -249,7 +251,7 @@ impl Readers {
         }
     }
 
-    /// Tells all that nothing follows.
+    /// Sends the end of the input to all readers.
     fn end(&mut self) -> Vec<(u32, NodeCommand)> {
         match self {
             Self::Few(readers) => readers.iter().map(|reader| (reader.node, NodeCommand::StdinEnd)).collect(),
@@ -272,7 +274,7 @@ mod tests {
         vec![b'i'; bytes].into()
     }
 
-    /// What the first of those who are sent something gets, and whether that is told that nothing follows.
+    /// The pieces for the first recipient, and whether it is sent the end of the input.
     fn sent(flow: &Flow) -> (Vec<Bytes>, bool) {
         let first = flow.commands.first().map(|(node, _)| *node);
         let (mut pieces, mut end) = (Vec::new(), false);
@@ -309,7 +311,7 @@ mod tests {
         assert_eq!((lengths(&flow), flow.credit), (vec![], 30));
         let flow = input.push(piece(30)).unwrap();
         assert_eq!((lengths(&flow), flow.credit), (vec![30], 0));
-        // A node that has ended is not waited for.
+        // The launch does not wait for a node that has ended.
         let flow = input.on_gone(2);
         assert_eq!((lengths(&flow), flow.credit), (vec![], 70));
     }
@@ -414,7 +416,7 @@ mod tests {
             for step in steps {
                 let flow = match step {
                     Step::Push(bytes) => {
-                        // The bytes count up, so that their order is seen.
+                        // The bytes count up, so that the test detects a change of their order.
                         let piece: Vec<u8> = (0..bytes as u64).map(|index| (pushed_bytes + index) as u8).collect();
                         let pushed = input.push(piece.into());
                         prop_assert_eq!(pushed.is_ok(), bytes as u64 <= allowance);
@@ -444,7 +446,7 @@ mod tests {
                 }
                 prop_assert!(ends == 0 || passed == pushed_bytes, "the end comes after all input");
             }
-            // Those who read on get all of it.
+            // Readers that continue to read receive all of the input.
             input.end();
             for node in (0..3).cycle().take(9) {
                 credit += input.on_taken(node, u64::MAX).credit;

@@ -1,12 +1,13 @@
-//! Input for many nodes, which pass it on to each other. Pure: keeps what has not reached all, and says whom to send it again.
+//! Input for many nodes, which forward it to each other. Pure. Keeps the pieces that not all nodes have received, and selects the nodes to which
+//! a piece is sent again.
 //!
 //! ```text
-//!            ┌─> 0 ──> 1, 2          a way: its first node passes on to the others, and reports a piece when all have taken it
+//!            ┌─> 0 ──> 1, 2          a branch: its first node forwards to the other nodes, and reports a piece when all have received it
 //!  pieces ───┼─> 3 ──> 4, 5
-//!            └─> 6 ──> 7             3 ends:  4 and 5 become ways, and get what 3 has not reported
-//!                                    5 has missed a piece:  it becomes a way of its own, and gets that and what follows
+//!            └─> 6 ──> 7             3 ends:  4 and 5 become branches, and get the pieces that 3 has not reported
+//!                                    5 misses a piece:  it becomes a branch, and gets this piece and all later ones
 //! ```
-//! A node may so get a piece twice; it tells by the piece's place in the input.
+//! A node may receive a piece twice. It detects that from the offset of the piece.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -16,24 +17,24 @@ use lattice_session::gathered::NodeSelection;
 use lattice_session::input_piece::{BRANCHES, InputPiece};
 use pmi_transport::fence::shares;
 
-/// Most pieces that may be under way.
+/// Largest number of pieces in transit.
 const PIECES_MAX: usize = 64;
 
-/// Input on its way to many nodes.
+/// Input in transit to many nodes.
 #[derive(Debug)]
 pub(super) struct InputTree {
     ways: Vec<Way>,
-    /// Pieces that not all nodes have taken, with others that have come since, in order.
+    /// In order, from the first piece that not all nodes have received.
     kept: VecDeque<Piece>,
-    /// Place of the next byte.
+    /// Offset of the next byte.
     next: u64,
 }
 
-/// Nodes that get the input from the first of them; never empty.
+/// A branch: nodes that receive the input from the first of them; never empty.
 #[derive(Debug)]
 struct Way {
     nodes: Vec<u32>,
-    /// Places of the pieces that it has not reported.
+    /// Offsets of the pieces that the branch has not reported.
     open: BTreeSet<u64>,
 }
 
@@ -44,21 +45,21 @@ struct Piece {
     is_last: bool,
 }
 
-/// A piece, and the node that it is to be sent to.
+/// A piece and its recipient.
 pub(super) type Sent = (u32, InputPiece);
 
 impl InputTree {
-    /// No input yet, for these nodes, which are ascending.
+    /// A tree without input, for these nodes, which are in ascending order.
     pub(super) fn new(nodes: &[u32]) -> Self {
         Self { ways: Way::shared_out(nodes, &BTreeSet::new()), kept: VecDeque::new(), next: 0 }
     }
 
-    /// The nodes that read.
+    /// The nodes that read input.
     pub(super) fn nodes(&self) -> impl Iterator<Item = u32> {
         self.ways.iter().flat_map(|way| way.nodes.iter().copied())
     }
 
-    /// Bytes that may be sent, of a window of so many.
+    /// Bytes that may be sent, with a window of `window` bytes.
     pub(super) fn room(&self, window: u64) -> u64 {
         match self.kept.front() {
             _ if self.ways.is_empty() => u64::MAX,
@@ -68,12 +69,12 @@ impl InputTree {
         }
     }
 
-    /// Bytes that all nodes have taken; `None` if there are none.
+    /// Bytes that all nodes have received; `None` if there are no nodes.
     pub(super) fn taken(&self) -> Option<u64> {
         (!self.ways.is_empty()).then(|| self.kept.front().map_or(self.next, |first| first.offset))
     }
 
-    /// Sends a piece; an empty one only as the last.
+    /// Sends a piece. Only the last piece may be empty.
     pub(super) fn push(&mut self, bytes: Bytes, is_last: bool) -> Vec<Sent> {
         let piece = Piece { offset: self.next, bytes, is_last };
         self.next += piece.bytes.len() as u64;
@@ -88,12 +89,13 @@ impl InputTree {
         sent
     }
 
-    /// A node reports that the piece at `offset` is taken by all nodes of its way but these. Returns what they are sent.
+    /// A node reports that all nodes of its branch except `missed` have received the piece at `offset`. Returns the pieces to send to the missed
+    /// nodes.
     pub(super) fn on_passed(&mut self, node: u32, offset: u64, missed: Option<&NodeSelection>) -> Vec<Sent> {
         let way = self.ways.iter_mut().find(|way| way.nodes[0] == node && way.open.contains(&offset));
         let Some(way) = way else { return Vec::new() };
         let is_missed = |node: &u32| missed.is_some_and(|missed| missed.contains(*node));
-        // It has no say about itself.
+        // The reporting node cannot be one of the missed nodes.
         let lost: Vec<u32> = way.nodes[1..].iter().copied().filter(is_missed).collect();
         way.nodes.retain(|node| !lost.contains(node));
         let open = way.open.clone();
@@ -104,7 +106,7 @@ impl InputTree {
         sent
     }
 
-    /// A node reads no more. Returns what those are sent who got the input by way of it.
+    /// A node no longer reads. Returns the pieces to send to the nodes that received input from it.
     pub(super) fn on_gone(&mut self, gone: u32) -> Vec<Sent> {
         let Some(at) = self.ways.iter().position(|way| way.nodes.contains(&gone)) else { return Vec::new() };
         if self.ways[at].nodes[0] != gone {
@@ -117,7 +119,7 @@ impl InputTree {
         sent
     }
 
-    /// Adds ways, and sends them what they have open.
+    /// Adds branches. Returns the pieces to send to them, which they have not reported.
     fn add(&mut self, ways: Vec<Way>) -> Vec<Sent> {
         let pieces = |way: &Way| {
             let open = self.kept.iter().filter(|piece| way.open.contains(&piece.offset));
@@ -128,7 +130,7 @@ impl InputTree {
         sent
     }
 
-    /// Drops the first pieces that all nodes have taken.
+    /// Drops the first pieces, as far as all nodes have received them.
     fn forget(&mut self) {
         while let Some(first) = self.kept.front()
             && self.ways.iter().all(|way| !way.open.contains(&first.offset))
@@ -139,7 +141,7 @@ impl InputTree {
 }
 
 impl Way {
-    /// Ways that share out nodes, all of which have the same pieces open.
+    /// Divides nodes into branches. All of them have the same unreported pieces.
     fn shared_out(nodes: &[u32], open: &BTreeSet<u64>) -> Vec<Self> {
         let parts = shares(0..nodes.len() as u32, BRANCHES);
         let nodes_of = |part: Range<u32>| nodes[part.start as usize..part.end as usize].to_vec();
@@ -162,7 +164,7 @@ mod tests {
         InputTree::new(&(0..nodes).collect::<Vec<_>>())
     }
 
-    /// Places of the pieces that each of these nodes is sent, with the nodes that they are for.
+    /// Text form of the messages: recipient, offset, and nodes of each piece.
     fn shown(sent: &[Sent]) -> Vec<String> {
         let one = |(node, piece): &Sent| {
             let nodes: Vec<u32> = piece.nodes.nodes().collect();
@@ -192,7 +194,7 @@ mod tests {
     fn a_node_that_has_missed_a_piece_gets_it_and_what_follows_from_the_api_server() {
         let mut tree = tree(18);
         ["ab", "c", "d"].into_iter().for_each(|piece| drop(tree.push(piece.into(), false)));
-        // The second piece is reported first, and the first one may have been missed as well.
+        // The second piece is reported first. The nodes may have missed the first piece as well.
         let missed = NodeSelection::of([0, 2, 9]);
         assert_eq!(shown(&tree.on_passed(0, 2, missed.as_ref())), ["2: 0 for [2]", "2: 2 for [2]", "2: 3 for [2]"]);
         assert!(tree.on_passed(0, 0, missed.as_ref()).is_empty(), "it is told once");
@@ -216,12 +218,12 @@ mod tests {
         assert_eq!(tree.room(10), u64::MAX, "nobody reads");
     }
 
-    /// Nodes that pass on what they get, as sessions do.
+    /// Nodes that forward input in the same way as sessions.
     struct World {
         tree: InputTree,
-        /// What has not arrived.
+        /// Pieces in transit.
         travelling: Vec<Sent>,
-        /// Places of the bytes that each node has, and whether it has the end.
+        /// Offsets of the bytes that each node has received. The end of the input counts as one more byte.
         have: Vec<BTreeSet<u64>>,
         gone: BTreeSet<u32>,
     }
@@ -231,7 +233,7 @@ mod tests {
             self.travelling.extend(sent);
         }
 
-        /// A piece arrives; all its nodes take it but those that are gone, and those that no link leads to.
+        /// A piece arrives. All its nodes receive it, except nodes that are gone and the unreachable node.
         fn arrive(&mut self, at: usize, unreachable: Option<u32>) {
             let (node, piece) = self.travelling.swap_remove(at);
             if self.gone.contains(&node) {

@@ -1,38 +1,39 @@
-//! Events of one node, each of which counts once, however often it is sent: a session numbers them, and sends again what it has not
-//! heard to be taken.
+//! Events of one node. Each event is processed once, even if it is sent several times: a session numbers its events, and repeats events that
+//! were not acknowledged.
 //!
 //! ```text
 //! a first stream ──────────────────────────────> Known (0) ──next number──> Known (n + 1)
-//! a server that took the launch up: Unknown ──resumed──> Known (what the session says)
+//! a resumed launch: Unknown ──resumed──> Known (number from the session)
 //! ```
 
 use lattice_session::numbered::{Arrival, Received};
 
 use super::facts::Origin;
 
-/// Number of events after which a node is told that they were taken, when no command tells it.
+/// Number of events after which a node is sent an acknowledgement, if no command has carried one.
 const EVENTS_UNTOLD_MAX: u64 = 512;
-/// Cost of the events after which it is told. Nodes keep what they were not told of; grants of credit tell it much sooner.
+/// Total cost of events after which a node is sent an acknowledgement. Nodes keep unacknowledged events. As a rule, a command that grants credit
+/// carries the acknowledgement much sooner.
 const COST_UNTOLD_MAX: u64 = 4 << 20;
 
-/// The events that have come from one node.
+/// The events that were received from one node.
 #[derive(Debug)]
 pub(crate) struct Intake {
-    /// `None` for a launch that an earlier server has heard of.
+    /// `None` for a resumed launch, until the number of the node's last event is known.
     received: Option<Received>,
-    /// Events that the node has not been told of, and what they cost.
+    /// Number and total cost of the unacknowledged events.
     untold: u64,
     untold_cost: u64,
 }
 
-/// Result of a node's word on where its events go on.
+/// Result of a node's report of the number after which its events continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resumption {
-    /// They go on where this server said, or before.
+    /// The events continue at the requested number, or before it.
     AsAsked,
-    /// This server did not know, and takes the node's word for it.
+    /// This server did not have a number, and accepts the number of the node.
     Anew,
-    /// Some are left out.
+    /// Events are missing.
     Gap,
 }
 
@@ -42,17 +43,17 @@ impl Intake {
         Self { received, untold: 0, untold_cost: 0 }
     }
 
-    /// The node's first stream begins: its first event has the number 1.
+    /// The node's first stream begins: the first event has the number 1.
     pub(crate) fn begin(&mut self) {
         self.received.get_or_insert_default();
     }
 
-    /// The number up to which all events have come; `None` if that is not known.
+    /// The number up to which all events were received; `None` if it is unknown.
     pub(crate) fn last(&self) -> Option<u64> {
         self.received.map(Received::last)
     }
 
-    /// The node says that its events go on after this number.
+    /// The node reports that its events continue after this number.
     pub(crate) fn resume(&mut self, after: u64) -> Resumption {
         match self.received {
             None => {
@@ -64,12 +65,12 @@ impl Intake {
         }
     }
 
-    /// Takes in the event of this number. What an agent says itself has the number 0, and is always new.
+    /// Accepts the event with this number. Events of the agent itself have the number 0, and are always new.
     pub(crate) fn take(&mut self, sequence: u64, cost: u64) -> Arrival {
         if sequence == 0 {
             return Arrival::New;
         }
-        // Before the node has said where it goes on, it goes on with nothing.
+        // Events before the node's report of its number are repetitions.
         let Some(received) = &mut self.received else { return Arrival::Again };
         let arrival = received.take(sequence);
         if arrival == Arrival::New {
@@ -78,7 +79,7 @@ impl Intake {
         arrival
     }
 
-    /// The number up to which the node is to be told that its events were taken, if it is time for that.
+    /// The number up to which the node is to be sent an acknowledgement, if one is due.
     pub(crate) fn due(&mut self) -> Option<u64> {
         if self.untold < EVENTS_UNTOLD_MAX && self.untold_cost < COST_UNTOLD_MAX {
             return None;
@@ -86,7 +87,7 @@ impl Intake {
         self.tell()
     }
 
-    /// The number up to which the node is told at once that its events were taken, because it waits for that.
+    /// The number for an immediate acknowledgement, because the node waits for it.
     pub(crate) fn tell(&mut self) -> Option<u64> {
         (self.untold, self.untold_cost) = (0, 0);
         self.last()

@@ -1,5 +1,5 @@
-//! Call stacks that nodes report of missing ranks, put together: those that are equal are shown once. A missing rank in MPI, while another rank
-//! waits in `MPI_Finalize`, is reported as well.
+//! Merges the call stacks that nodes report for missing ranks; equal stacks are shown once. Also reports a missing rank that is in MPI while
+//! another rank waits in `MPI_Finalize`.
 
 use std::time::Duration;
 
@@ -10,30 +10,30 @@ use tokio::time::Instant;
 
 use super::silent_ranks::Passing;
 
-/// Time that nodes have to report their ranks after the first did: debuggers are not equally fast everywhere.
+/// Time for nodes to report after the first report: debuggers differ in speed.
 const COLLECT: Duration = Duration::from_secs(2);
 
-/// Shortest time between two searches for ranks that are in MPI: every node reports its long waits.
+/// Shortest interval between two searches for ranks that are in MPI: every node reports its long waits.
 const SEARCH_AGAIN: Duration = Duration::from_secs(5);
 
-/// Stacks that were not passed on.
+/// Reports that were not forwarded yet.
 #[derive(Debug, Default)]
 pub(crate) struct LateStacks {
     collected: Option<(Instant, CallStacks)>,
-    /// The wait for the sake of which nodes look at ranks.
+    /// The wait for which the nodes inspect ranks.
     wait: Option<FenceWait>,
     searched: Option<Instant>,
     is_misuse_reported: bool,
 }
 
 impl LateStacks {
-    /// Takes in a node's report.
+    /// Adds a node's report.
     pub(crate) fn add(&mut self, stacks: Vec<RankStack>, now: Instant) {
         let (_, all) = self.collected.get_or_insert_with(|| (now, CallStacks::default()));
         stacks.into_iter().for_each(|stack| all.add(stack.ranks, stack.text));
     }
 
-    /// Returns true if a long wait after the start-up is to be searched for its cause, and counts that as begun.
+    /// Returns true if a search for the cause of a long wait after the start-up is due. The search then counts as started.
     pub(crate) fn begin_search(&mut self, now: Instant) -> bool {
         let is_due = !self.is_misuse_reported && self.searched.is_none_or(|before| now >= before + SEARCH_AGAIN);
         if is_due {
@@ -42,12 +42,12 @@ impl LateStacks {
         is_due
     }
 
-    /// The nodes look at the ranks that are missing in this wait.
+    /// Sets the wait for which the nodes now inspect the missing ranks.
     pub(crate) fn expect(&mut self, wait: FenceWait) {
         self.wait = Some(wait);
     }
 
-    /// The notices that are to be passed on now. Stacks themselves are shown only in a late start.
+    /// Returns the notices that are due. The stacks themselves are shown only for a late start.
     pub(crate) fn take(&mut self, now: Instant, passing: Passing) -> Vec<Notice> {
         let is_due = |(since, _): &mut (Instant, _)| passing == Passing::All || now >= *since + COLLECT;
         let Some((_, stacks)) = self.collected.take_if(is_due) else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! The part of a launch that faces its nodes: what is known of them, their streams, and what they are asked.
+//! The part of a launch that communicates with its nodes: the state of the nodes, their streams, and queries to them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::mem;
@@ -42,9 +42,10 @@ pub(crate) struct Nodes {
     pub(super) desertion: DesertionWatch,
     pub(super) silent: SilentRanks,
     pub(super) stacks: LateStacks,
-    /// Dead ranks that nodes are told of at the next tick: where many die, they do so together.
+    /// Dead ranks to report to nodes at the next tick. The delay merges the reports of ranks that die together.
     pub(super) untold_deaths: Vec<Death>,
-    /// Nodes that have come back to a new server, and are asked at the next tick who waits there: many come back together.
+    /// Nodes that have reconnected to a new server. At the next tick, they are queried for their waiting ranks. The delay merges the queries to
+    /// nodes that reconnect together.
     pub(super) returned: Vec<u32>,
     stuck: StuckNotice,
     pub(super) idle: Idle,
@@ -53,45 +54,45 @@ pub(crate) struct Nodes {
 /// Purpose of a query to nodes about their progress.
 #[derive(Debug)]
 pub(crate) enum Purpose {
-    /// Somebody wants to know, and is answered under this number.
+    /// A caller requests the status. The answer goes to this number.
     Status { ticket: u64, detail: StatusDetail },
-    /// The start is stuck, as a node reports.
+    /// A node reports that the start is stuck.
     Stuck { after: Duration, waiting: usize, missing: Vec<Missing> },
-    /// Ranks have waited for so long in a fence of all ranks after their start-up.
+    /// Ranks have waited for this time in a fence of all ranks after their start-up.
     LongWait { since: Duration },
-    /// A fence was not complete in time, reports a node, which is ending its ranks; all others wait to be told why.
+    /// A node reports that a fence has timed out, and ends its ranks. All other nodes wait for the cause.
     FenceTimeout { node: u32, host: String, limit: Duration, waiting: usize, missing: Vec<Missing> },
-    /// A rank that finalized has been suspected for a while to be waited for.
+    /// Confirm the suspicion that ranks wait for a rank that finalized.
     Desertion,
-    /// The server is a new one, and does not know who waits.
+    /// The server is new, and does not know which ranks wait.
     Waits,
-    /// A rank that others wait for may have ended behind output that its node has no credit for.
+    /// The exit of a missing rank may wait after output that its node has no credit for.
     Exits,
 }
 
-/// State of the notice of a start that is stuck, which every node gives.
+/// State of the notice of a stuck start. Every node sends this notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StuckNotice {
     Untold,
     Told,
 }
 
-/// Need for nodes without ranks: jobs may be spawned on them.
+/// Need for nodes without ranks, on which jobs may be spawned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Idle {
     Needed,
-    /// No rank is left that could spawn a job: they were told to end.
+    /// No rank is left that could spawn a job. The nodes were ordered to end.
     Released,
 }
 
 /// Consequence of a node's notice.
 #[derive(Debug)]
 pub(crate) enum Noted {
-    /// The notice is passed on as it is.
+    /// The notice is forwarded unchanged.
     PassOn(Notice),
-    /// All nodes are to be asked first.
+    /// All nodes must be queried first.
     Ask(Purpose),
-    /// The notice waits for those of other nodes, or is nothing new.
+    /// The notice waits for notices of other nodes, or is a repetition.
     Kept,
 }
 
@@ -114,14 +115,14 @@ impl Nodes {
         }
     }
 
-    /// Gives a command to every node from which more is to be expected.
+    /// Sends a command to every live node.
     pub(crate) fn command_live(&self, command: &NodeCommand, effects: &mut Effects) {
         for node in self.state.live() {
             effects.command(node, command.clone());
         }
     }
 
-    /// Tells all nodes of ranks that have died since the last time.
+    /// Reports new dead ranks to all nodes.
     pub(crate) fn tell_deaths(&mut self, effects: &mut Effects) {
         if !self.untold_deaths.is_empty() {
             let deaths = mem::take(&mut self.untold_deaths).into();
@@ -129,13 +130,13 @@ impl Nodes {
         }
     }
 
-    /// Asks all nodes that report how far their ranks are.
+    /// Queries all reporting nodes for the progress of their ranks.
     pub(crate) fn ask(&mut self, purpose: Purpose, now: Instant, effects: &mut Effects) {
         let nodes = self.state.nodes_in(NodePhase::Reporting);
         self.ask_these(nodes, purpose, now, effects);
     }
 
-    /// Asks nodes that have come back to a new server who waits there. All that have since the last time are asked at once.
+    /// Queries nodes that have reconnected to a new server for their waiting ranks, in one query.
     pub(crate) fn ask_returned(&mut self, now: Instant, effects: &mut Effects) {
         let mut nodes = mem::take(&mut self.returned);
         nodes.retain(|&node| self.state.phase(node) == NodePhase::Reporting);
@@ -145,7 +146,7 @@ impl Nodes {
     }
 
     fn ask_these(&mut self, nodes: Vec<u32>, purpose: Purpose, now: Instant, effects: &mut Effects) {
-        // Of processes only those want to know who look at ranks.
+        // Only status queries from users need the usage of processes.
         let (question, extent): (fn(u64) -> NodeCommand, _) = match purpose {
             Purpose::Status { detail: StatusDetail::Stacks, .. } => (NodeCommand::AskStacks, Extent::Stacks),
             Purpose::Status { detail: StatusDetail::Progress, .. } => (NodeCommand::AskUsage, Extent::Progress),
@@ -154,7 +155,7 @@ impl Nodes {
         let is_gathered = matches!(purpose, Purpose::Status { .. }) && self.gathering.takes(nodes.len(), now);
         let way = if is_gathered { Way::Gathered } else { Way::Directly };
         let kept = match purpose {
-            // What they tell is taken over when it comes.
+            // Each answer is applied on arrival, so none is kept.
             Purpose::Exits => 0,
             _ => self.state.node_count(),
         };
@@ -168,7 +169,7 @@ impl Nodes {
         }
     }
 
-    /// Asks the root for what waits to be asked, unless a question of this extent is under way.
+    /// Sends the next query to the root, unless a query of this extent is in progress.
     fn gather(&mut self, extent: Extent, now: Instant, effects: &mut Effects) {
         let Some(number) = self.gathering.take_next(extent) else { return };
         let nodes = self.state.nodes_in(NodePhase::Reporting);
@@ -180,7 +181,7 @@ impl Nodes {
         }
     }
 
-    /// Asks nodes one by one for what their root has not told.
+    /// Queries nodes directly because the root's answer does not include them.
     fn ask_directly(&mut self, number: u64, extent: Extent, nodes: &[u32], now: Instant, effects: &mut Effects) {
         self.queries.ask_directly(number, extent, now);
         for &node in nodes.iter().filter(|&&node| self.state.phase(node) == NodePhase::Reporting) {
@@ -194,7 +195,7 @@ impl Nodes {
         }
     }
 
-    /// A node has told what sessions know of their ranks. Those that are not in it are asked one by one.
+    /// A root has reported the collected answers. Nodes that are not included are queried directly.
     pub(crate) fn on_gathered(
         &mut self,
         node: u32,
@@ -217,7 +218,7 @@ impl Nodes {
         self.gather(extent, now, effects);
     }
 
-    /// Asks nodes one by one whose root has not answered.
+    /// Queries nodes directly if their root has not answered.
     pub(crate) fn check_gathering(&mut self, now: Instant, effects: &mut Effects) {
         for (extent, open) in self.gathering.take_failed(now) {
             self.ask_directly(open.number, extent, &open.nodes, now, effects);
@@ -225,7 +226,7 @@ impl Nodes {
         }
     }
 
-    /// Takes in a notice of a node. With several nodes, the client is told once, of all.
+    /// Accepts a notice of a node. With several nodes, clients receive one merged notice.
     pub(crate) fn on_notice(&mut self, node: u32, notice: Notice, now: Instant) -> Noted {
         if !self.streams[node as usize].admits_notice() {
             return Noted::Kept;
@@ -249,7 +250,7 @@ impl Nodes {
         }
     }
 
-    /// Has nodes report the call stacks of ranks that others wait for.
+    /// Makes nodes report the call stacks of late ranks.
     pub(crate) fn look_at_late_ranks(&self, late: &[Missing], effects: &mut Effects) {
         let mut by_node: BTreeMap<u32, Vec<(u32, u32)>> = BTreeMap::new();
         for (rank, _) in late {
@@ -265,19 +266,18 @@ impl Nodes {
         }
     }
 
-    /// Returns true if the report stream of a node broke, and it is not known yet whether the node is lost.
+    /// Returns true if the report stream of a node broke, and it is unknown yet whether the node is lost.
     pub(crate) fn misses_a_report(&self) -> bool {
         let reporting = |&node: &u32| self.state.phase(node) == NodePhase::Reporting;
         self.state.live().filter(reporting).any(|node| self.streams[node as usize].is_missing())
     }
 
-    /// The time from which a cause that is held counts. Not before it is known of every node whether it is lost: then that comes
-    /// first.
+    /// The time from which a held cause counts. `None` without one, or while the loss of a node is still unclear: such a loss has priority.
     pub(crate) fn hold_ends(&self) -> Option<Instant> {
         self.state.cause.hold_ends().filter(|_| !self.misses_a_report())
     }
 
-    /// The nodes that should report and do not, each with the reason why it is given up.
+    /// The nodes that should report and do not, each with the reason for its loss.
     pub(crate) fn silent_nodes(&self, nodes_by: Instant, origin: Origin, now: Instant) -> Vec<(u32, &'static str)> {
         let unreported = match origin {
             Origin::Resumed => "it did not report again when the API server had been started anew",
@@ -296,7 +296,7 @@ impl Nodes {
         self.state.live().filter_map(why).collect()
     }
 
-    /// The nodes that take too long to end their part of a launch that has been ending since `ending`, with what is due.
+    /// The nodes that exceed the time limit for their part of a launch that has been ending since `ending`, each with the measure that is due.
     pub(crate) fn overdue_nodes(
         &mut self,
         ending: Instant,
@@ -313,7 +313,7 @@ impl Nodes {
         due
     }
 
-    /// Looks for ranks that left others waiting. Returns the cause, if one did for certain.
+    /// Searches for ranks that left while other ranks wait for them. Returns the cause, if it is certain.
     pub(crate) fn look_for_deserters(&mut self, now: Instant) -> Option<Cause> {
         let desertion = self.state.desertion();
         if desertion == Some(Desertion::Suspected) {
@@ -327,7 +327,7 @@ impl Nodes {
         }
     }
 
-    /// Asks nodes for what can only be found out by asking: who waits for a rank that finalized, and which exits wait behind output.
+    /// Queries nodes for facts that they do not report on their own: ranks that wait for a finalized rank, and exits that wait after output.
     pub(crate) fn ask_about_desertion(
         &mut self,
         output_of: impl Fn(u32) -> Output,
@@ -349,7 +349,7 @@ impl Nodes {
         (self.streams.len() > 1 && self.state.phase(node).is_live()).then_some(role)
     }
 
-    /// Returns the progress of all ranks, from the answers of nodes and what is known without.
+    /// Returns the progress of all ranks, from the answers of nodes and from earlier reports.
     pub(crate) fn status(&self, query: &ProgressQuery<Purpose>) -> Status {
         let mut known = self.state.ranks.known(self.streams.len());
         let mut node = |(index, answer): (u32, &Option<Arc<Answer>>)| {
@@ -379,7 +379,7 @@ impl Nodes {
     }
 }
 
-/// The cause of a fence that timed out, now that nodes have answered who is missing.
+/// The cause of a fence that timed out, completed with the missing ranks that the nodes reported.
 pub(crate) fn completed_timeout(query: &ProgressQuery<Purpose>) -> Option<(u32, Cause)> {
     let Purpose::FenceTimeout { node, host, limit, waiting, missing } = &query.purpose else { return None };
     let kind = CauseKind::FenceTimeout {

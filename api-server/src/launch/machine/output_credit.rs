@@ -1,14 +1,14 @@
-//! Credit of a launch's nodes for output, granted again as events are settled.
+//! Credit of a launch's nodes for output. It is granted again when events are settled.
 //!
-//! A node may send `window` bytes (as events cost, see [`lattice_session::wire::event::cost`]); it is granted more only as what it
-//! sent is settled:
+//! A node may send `window` bytes (sum of event costs, see [`lattice_session::wire::event::cost`]). It is granted more only when its events are
+//! settled:
 //!
 //! ```text
-//! window = on its way to us (outstanding) + kept here (unsettled) + not yet granted again
+//! window = in transit to this server (outstanding) + kept here (unsettled) + not yet granted again
 //! ```
 //!
-//! The launch's owner settles events by acknowledging them, or its spool by having them on disk. When there is neither, or the
-//! launch is to end whatever its owner does, output is settled as it comes.
+//! The launch's owner settles events by acknowledging them, or its spool by writing them to disk. Without both, or if the launch must end
+//! regardless of its owner, output is settled at once.
 
 use std::collections::VecDeque;
 
@@ -22,12 +22,12 @@ use super::facts::Settler;
 pub(crate) struct OutputCredit {
     /// By node index.
     windows: Vec<Window>,
-    /// Events that were charged and are not settled, in order.
+    /// Charged events that are not settled, in order.
     unsettled: VecDeque<Charge>,
     settler: Settler,
 }
 
-/// An event that its node is granted again.
+/// The charge for an event, which its node is granted again.
 #[derive(Clone, Copy, Debug)]
 struct Charge {
     sequence: u64,
@@ -36,15 +36,15 @@ struct Charge {
 }
 
 impl OutputCredit {
-    /// Credit for `nodes` nodes, each of which may begin with `window` bytes.
+    /// Credit for `nodes` nodes, each with an initial credit of `window` bytes.
     pub(crate) fn new(nodes: usize, window: u64, settler: Settler) -> Self {
         Self { windows: vec![Window::new(window); nodes], unsettled: VecDeque::new(), settler }
     }
 
-    /// Charges a node for an event. Returns the bytes that the node is to be granted, if any.
+    /// Charges a node for an event. Returns the bytes to grant to the node, if any.
     ///
     /// # Errors
-    /// Fails when the node sends more output than [`Window::receive`] allows.
+    /// Fails if the node sends more output than [`Window::receive`] allows.
     pub(crate) fn charge(&mut self, sequence: u64, node: u32, cost: u64) -> Result<Option<u64>, Overrun> {
         if cost == 0 {
             return Ok(None);
@@ -60,22 +60,22 @@ impl OutputCredit {
         Ok(window.grant())
     }
 
-    /// The connection to a node is new: what it was granted may have gone astray. Returns what to grant it now.
+    /// The node has a new connection: earlier grants may have been lost. Returns the bytes to grant now.
     pub(crate) fn renew(&mut self, node: u32) -> Option<u64> {
         self.windows[node as usize].renew()
     }
 
-    /// Returns true if nodes are granted no more than somebody has settled.
+    /// Returns true if grants wait for a party that settles events.
     pub(crate) fn waits(&self) -> bool {
         self.settler != Settler::Nobody
     }
 
-    /// Returns true if the node is slow because whoever settles is: most of what it may send waits for that.
+    /// Returns true if slow settlement holds up the node: most of its window waits to be settled.
     pub(crate) fn is_held_up(&self, node: u32) -> bool {
         self.windows[node as usize].is_congested()
     }
 
-    /// Everything up to `sequence` is settled. Returns what nodes are to be granted.
+    /// Settles all events up to `sequence`. Returns the bytes to grant to each node.
     pub(crate) fn settle(&mut self, sequence: u64) -> Vec<(u32, u64)> {
         let mut touched = Vec::new();
         while let Some(charge) = self.unsettled.pop_front_if(|charge| charge.sequence <= sequence) {
@@ -87,7 +87,7 @@ impl OutputCredit {
         self.grants(touched)
     }
 
-    /// From now on output is settled as it comes, for good. Returns what nodes are to be granted.
+    /// From now on, output is settled at once, permanently. Returns the bytes to grant to each node.
     pub(crate) fn stop_waiting(&mut self) -> Vec<(u32, u64)> {
         self.settler = Settler::Nobody;
         self.unsettled.clear();
@@ -106,7 +106,7 @@ impl OutputCredit {
 mod tests {
     use super::*;
 
-    /// The window of the tests' credit.
+    /// The window in these tests, in bytes.
     const WINDOW: u64 = 1 << 20;
 
     fn credit(nodes: usize, settler: Settler) -> OutputCredit {
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(credit.settle(2), []);
     }
 
-    /// Nodes of large launches have windows of 64 KiB, and a piece of 64 KiB with its overhead costs more.
+    /// Nodes of large launches have windows of 64 KiB. A piece of 64 KiB with its overhead costs more.
     #[test]
     fn a_window_smaller_than_a_piece_opens_again() {
         let window = 64 << 10;

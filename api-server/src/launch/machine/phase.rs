@@ -1,4 +1,4 @@
-//! The phases of a launch, each with what belongs to it alone.
+//! The phases of a launch, each with its own data.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,48 +12,48 @@ use crate::launch::fan_out::NotStarted;
 /// Phase of a launch.
 #[derive(Debug)]
 pub(crate) enum Phase {
-    /// Nodes are being asked; who ordered it waits. It may be coming to its end already.
+    /// Nodes are being asked, and the caller that ordered the launch waits. The end of the launch may have begun already.
     Starting { ending: Option<Ending> },
-    /// Every node has accepted; or the server was started anew. Nodes are expected to report until then.
+    /// Every node has accepted, or the server was restarted. Nodes must report by `nodes_by`.
     Active { nodes_by: Instant },
-    /// The launch is coming to its end: nodes end their parts.
+    /// The launch is ending: nodes end their parts.
     Ending { ending: Ending, nodes_by: Instant },
-    /// Nothing more happens.
+    /// The launch is over.
     Over(Over),
 }
 
-/// The end that a launch is coming to.
+/// The end of a launch in progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ending {
     pub since: Instant,
     pub authority: Authority,
 }
 
-/// Party that wants a launch to end.
+/// Party that ends a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Authority {
     /// Its owner, or its own first cause: output waits for the owner.
     Own,
-    /// Somebody else: it ends whether the owner reads on or not.
+    /// Another party: the launch ends even if the owner does not read.
     Others,
 }
 
-/// The time after the end.
+/// State of a launch after its end.
 #[derive(Debug)]
 pub(crate) struct Over {
-    /// Until then a client may still fetch what happened.
+    /// Until this time, a client may fetch the events.
     pub until: Instant,
-    /// The change that is durable when the end is.
+    /// The number of the change that is durable when the end is.
     pub change: u64,
-    /// Consequences of the end for others, once the first attempt to make it durable has ended.
+    /// Consequences of the end, to be carried out after the first attempt to store it.
     pub conclusion: Option<Conclusion>,
 }
 
-/// Consequences of a launch's end for others.
+/// Consequences of a launch's end for the rest of the server.
 #[derive(Debug)]
 pub(crate) struct Conclusion {
     pub completion: Arc<Completion>,
-    /// The reason for which it was not started, if it was not.
+    /// The reason why the launch was not started, if it was not.
     pub refusal: Option<NotStarted>,
 }
 
@@ -62,7 +62,7 @@ impl Phase {
         matches!(self, Self::Over(_))
     }
 
-    /// The end that it is coming to, if it is.
+    /// The end in progress, if there is one.
     pub(crate) fn ending(&self) -> Option<Ending> {
         match self {
             Self::Starting { ending } => *ending,
@@ -71,7 +71,7 @@ impl Phase {
         }
     }
 
-    /// Until when nodes are expected to report; `None` before they have accepted, and when it is over.
+    /// The time by which nodes must report; `None` before they have accepted, and when the launch is over.
     pub(crate) fn nodes_by(&self) -> Option<Instant> {
         match self {
             Self::Active { nodes_by } | Self::Ending { nodes_by, .. } => Some(*nodes_by),
@@ -79,7 +79,7 @@ impl Phase {
         }
     }
 
-    /// The launch is coming to its end from now on, if it was not before.
+    /// Starts the end of the launch, unless it has begun.
     pub(crate) fn begin_ending(&mut self, now: Instant) {
         let begun = Ending { since: now, authority: Authority::Own };
         match self {
@@ -89,7 +89,7 @@ impl Phase {
         }
     }
 
-    /// Somebody else than its owner wants it to end.
+    /// A party other than the owner ends the launch.
     pub(crate) fn overrule(&mut self) {
         match self {
             Self::Starting { ending: Some(ending) } | Self::Ending { ending, .. } => {
@@ -99,7 +99,7 @@ impl Phase {
         }
     }
 
-    /// All nodes have accepted the launch. False if that is no news.
+    /// All nodes have accepted the launch. Returns false if the launch is not in the start phase.
     pub(crate) fn on_accepted(&mut self, now: Instant) -> bool {
         let Self::Starting { ending } = self else { return false };
         let nodes_by = now + timeouts::FIRST_REPORT;
@@ -110,7 +110,7 @@ impl Phase {
         true
     }
 
-    /// As users are told; `None` when it is over.
+    /// The activity that users see; `None` when the launch is over.
     pub(crate) fn activity(&self) -> Option<Activity> {
         match self {
             Self::Over(_) => None,
@@ -122,12 +122,12 @@ impl Phase {
 }
 
 impl Ending {
-    /// Returns true if the launch ends whether its owner reads on or not.
+    /// Returns true if the launch ends even if its owner does not read.
     pub(crate) fn is_overruled(&self) -> bool {
         self.authority == Authority::Others
     }
 
-    /// Time that ranks have to end, when the launch gives them `grace`.
+    /// Time that ranks have to end, with a grace period of `grace` for the launch.
     pub(crate) fn grace(&self, grace: Duration) -> Duration {
         match self.authority {
             Authority::Own => grace,
@@ -140,7 +140,7 @@ impl Ending {
 mod tests {
     use super::*;
 
-    /// More than ranks have when somebody else ends their launch.
+    /// Longer than the grace period if another party ends the launch.
     const GRACE: Duration = Duration::from_secs(100);
 
     #[test]

@@ -1,4 +1,4 @@
-//! Queries to all nodes of a launch about how far their ranks are, each open until all have answered or its time is over.
+//! Queries to all nodes of a launch for the progress of their ranks. Each query is open until all nodes have answered or its time limit is over.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use tokio::time::Instant;
 
 use super::event::Programs;
 
-/// Time that nodes have to answer.
+/// Time limit for answers.
 pub(super) const ANSWER: Duration = Duration::from_secs(1);
-/// The same, where they look at call stacks first.
+/// The same for answers with call stacks, which take time to read.
 const ANSWER_STACKS: Duration = CALL_STACKS.saturating_add(Duration::from_secs(2));
-/// The longest time for an answer that is gathered: whoever asks waits a little longer (30 s).
+/// The longest time limit for a collected answer. The caller waits a little longer (30 s).
 const GATHERED_MAX: Duration = Duration::from_secs(25);
-/// The most queries that are open at once; more are closed without an answer. Clients can ask as often as they like.
+/// The largest number of open queries. Further queries are closed without an answer, because clients can send any number of queries.
 const OPEN_MAX: usize = 1024;
 
-/// A rank that is missed, with the last PMI command that it sent, if it sent any.
+/// A missing rank, with the last PMI command that it sent, if any.
 pub(crate) type Missing = (Rank, Option<String>);
 
-/// The queries that are open. `P` says what each was asked for.
+/// The open queries. `P` is the type of their purpose.
 #[derive(Debug)]
 pub(crate) struct ProgressQueries<P> {
     open: Vec<ProgressQuery<P>>,
@@ -38,7 +38,7 @@ pub(crate) struct ProgressQuery<P> {
     number: u64,
     /// Purpose of the query.
     pub purpose: P,
-    /// By node; `None` where no answer came. Empty where the answers are of no interest once they have come.
+    /// By node; `None` for a node without an answer. Empty if the answers need not be kept.
     pub answers: Vec<Option<Arc<Answer>>>,
     extent: Extent,
     way: Way,
@@ -72,27 +72,27 @@ impl Awaited {
 pub(crate) struct Answer {
     /// Progress of each of its ranks.
     pub ranks: Vec<RankProgress>,
-    /// Programs of its ranks, as far as this answer tells them.
+    /// Programs of its ranks, as far as the answer contains them.
     pub programs: Programs,
-    /// Call stacks of its ranks, if this is the answer to a question for them.
+    /// Call stacks of its ranks, if the query asked for them.
     pub stacks: Option<Vec<RankStack>>,
-    /// Number of its ranks that the answer had no room for.
+    /// Number of its ranks that did not fit into the answer.
     pub left_out: u32,
 }
 
-/// Way by which nodes are asked.
+/// Route of a query to nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// One by one.
+    /// Directly to each node.
     Directly,
-    /// By their root, and one by one where that does not help.
+    /// Through the root, and directly to nodes that the root's answer does not include.
     Gathered,
 }
 
 impl Extent {
     pub(super) const ALL: [Self; 2] = [Self::Progress, Self::Stacks];
 
-    /// Time that those who are asked have to answer.
+    /// Time limit for the queried nodes.
     pub(super) fn limit(self) -> Duration {
         match self {
             Self::Progress => ANSWER,
@@ -116,8 +116,8 @@ impl<P> Default for ProgressQueries<P> {
 }
 
 impl<P> ProgressQueries<P> {
-    /// Opens a query to `nodes`, which keeps the answers of the first `count` of all nodes. Returns its number, under which they are to be asked; `None` if too many are
-    /// open: this one then closes without an answer.
+    /// Opens a query to `nodes`, which keeps the answers of the first `count` nodes of the launch. Returns its number, which the messages to the
+    /// nodes must carry. Returns `None` if too many queries are open; the query then closes without an answer.
     pub(crate) fn open(
         &mut self,
         purpose: P,
@@ -131,7 +131,7 @@ impl<P> ProgressQueries<P> {
         let awaited = if asks { Awaited::new(nodes) } else { Awaited::default() };
         let time = match way {
             Way::Directly => extent.limit(),
-            // It waits for the one before, for its own, and for those who are asked then.
+            // The query waits for the previous one, then for its own answer, then for nodes that are queried directly.
             Way::Gathered => (3 * extent.limit()).min(GATHERED_MAX),
         };
         let (answers, deadline) = (vec![None; count], now + time);
@@ -140,7 +140,7 @@ impl<P> ProgressQueries<P> {
         asks.then_some(self.last)
     }
 
-    /// Takes in a node's answer. It is the latest, so it answers all queries before this one as well, as far as it has what they ask for.
+    /// Accepts a node's answer. Because it is the latest, it also answers all earlier queries, as far as it contains the data that they need.
     pub(crate) fn on_answer(&mut self, node: u32, question: u64, answer: Answer) {
         let answer = Arc::new(answer);
         let serves = |query: &ProgressQuery<P>| match query.extent {
@@ -152,13 +152,13 @@ impl<P> ProgressQueries<P> {
         });
     }
 
-    /// Takes in the answer of a node that was gathered: it serves those queries alone that are.
+    /// Accepts the answer of a node from a collected answer. It answers only queries that are collected.
     pub(crate) fn on_gathered(&mut self, node: u32, question: u64, extent: Extent, answer: Answer) {
         let answer = Arc::new(answer);
         self.gathered(question, extent).for_each(|query| query.learn(node, &answer));
     }
 
-    /// The nodes that have not answered are asked one by one from now on.
+    /// The nodes without an answer are queried directly from now on.
     pub(crate) fn ask_directly(&mut self, question: u64, extent: Extent, now: Instant) {
         let deadline = now + extent.limit();
         self.gathered(question, extent).for_each(|query| query.deadline = query.deadline.min(deadline));
@@ -176,12 +176,12 @@ impl<P> ProgressQueries<P> {
         self.open.iter_mut().for_each(|query| query.awaited.remove(node));
     }
 
-    /// The queries that are answered, or whose time is over.
+    /// Removes and returns the queries that are answered or have timed out.
     pub(crate) fn take_closed(&mut self, now: Instant) -> Vec<ProgressQuery<P>> {
         self.open.extract_if(.., |query| query.awaited.left == 0 || query.deadline <= now).collect()
     }
 
-    /// Returns true if a query is open for such a purpose.
+    /// Returns true if a query with such a purpose is open.
     pub(crate) fn any(&self, is: impl Fn(&P) -> bool) -> bool {
         self.open.iter().any(|query| is(&query.purpose))
     }
@@ -195,7 +195,7 @@ impl<P> ProgressQuery<P> {
         }
     }
 
-    /// Returns true if this query has been given the very answers of another.
+    /// Returns true if this query has the same answers as `other`, by identity.
     pub(crate) fn has_answers_of(&self, other: &Self) -> bool {
         let is_same = |(one, other): (&Option<Arc<Answer>>, &Option<Arc<Answer>>)| match (one, other) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
@@ -209,19 +209,19 @@ impl<P> ProgressQuery<P> {
         self.answers.iter().flatten().flat_map(|answer| &answer.ranks)
     }
 
-    /// The number of ranks that wait in a fence for others.
+    /// The number of ranks that wait in a fence.
     pub(crate) fn waiting(&self) -> usize {
         self.ranks().filter(|rank| rank.waiting).count()
     }
 
-    /// The ranks that wait in a fence for others, in order.
+    /// The ranks that wait in a fence, in order.
     pub(crate) fn waiting_ranks(&self) -> Vec<Rank> {
         let mut waiting: Vec<Rank> = self.ranks().filter(|rank| rank.waiting).map(|rank| rank.rank).collect();
         waiting.sort_unstable();
         waiting
     }
 
-    /// The ranks that ranks of the same job wait for.
+    /// The missing ranks in the jobs of the waiting ranks.
     pub(crate) fn missing_in(&self, jobs: impl Iterator<Item = Range<u32>>, waiting: &[Rank]) -> Vec<Missing> {
         let waited: Vec<_> = jobs.filter(|job| waiting.iter().any(|rank| job.contains(&rank.0))).collect();
         let mut missing = self.missing(&[]);
@@ -238,8 +238,7 @@ impl<P> ProgressQuery<P> {
         })
     }
 
-    /// The ranks that others wait for: those that run and do not wait themselves. `known` adds what was reported before, for nodes
-    /// that did not answer.
+    /// The missing ranks: ranks that run and do not wait. `known` adds ranks from earlier reports, for nodes that did not answer.
     pub(crate) fn missing(&self, known: &[Missing]) -> Vec<Missing> {
         let late = self.ranks().filter(|rank| !rank.waiting && rank.exit.is_none());
         let mut all: Vec<Missing> = late.map(|rank| (rank.rank, rank.last_command.clone())).collect();

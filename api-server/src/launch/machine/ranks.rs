@@ -1,5 +1,4 @@
-//! The ranks of all jobs of a launch: where each is, whether it started, and how it ended. What comes from a node is believed only of
-//! its own ranks.
+//! The ranks of all jobs of a launch: the node of each rank, its start and its end. Reports of a node are accepted only for its own ranks.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,16 +14,16 @@ use pmi_core::{DialoguePoint, Phase};
 
 use super::event::{Departure, Programs, RankEnd};
 
-/// Ranks of one launch, but for those of spawned jobs that are forgotten.
+/// Ranks of one launch, without ranks of spawned jobs that were removed.
 #[derive(Debug)]
 pub(crate) struct Ranks {
-    /// By the number under which a job's first rank is shown; those of spawned jobs follow those of the launched one.
+    /// By the number under which a job's first rank is shown. Numbers of spawned jobs follow the numbers of the launched job.
     jobs: BTreeMap<u32, JobRanks>,
     /// Number under which the next rank will be shown.
     size: u32,
     /// Number of ranks that may still run.
     expected: usize,
-    /// Ends of ranks of jobs that are forgotten.
+    /// Ends of ranks of removed jobs.
     forgotten: EndedRanks,
 }
 
@@ -34,14 +33,14 @@ struct JobRanks {
     /// In order.
     ranks: Vec<RankState>,
     earliest: EarliestEnds,
-    /// Number of them that may still run.
+    /// Number of its ranks that may still run.
     expected: usize,
-    /// It did not start on all its nodes.
+    /// True if the job did not start on all its nodes.
     void: bool,
 }
 
 impl JobRanks {
-    /// Finds anew what is kept about all ranks.
+    /// Recomputes the totals.
     fn count(&mut self) {
         self.expected = self.ranks.iter().filter(|rank| rank.is_expected()).count();
         self.find_earliest();
@@ -59,8 +58,8 @@ impl JobRanks {
     }
 }
 
-/// Of a job's ranks that others do not go on without, for each kind of end the first one that was through the fewest fences. Kept, as it is
-/// asked for at each exit of a launch.
+/// For each kind of end, the first rank of the job that completed the fewest fences. Ranks that the job continues without are ignored. The
+/// result is cached, because it is needed at each exit.
 #[derive(Clone, Copy, Debug, Default)]
 struct EarliestEnds {
     silent: Option<RankEnd>,
@@ -95,14 +94,14 @@ struct RankState {
     node: u32,
     pid: Option<u32>,
     program: Bytes,
-    /// The rank was seen to have spoken to its PMI server.
+    /// True if the rank has contacted its PMI server.
     initialized: bool,
     end: Option<RankEnd>,
-    /// Source of the news of its end.
+    /// Source of the report of its end.
     end_source: EndSource,
-    /// Kind of its end, if the others of its job go on without it.
+    /// Kind of its death, if its job continues without it.
     death: Option<DeathKind>,
-    /// Its job did not start on all nodes: nothing is expected of it, whether it ever ran or not.
+    /// True if its job did not start on all nodes: no report is expected from the rank, even if it ran.
     void: bool,
 }
 
@@ -112,19 +111,19 @@ impl RankState {
         self.end.is_none() && self.death.is_none() && !self.void
     }
 
-    /// Returns true if no news of its end is to come.
+    /// Returns true if no report of its end will follow.
     fn is_settled(&self) -> bool {
         let has_reported = self.end.is_some() && self.end_source == EndSource::Event;
         has_reported || self.void || self.death == Some(DeathKind::NodeLost)
     }
 }
 
-/// Source of the news of a rank's end.
+/// Source of the report of a rank's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EndSource {
-    /// From nowhere, or from the answer to a query: the client has not been told.
+    /// No report, or the answer to a query: clients have not received the end.
     Query,
-    /// From an event of its own, or from its node's report.
+    /// An event of the rank, or the report of its node.
     Event,
 }
 
@@ -133,21 +132,21 @@ enum EndSource {
 pub(crate) struct Starts {
     /// Ranks that have started.
     pub started: u32,
-    /// Ranks that have spoken to their PMI server.
+    /// Ranks that have contacted their PMI server.
     pub initialized: u32,
     /// By node: its ranks that have not started.
     pub missing: Vec<u32>,
 }
 
 impl Ranks {
-    /// The ranks of a launch whose job is placed like this.
+    /// The ranks of a launch with this placement of its job.
     pub(crate) fn new(placement: &Placement) -> Self {
         let mut ranks = Self { jobs: BTreeMap::new(), size: 0, expected: 0, forgotten: EndedRanks::default() };
         ranks.add_job(placement);
         ranks
     }
 
-    /// Adds the ranks of one more job. Returns the number under which its first rank is shown.
+    /// Adds the ranks of a job. Returns the number under which its first rank is shown.
     pub(crate) fn add_job(&mut self, placement: &Placement) -> u32 {
         let mut all = Vec::new();
         for block in placement.blocks() {
@@ -173,28 +172,28 @@ impl Ranks {
         first
     }
 
-    /// Numbers that ranks have had of jobs which are forgotten are not given again: the next rank has at least this one.
+    /// Reserves all numbers below this one, because ranks of removed jobs had them.
     pub(crate) fn skip_to(&mut self, rank: u32) {
         self.size = self.size.max(rank);
     }
 
-    /// Takes over ends of ranks of jobs that are forgotten.
+    /// Restores the ends of ranks of removed jobs.
     pub(crate) fn resume_forgotten(&mut self, forgotten: &EndedRanks) {
         self.forgotten = forgotten.clone();
     }
 
-    /// Ends of ranks of jobs that are forgotten.
+    /// Ends of ranks of removed jobs.
     pub(crate) fn forgotten(&self) -> &EndedRanks {
         &self.forgotten
     }
 
-    /// Returns true if no news is to come of any rank of the job whose first rank is this.
+    /// Returns true if no reports will follow from the job that starts at this rank.
     pub(crate) fn is_over(&self, first: u32) -> bool {
         let job = self.jobs.get(&first);
         job.is_none_or(|job| job.expected == 0 && job.ranks.iter().all(RankState::is_settled))
     }
 
-    /// Drops the ranks of a job that is over, and keeps their ends. Returns their numbers.
+    /// Removes the ranks of a job that is over, and keeps their ends. Returns their numbers.
     pub(crate) fn forget_job(&mut self, first: u32) -> Range<u32> {
         let Some(job) = self.jobs.remove(&first) else { return first..first };
         for end in job.ranks.iter().filter(|rank| !rank.void).filter_map(|rank| rank.end) {
@@ -211,13 +210,13 @@ impl Ranks {
         self.count();
     }
 
-    /// Finds anew what is kept about all ranks.
+    /// Recomputes the totals.
     fn count(&mut self) {
         self.jobs.values_mut().for_each(JobRanks::count);
         self.expected = self.jobs.values().map(|job| job.expected).sum();
     }
 
-    /// Changes what is known of the end of a rank, which there is.
+    /// Changes the state of the end of an existing rank.
     fn change(&mut self, rank: Rank, change: impl FnOnce(&mut RankState)) {
         let Some((first, job)) = self.jobs.range_mut(..=rank.0).next_back() else { return };
         let Some(known) = job.ranks.get_mut((rank.0 - first) as usize) else { return };
@@ -234,7 +233,7 @@ impl Ranks {
         }
     }
 
-    /// Takes over the ends and the deaths that another server was told of.
+    /// Restores the ends and the deaths that another server had recorded.
     pub(crate) fn resume(&mut self, ends: &[RankEnd], deaths: &[Death]) {
         for death in deaths {
             if let Some(rank) = self.find_mut(death.rank) {
@@ -250,7 +249,7 @@ impl Ranks {
         self.count();
     }
 
-    /// A rank runs. False for news that is none, or that is not this node's to report.
+    /// A rank has started. Returns false if the report is a repetition, or the rank is not on this node.
     pub(crate) fn on_started(&mut self, node: u32, rank: Rank, pid: u32, programs: &Programs) -> bool {
         let Some(known) = self.rank_of(node, rank) else { return false };
         let new = known.pid.is_none();
@@ -261,7 +260,7 @@ impl Ranks {
         new
     }
 
-    /// A rank has ended. False for news that is none, or that is not this node's to report.
+    /// A rank has ended. Returns false if the report is a repetition, or the rank is not on this node.
     pub(crate) fn on_exited(&mut self, node: u32, end: RankEnd) -> bool {
         let Some(rank) = self.rank_of(node, end.rank) else { return false };
         if std::mem::replace(&mut rank.end_source, EndSource::Event) == EndSource::Event {
@@ -271,7 +270,7 @@ impl Ranks {
         true
     }
 
-    /// A rank has died, and the others go on without it. False for news that is none, or that is not this node's to report.
+    /// A rank has died, and the launch continues without it. Returns false if the report is a repetition, or the rank is not on this node.
     pub(crate) fn on_died(&mut self, node: u32, death: Death) -> bool {
         let is_news = self.rank_of(node, death.rank).is_some_and(|rank| rank.death.is_none());
         if is_news {
@@ -280,7 +279,7 @@ impl Ranks {
         is_news
     }
 
-    /// The node is lost: those of its ranks are dead that have not ended. Returns those that were not before.
+    /// The node is lost: its ranks that have not ended are dead. Returns the new deaths.
     pub(crate) fn on_lost(&mut self, node: u32) -> Vec<Death> {
         let all = self.jobs.iter_mut().flat_map(|(&first, job)| (first..).zip(&mut job.ranks));
         let living = all.filter(|(_, rank)| rank.node == node && rank.is_expected());
@@ -293,12 +292,12 @@ impl Ranks {
         lost
     }
 
-    /// The ranks that others go on without, in the order of their numbers.
+    /// Dead ranks that the launch continues without, in the order of their numbers.
     pub(crate) fn deaths(&self) -> Vec<Death> {
         self.iter().filter_map(|(rank, known)| Some(Death { rank, kind: known.death? })).collect()
     }
 
-    /// Takes over what a node answered of its ranks; after a restart of the API server, nothing else tells that they run.
+    /// Applies a node's answer about its ranks. After a restart of the API server, it is the only report that a rank runs.
     pub(crate) fn on_progress(&mut self, node: u32, ranks: &[RankProgress], programs: &Programs) {
         for progress in ranks {
             if let Some(rank) = self.rank_of(node, progress.rank) {
@@ -319,12 +318,12 @@ impl Ranks {
         }
     }
 
-    /// The number of ranks of all jobs, those that are forgotten included.
+    /// The number of ranks of all jobs, including removed jobs.
     pub(crate) fn size(&self) -> u32 {
         self.size
     }
 
-    /// The ranks of each job that has started and is not forgotten, the launched one first.
+    /// The ranks of each job that has started and was not removed, the launched job first.
     pub(crate) fn jobs(&self) -> impl Iterator<Item = Range<u32>> {
         self.jobs.iter().filter(|(_, job)| !job.void).map(|(&first, job)| job.range(first))
     }
@@ -348,22 +347,22 @@ impl Ranks {
         self.node_of(rank) == Some(node)
     }
 
-    /// The node of a rank; `None` if there is no rank with this number, or its job is forgotten.
+    /// The node of a rank; `None` if there is no such rank, or its job was removed.
     pub(crate) fn node_of(&self, rank: Rank) -> Option<u32> {
         self.find(rank).map(|known| known.node)
     }
 
-    /// Returns true if every rank of every job has ended, so that nodes without ranks have nothing to wait for.
+    /// Returns true if every rank of every job has ended. Then nodes without ranks need not wait.
     pub(crate) fn all_exited(&self) -> bool {
         self.expected == 0
     }
 
-    /// Ends of the ranks that are known to have ended and are not forgotten, in the order of their numbers.
+    /// Ends of the ended ranks of jobs that were not removed, in the order of their numbers.
     pub(crate) fn ends(&self) -> Vec<RankEnd> {
         self.iter().filter_map(|(_, rank)| rank.end).collect()
     }
 
-    /// Ends of all ranks that are known to have ended, in the order of their numbers.
+    /// Ends of all ended ranks, in the order of their numbers.
     pub(crate) fn all_ends(&self) -> Vec<RankEnd> {
         let forgotten = self.forgotten.iter().map(|(rank, exit)| RankEnd { rank, exit, reached: None });
         let mut ends: Vec<RankEnd> = forgotten.chain(self.ends()).collect();
@@ -371,19 +370,19 @@ impl Ranks {
         ends
     }
 
-    /// By job, if there is one: of its ranks whose end is of this kind, and that others do not go on without, the first one that was through
-    /// the fewest fences.
+    /// For each job, the first rank with this kind of end that completed the fewest fences, if there is one. Ranks that the job continues
+    /// without are ignored.
     pub(crate) fn earliest_ends(&self, departure: Departure) -> impl Iterator<Item = (Range<u32>, RankEnd)> {
         let end = move |(&first, job): (&u32, &JobRanks)| Some((job.range(first), job.earliest.of(departure)?));
         self.jobs.iter().filter_map(end)
     }
 
-    /// The first of the launched job's ranks that is known to have ended.
+    /// The lowest rank of the launched job that has ended.
     pub(crate) fn first_launched_end(&self) -> Option<Rank> {
         self.launched().iter().find_map(|rank| rank.end).map(|end| end.rank)
     }
 
-    /// Failures of ranks whose jobs did start, in the order of their numbers.
+    /// Failures of ranks of jobs that did start, in the order of their numbers.
     pub(crate) fn failures(&self) -> Vec<(Rank, RankExit)> {
         let ends = self.iter().filter(|(_, rank)| !rank.void).filter_map(|(_, rank)| rank.end);
         let failed = ends.filter(|end| !end.exit.is_success()).map(|end| (end.rank, end.exit));
@@ -392,7 +391,7 @@ impl Ranks {
         failed
     }
 
-    /// The number of ranks that run on each of `nodes` nodes at present.
+    /// The number of running ranks on each of `nodes` nodes.
     pub(crate) fn load(&self, nodes: usize) -> Vec<u32> {
         let mut load = vec![0; nodes];
         for (_, rank) in self.iter().filter(|(_, rank)| rank.end.is_none() && !rank.void) {
@@ -419,13 +418,13 @@ impl Ranks {
         starts
     }
 
-    /// Progress of the ranks of each of `nodes` nodes as it is known without asking, with the program of each.
+    /// Progress of the ranks of each of `nodes` nodes without a query, with the program of each rank.
     pub(crate) fn known(&self, nodes: usize) -> Vec<Vec<(RankProgress, Bytes)>> {
         let mut by_node = vec![Vec::new(); nodes];
         for (number, rank) in self.iter().filter(|(_, rank)| !rank.void) {
             let lost = rank.end.is_none() && rank.death == Some(DeathKind::NodeLost);
             let known = RankProgress {
-                // Its number may be another process's by now.
+                // Another process may have its pid by now.
                 pid: rank.pid.filter(|_| !lost),
                 lost,
                 phase: rank.end.and_then(|end| end.phase()),

@@ -24,13 +24,14 @@ use super::streams::Overdue;
 use super::{Machine, Origin, Part};
 use crate::launch::outbox::Attempt;
 
-/// Reason for which a node is given up whose events cannot be told in full.
+/// Reason for the loss of a node with missing events.
 const LEFT_OUT: &str = "it left out events of its ranks";
-/// Reason that a node is lost whose next agent does not have the launch: sessions end with their agent, or without one after a while.
+/// Reason for the loss of a node with a new agent that does not have the launch. Sessions end with their agent, or after a time without an
+/// agent.
 const ANEW: &str = "its agent was started anew, and found no session of the launch";
 
 impl Machine {
-    /// A node begins to report, or does so again over a new stream.
+    /// A node opens its first report stream, or a new one.
     pub(crate) fn on_stream_opened(&mut self, node: u32, stream: u64, attempt: Attempt, now: Instant) {
         if !self.nodes.state.phase(node).is_live() && !self.checkpoint.holds(node) {
             self.effects.push(Effect::CloseStream { node });
@@ -53,7 +54,7 @@ impl Machine {
         self.settle(now);
     }
 
-    /// A node says after which of its events it goes on.
+    /// A node reports the number after which its events continue.
     pub(crate) fn on_resumed(&mut self, node: u32, after: u64, now: Instant) {
         match self.nodes.intake[node as usize].resume(after) {
             Resumption::AsAsked => {}
@@ -64,7 +65,7 @@ impl Machine {
         self.settle(now);
     }
 
-    /// Says what the server before this one may have said, or not.
+    /// Sends a node the commands that the previous server may not have sent.
     fn repeat(&mut self, node: u32) {
         self.clients.renew(node, &mut self.effects);
         if self.phase.ending().is_some() {
@@ -80,23 +81,23 @@ impl Machine {
         if !deaths.is_empty() {
             self.effects.command(node, NodeCommand::Deaths(deaths.into()));
         }
-        // It is asked who waits, and for whom: nodes answer at different moments, so that this raises suspicions and confirms none.
+        // The node is queried for its waiting ranks. Nodes answer at different moments, so the answers raise suspicions and confirm none.
         self.nodes.returned.push(node);
     }
 
-    /// A report stream ended. One that was replaced does not matter.
+    /// A report stream has ended. The end of a replaced stream is ignored.
     pub(crate) fn on_stream_closed(&mut self, node: u32, stream: u64, now: Instant) {
         self.nodes.streams[node as usize].on_closed(stream, now);
     }
 
-    /// An event of a node has come, which has this number; `None` for one that this version has no meaning for. What comes over a
-    /// stream that was replaced happened before, and counts.
+    /// The event of a node with this number was received; `None` if this version does not support it. Events over a replaced stream are earlier
+    /// events, and are processed.
     pub(crate) fn on_numbered(&mut self, node: u32, sequence: u64, event: Option<NodeEvent>, now: Instant) {
         let intake = &mut self.nodes.intake[node as usize];
         match intake.take(sequence, event.as_ref().map_or(0, NodeEvent::cost)) {
             Arrival::New => {
                 let through = match &event {
-                    // Unless it hears so, its session and others end the launch by themselves.
+                    // Without an acknowledgement, the sessions end the launch on their own.
                     Some(NodeEvent::Happened(NodeHappening::Event(Event::Ending(_)), _)) => intake.tell(),
                     _ => intake.due(),
                 };
@@ -113,9 +114,9 @@ impl Machine {
         }
     }
 
-    /// Something happened on a node.
+    /// Processes an event of a node.
     pub(crate) fn on_node_event(&mut self, node: u32, event: NodeEvent, now: Instant) {
-        // A launch that was refused is over while nodes that accepted it still report.
+        // A refused launch is over while nodes that accepted it still report.
         if self.phase.is_over() || !self.nodes.state.phase(node).is_live() {
             return;
         }
@@ -139,7 +140,7 @@ impl Machine {
             NodeEvent::Happened(NodeHappening::Gathered { question, gathered }, _) => {
                 self.nodes.on_gathered(node, question, gathered, now, &mut self.effects);
             }
-            // Of a later version.
+            // Event of a later version.
             NodeEvent::Happened(..) => {}
             NodeEvent::UnknownEnding => {
                 self.give_up(node, "it ended its part for a reason that this version does not know", now);
@@ -148,7 +149,7 @@ impl Machine {
         self.settle(now);
     }
 
-    /// Something happened in a node's session. News that is none, or that is not this node's to report, is passed over.
+    /// Processes an event of a node's session. Ignores repetitions, and reports about ranks of other nodes.
     fn on_event(&mut self, node: u32, event: Event, programs: Programs, now: Instant) {
         match event {
             Event::Mapped(hash) if hash != self.nodes.map => {
@@ -188,12 +189,12 @@ impl Machine {
                 self.checkpoint.note(now);
                 self.look_for_deserters(now);
             }
-            // News that is none, or an event of a later version.
+            // A repetition, or an event of a later version.
             _ => {}
         }
     }
 
-    /// Adds an event of a node to those that all who follow are told. A node that sends more than it may is lost.
+    /// Adds an event of a node to the event log. A node that exceeds its credit is lost.
     fn append(&mut self, node: u32, event: NodeEvent, now: Instant) {
         if let Err(overrun) = self.clients.append_charged(node, event, &mut self.effects) {
             self.give_up(node, &overrun.to_string(), now);
@@ -202,7 +203,7 @@ impl Machine {
 
     fn on_notice(&mut self, node: u32, notice: Notice, now: Instant) {
         if let Notice::Leftover { .. } = notice {
-            // Its session is over soon, and nobody gets the node before its agent says that nothing is left.
+            // The session of the node ends soon. The node is not allocated again before its agent reports that no process is left.
             self.effects.push(Effect::MarkUnclean { node });
         }
         match self.nodes.on_notice(node, notice, now) {
@@ -212,7 +213,7 @@ impl Machine {
         }
     }
 
-    /// Tells clients of silent ranks, and of call stacks.
+    /// Sends clients the notices of silent ranks, and the call stacks.
     pub(super) fn report_collected(&mut self, passing: Passing, now: Instant) {
         let stacks = self.nodes.stacks.take(now, passing);
         for notice in self.nodes.silent.take(now, passing).into_iter().chain(stacks) {
@@ -226,7 +227,7 @@ impl Machine {
             && self.nodes.streams.len() > 1
         {
             let (host, limit, waiting, missing) = (cause.host.clone(), *limit, *waiting, missing.clone());
-            // Nothing that follows from it shall become the cause while the other nodes are asked.
+            // Consequences of the timeout must not become the cause while the other nodes are queried.
             if self.nodes.state.cause.fail(cause) {
                 let purpose = Purpose::FenceTimeout { node, host, limit, waiting, missing };
                 self.nodes.ask(purpose, now, &mut self.effects);
@@ -237,11 +238,11 @@ impl Machine {
         if let (CauseKind::NodeLost { reason }, Subject::Itself, LostNodes::AreBorne) =
             (&cause.kind, subject, self.facts.lost_nodes)
         {
-            // Its agent says that its session is gone.
+            // The agent of the node reports that its session is gone.
             return self.lose(node, reason, now);
         }
         let cause = match (&cause.kind, subject) {
-            // A node is missed whose ranks have failed, and its session has borne that.
+            // Ranks of the missing node failed, and its session tolerated the failure.
             (CauseKind::NodeLost { .. }, Subject::Another) => {
                 self.nodes.state.first_failure_on(&cause.host).unwrap_or(cause)
             }
@@ -249,7 +250,7 @@ impl Machine {
         };
         match self.nodes.state.cause.report(node, cause, subject, now) {
             Reported::Counts => self.announce(Some(node), Known::ByNode, now),
-            // Nothing can have happened elsewhere.
+            // There are no other nodes with an earlier cause.
             Reported::Held if self.nodes.streams.len() == 1 => self.settle_cause(now),
             Reported::Held | Reported::Follows => {}
         }
@@ -261,14 +262,14 @@ impl Machine {
         }
     }
 
-    /// Carries out what queries were asked for, when they are answered. Of a launch that is over, only its status is of interest.
+    /// Processes the answered queries. If the launch is over, only status queries matter.
     pub(super) fn close_queries(&mut self, now: Instant) {
         let mut told: Option<(ProgressQuery<Purpose>, Arc<Status>)> = None;
         for query in self.nodes.queries.take_closed(now) {
             match &query.purpose {
                 Purpose::Status { ticket, .. } => {
                     let ticket = *ticket;
-                    // Those that are answered together share one status: there may be many of them, of many ranks.
+                    // Queries with the same answers share one status, because there may be many queries, each with many ranks.
                     let same = told.as_ref().filter(|(before, _)| before.has_answers_of(&query));
                     let status = match same {
                         Some((_, status)) => Arc::clone(status),
@@ -305,7 +306,7 @@ impl Machine {
                         self.announce(Some(node), Known::ByNode, now);
                     }
                 }
-                // The answers have told of exits.
+                // The answers contained exits, which were applied.
                 Purpose::Exits => self.look_for_deserters(now),
                 Purpose::Waits => {
                     self.nodes.state.on_waits(&query.answers);
@@ -322,27 +323,27 @@ impl Machine {
         }
     }
 
-    /// The agent of a node is away. Until it is back, or the node is lost, nothing is expected of it.
+    /// The agent of a node is offline. No reports are expected from the node until its agent is back, or the node is lost.
     pub(crate) fn on_node_away(&mut self, node: u32, now: Instant) {
         self.nodes.streams[node as usize].on_away();
         self.settle(now);
     }
 
-    /// The agent of a node is there again, and reports soon.
+    /// The agent of a node is online again, and reports soon.
     pub(crate) fn on_node_back(&mut self, node: u32, now: Instant) {
         self.nodes.streams[node as usize].on_back(now);
         self.settle(now);
     }
 
-    /// A node is known to be lost, for this reason.
+    /// A node is lost, for this reason.
     pub(crate) fn on_node_lost(&mut self, node: u32, reason: &str, now: Instant) {
         self.has_lost_a_node |= self.nodes.state.phase(node).is_live();
         self.lose(node, reason, now);
         self.settle(now);
     }
 
-    /// The agent of a node was started anew, and does not have a launch that was asked of the one before. If that one is still being asked,
-    /// the answer says whether anything of the launch can have begun there.
+    /// The agent of a node was restarted, and does not have a launch that its predecessor was asked to start. During the start phase, the answer
+    /// to the request decides whether the launch can have begun there.
     pub(crate) fn on_agent_anew(&mut self, node: u32, now: Instant) {
         match self.phase {
             Phase::Starting { .. } => self.anew.push(node),
@@ -350,7 +351,7 @@ impl Machine {
         }
     }
 
-    /// The agent of a node does not have a launch that this server took up. The node is well, whichever it was.
+    /// The agent of a node does not have a launch that this server resumed. The node itself is not lost.
     pub(crate) fn on_not_there(&mut self, node: u32, now: Instant) {
         let reason =
             "its agent does not have the launch: it was started anew, or had not been asked when the API server ended";
@@ -358,8 +359,8 @@ impl Machine {
         self.settle(now);
     }
 
-    /// A node does not do its part: it is lost to the launch. If its agent is there, its allocation keeps it until the agent says
-    /// that nothing is left there; an agent that is not says what it has when it registers, and gets nothing new before.
+    /// A node does not do its part: it is lost to the launch. If its agent is online, its allocation keeps the node until the agent reports that
+    /// no process is left. An agent that is offline reports its launches when it registers, and gets no new ones before.
     fn give_up(&mut self, node: u32, reason: &str, now: Instant) {
         if !self.phase.is_over() && self.nodes.state.phase(node).is_live() {
             self.effects.push(Effect::MarkUnclean { node });
@@ -367,7 +368,7 @@ impl Machine {
         }
     }
 
-    /// A node is lost: nothing more is expected of it, and it is told to end its part if that still reaches it.
+    /// A node is lost: no reports are expected from it. It is ordered to end its part, if it is reachable.
     fn lose(&mut self, node: u32, reason: &str, now: Instant) {
         if self.phase.is_over() || !self.nodes.state.phase(node).is_live() {
             return;
@@ -384,7 +385,7 @@ impl Machine {
                 self.nodes.untold_deaths.extend(deaths);
             }
         }
-        // After the order to end, if there is one: what fails without the node follows from that.
+        // This follows the order to end, if there is one. Failures because of the missing node are consequences of that order.
         self.nodes.command_live(&NodeCommand::CutOff(node), &mut self.effects);
         self.effects.push(Effect::AbortNode { node, reason: reason.to_owned(), signal: libc::SIGKILL });
         self.checkpoint.note(now);
@@ -392,7 +393,7 @@ impl Machine {
         self.on_node_gone(node);
     }
 
-    /// Nothing more is to be expected of a node.
+    /// No reports are expected from a node.
     pub(super) fn on_node_gone(&mut self, node: u32) {
         let part = if self.nodes.state.phase(node) == NodePhase::Lost { Part::Lost } else { Part::Ended };
         self.effects.push(Effect::PublishPart { node, part });
@@ -402,7 +403,7 @@ impl Machine {
         self.spawns.on_node_gone(node);
     }
 
-    /// Looks for nodes that should report and do not.
+    /// Detects nodes that should report and do not.
     pub(super) fn check_streams(&mut self, now: Instant) {
         let Some(nodes_by) = self.phase.nodes_by() else { return };
         for (node, reason) in self.nodes.silent_nodes(nodes_by, self.facts.origin, now) {
@@ -410,7 +411,7 @@ impl Machine {
         }
     }
 
-    /// Looks for nodes that take too long to end their part.
+    /// Detects nodes that exceed the time limit for their part.
     pub(super) fn check_overdue(&mut self, now: Instant) {
         let (Some(ending), Some(_)) = (self.phase.ending(), self.phase.nodes_by()) else { return };
         let grace = ending.grace(self.facts.grace);

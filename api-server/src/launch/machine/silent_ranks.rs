@@ -1,4 +1,4 @@
-//! Notices of silent ranks, put together: every node reports its own, and the client is to be told of all at once.
+//! Merges the notices of silent ranks: every node reports its own silent ranks, and clients receive one notice for all.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use lattice_session::event::{MpiLibrary, Notice};
 use pmi_core::ids::Rank;
 use tokio::time::Instant;
 
-/// Time that nodes have to report their ranks after the first did.
+/// Time for nodes to report after the first report.
 const COLLECT: Duration = Duration::from_millis(500);
 
 /// Report of one node on its silent ranks: the fields of [`Notice::Silent`].
@@ -19,23 +19,23 @@ pub(crate) struct SilentReport {
     pub library: Option<MpiLibrary>,
 }
 
-/// Reports that were not passed on: of ranks that run, and of ranks that have ended.
+/// Reports that were not forwarded yet: of running ranks, and of ended ranks.
 #[derive(Debug, Default)]
 pub(crate) struct SilentRanks {
     collected: [Option<(Instant, SilentReport)>; 2],
 }
 
-/// The reports that are passed on.
+/// The reports to forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passing {
-    /// Reports whose time to be completed is over.
+    /// Reports at the end of their collection time.
     Due,
-    /// All, as the launch ends.
+    /// All, because the launch ends.
     All,
 }
 
 impl SilentRanks {
-    /// Takes in a node's report.
+    /// Adds a node's report.
     pub(crate) fn add(&mut self, report: SilentReport, now: Instant) {
         match &mut self.collected[usize::from(report.ended)] {
             Some((_, all)) => {
@@ -46,7 +46,7 @@ impl SilentRanks {
         }
     }
 
-    /// The notices that are to be passed on now.
+    /// Removes and returns the notices that are due.
     pub(crate) fn take(&mut self, now: Instant, passing: Passing) -> Vec<Notice> {
         let due = |slot: &mut Option<(Instant, SilentReport)>| {
             slot.take_if(|(since, _)| passing == Passing::All || now >= *since + COLLECT).map(|(_, report)| {

@@ -1,5 +1,5 @@
-//! New jobs in a launch: what `MPI_Comm_spawn` asks for is placed on the nodes whose session still runs, every one of them is
-//! told, and the rank that asked is answered when all have reported that their part runs, or that it does not.
+//! New jobs in a launch. A job that `MPI_Comm_spawn` requests is placed on the nodes with a live session, and all these nodes are ordered to
+//! start it. The rank receives the answer when all nodes have reported the start or failure of their part.
 //!
 //! ```text
 //! asked ──the launch is starting──> early ──all nodes have accepted──┐
@@ -27,38 +27,38 @@ use super::event::{NodeCommand, SpawnAsked, SpawnWish};
 use super::facts::Facts;
 use super::state::LaunchState;
 
-/// Number of jobs that are over and stay known.
+/// Number of completed jobs that stay in memory.
 const OVER_KEPT: usize = 16;
 
 /// The spawned jobs of a launch.
 #[derive(Debug, Default)]
 pub(crate) struct Spawns {
-    /// Those that are not forgotten, in order.
+    /// Jobs that were not removed, in order.
     known: Vec<SpawnedJob>,
-    /// Number of all that there were, those included that did not start.
+    /// Number of all spawned jobs, including jobs that did not start.
     count: u32,
-    /// Those of them that nodes were told to drop.
+    /// Completed jobs in `known`, after the order to nodes to drop them.
     over: VecDeque<JobId>,
-    /// Requests from before all nodes had accepted the launch.
+    /// Requests from the start phase, before all nodes had accepted the launch.
     early: Vec<SpawnWish>,
-    /// Jobs that nodes are told of when they are durable.
+    /// Jobs that must be durable before nodes are ordered to start them.
     planned: Vec<Planned>,
-    /// Jobs that nodes were told of.
+    /// Jobs that nodes were ordered to start.
     starting: Vec<Starting>,
-    /// Jobs that run, whose ranks' parents are told when that is durable.
+    /// Running jobs. The spawning ranks receive the answer when that is durable.
     running: Vec<Running>,
 }
 
-/// A job that is to be durable before nodes are told of it.
+/// A job that must be durable before nodes are ordered to start it.
 #[derive(Debug)]
 struct Planned {
-    /// The change that tells of it.
+    /// The number of the change that records the job.
     change: u64,
     order: Arc<SpawnOrder>,
     ticket: u64,
 }
 
-/// A job whose nodes have not all reported that their part runs.
+/// A job that not all nodes have reported to run.
 #[derive(Debug)]
 struct Starting {
     order: Arc<SpawnOrder>,
@@ -71,13 +71,13 @@ struct Starting {
 /// A job that runs on all its nodes.
 #[derive(Debug)]
 struct Running {
-    /// The change that tells of it.
+    /// The number of the change that records that the job runs.
     change: u64,
     job: JobId,
     ticket: u64,
 }
 
-/// A job that is not begun.
+/// Reason why a job is not started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotPlanned {
     #[error("the node that asks has ended its part of the launch")]
@@ -87,22 +87,22 @@ pub(crate) enum NotPlanned {
 }
 
 impl Spawns {
-    /// Returns true if no spawn is under way.
+    /// Returns true if no spawn is in progress.
     pub(crate) fn is_idle(&self) -> bool {
         self.starting.is_empty() && self.planned.is_empty() && self.early.is_empty() && self.running.is_empty()
     }
 
-    /// Number of all jobs that were spawned.
+    /// Number of all spawned jobs.
     pub(crate) fn count(&self) -> u32 {
         self.count
     }
 
-    /// The jobs that were spawned and are not forgotten.
+    /// The spawned jobs that were not removed.
     pub(crate) fn known(&self) -> &[SpawnedJob] {
         &self.known
     }
 
-    /// Keeps what is asked for before all nodes have accepted the launch: ranks of a node that accepted early may be fast.
+    /// Stores a request from the start phase: ranks of a node that accepted early may be fast.
     pub(crate) fn defer(&mut self, wish: SpawnWish, effects: &mut Effects) {
         if self.early.len() < JOBS_MAX {
             self.early.push(wish);
@@ -111,21 +111,21 @@ impl Spawns {
         }
     }
 
-    /// Requests from before all nodes had accepted the launch.
+    /// Removes and returns the requests from the start phase.
     pub(crate) fn take_early(&mut self) -> Vec<SpawnWish> {
         std::mem::take(&mut self.early)
     }
 
-    /// The job that a call of a session has started already: an earlier server did not come to answer it.
+    /// The running job that this call of a session has already started; an earlier server did not answer the call.
     pub(crate) fn started_by(&self, asked: SpawnAsked) -> Option<&JobId> {
         let is_it = |job: &&SpawnedJob| asked.call != 0 && job.asked == asked && job.outcome == SpawnOutcome::Runs;
         self.known.iter().find(is_it).map(|job| &job.id)
     }
 
-    /// Places a job. Nodes are told of it when the change that `note` makes is durable.
+    /// Places a job. Nodes are ordered to start it when the change that `note` makes is durable.
     ///
     /// # Errors
-    /// Refuses what cannot be started.
+    /// Fails if the job cannot be started.
     pub(crate) fn plan(
         &mut self,
         wish: &SpawnWish,
@@ -144,7 +144,7 @@ impl Spawns {
             rank: wish.rank,
             directory: &facts.directory,
         };
-        // The launched one counts.
+        // The launched job counts as well.
         if self.known.len() + 1 - self.over.len() >= JOBS_MAX {
             return Err(NotPlanned::Refused(SpawnRefusal::Jobs));
         }
@@ -162,8 +162,8 @@ impl Spawns {
         Ok(())
     }
 
-    /// The changes up to this one are durable: tells nodes of jobs that waited for that, and ranks of jobs that run. Nodes without ranks of a job, too, serve
-    /// ranks that talk of it. One that does not report yet finds its command when it does.
+    /// The changes up to this one are durable. Orders nodes to start jobs that waited for that, and answers for jobs that run. Nodes without
+    /// ranks of a job receive the order too, because their ranks may refer to it. The order waits for a node that does not report yet.
     pub(crate) fn on_durable(&mut self, through: u64, state: &LaunchState, now: Instant, effects: &mut Effects) {
         self.tell_running(through, effects);
         for planned in self.planned.extract_if(.., |planned| planned.change <= through) {
@@ -189,7 +189,7 @@ impl Spawns {
         }
     }
 
-    /// The changes up to this one could not be made durable: jobs that waited for that are refused. Those that run do so all the same.
+    /// The changes up to this one could not be stored: jobs that waited for that are refused. Running jobs continue.
     pub(crate) fn on_not_durable(&mut self, through: u64, state: &mut LaunchState, effects: &mut Effects) {
         self.tell_running(through, effects);
         for planned in self.planned.extract_if(.., |planned| planned.change <= through) {
@@ -199,7 +199,7 @@ impl Spawns {
         }
     }
 
-    /// A node has started its part of a spawned job, or has not.
+    /// A node reports that its part of a spawned job has started, or has failed.
     pub(crate) fn on_spawned(&mut self, node: u32, job: &JobId, failure: Option<String>) {
         let starting = self.starting.iter_mut().find(|starting| starting.order.job.id == *job);
         let Some(starting) = starting.filter(|starting| starting.awaited.contains(&node)) else { return };
@@ -207,18 +207,18 @@ impl Spawns {
         starting.failures.extend(failure.map(|failure| (node, failure)));
     }
 
-    /// A node that is gone starts nothing.
+    /// A node that is gone starts no job.
     pub(crate) fn on_node_gone(&mut self, node: u32) {
         for starting in self.starting.iter_mut().filter(|starting| starting.awaited.contains(&node)) {
             starting.awaited.retain(|&awaited| awaited != node);
-            // One that had nothing to start is not missed.
+            // A node without ranks of the job is not needed.
             if starts_ranks(&starting.order, node) {
                 starting.failures.push((node, GONE.to_owned()));
             }
         }
     }
 
-    /// Gives up on nodes that take too long.
+    /// Fails the starts of jobs on nodes that exceed the time limit.
     pub(crate) fn on_tick(&mut self, now: Instant) {
         for starting in self.starting.iter_mut().filter(|starting| now >= starting.deadline) {
             let late = std::mem::take(&mut starting.awaited);
@@ -228,9 +228,9 @@ impl Spawns {
         }
     }
 
-    /// Ends the starts of jobs that all nodes have reported of. The rank that asked for one that runs is answered when the change that
-    /// `note` makes is durable, for a server that did not know would have it ended. What runs of a job that did not start everywhere is
-    /// ended: its ranks would wait for those that will never come. The launch goes on.
+    /// Completes the starts of jobs after the reports of all nodes. For a job that runs, the rank is answered when the change that `note` makes
+    /// is durable: a server without that record would end the job. A job that did not start on all nodes is ended, because its ranks would wait
+    /// for missing ranks. The launch continues.
     pub(crate) fn close(&mut self, state: &mut LaunchState, effects: &mut Effects, mut note: impl FnMut() -> u64) {
         for starting in self.starting.extract_if(.., |starting| starting.awaited.is_empty()) {
             let job = &starting.order.job;
@@ -250,7 +250,7 @@ impl Spawns {
         }
     }
 
-    /// The launch is over: whoever still waits for a job is refused.
+    /// The launch is over: all pending requests for jobs are refused.
     pub(crate) fn refuse_all(&mut self, effects: &mut Effects) {
         let early = self.early.drain(..).map(|wish| wish.ticket);
         let planned = self.planned.drain(..).map(|planned| planned.ticket);
@@ -261,8 +261,8 @@ impl Spawns {
         }
     }
 
-    /// Takes over the jobs that were spawned under another server. The rank that asked for one that was about to start was told
-    /// that it did not.
+    /// Restores the jobs that were spawned under another server. A rank with a job in its start phase received the answer that the job did not
+    /// start.
     pub(crate) fn resume(&mut self, progressed: &Progressed, state: &mut LaunchState, effects: &mut Effects) {
         for job in &progressed.spawned {
             state.ranks.skip_to(job.first);
@@ -276,8 +276,8 @@ impl Spawns {
         self.count = progressed.jobs_spawned;
     }
 
-    /// Has nodes drop what they hold for jobs that are over. The last of them stay known: a session may repeat its request for one, as its
-    /// answer went with an earlier server. Returns true if one was forgotten.
+    /// Orders nodes to drop completed jobs. The last completed jobs stay in memory: a session may repeat its request for one if an earlier
+    /// server did not deliver the answer. Returns true if a job was removed.
     pub(crate) fn end_jobs(&mut self, state: &mut LaunchState, effects: &mut Effects) -> bool {
         let is_ending = |job: &&SpawnedJob| {
             !self.over.contains(&job.id) && !self.is_in_use(&job.id) && state.ranks.is_over(job.first)
@@ -301,7 +301,7 @@ impl Spawns {
         has_forgotten
     }
 
-    /// Returns true for a job whose start is not over, and for one of whose ranks spawned such a job.
+    /// Returns true for a job in its start phase, and for the parent of such a job.
     fn is_in_use(&self, job: &JobId) -> bool {
         let concerns = |order: &SpawnOrder| order.job.id == *job || order.job.spawner.as_ref() == Some(job);
         self.planned.iter().any(|planned| concerns(&planned.order))
@@ -310,7 +310,7 @@ impl Spawns {
     }
 }
 
-/// The failure of a node that is gone to start its part.
+/// Failure of a job on a node that is gone.
 const GONE: &str = "the node has ended its part of the launch";
 
 /// The numbers under which the ranks of a job are shown.
@@ -322,12 +322,12 @@ fn starts_ranks(order: &SpawnOrder, node: u32) -> bool {
     !order.job.placement.ranks_on(NodeIndex(node)).is_empty()
 }
 
-/// Tells the rank that asked for a job that there will be none.
+/// Refuses the request of a rank for a job.
 pub(crate) fn refuse(ticket: u64, reason: String, effects: &mut Effects) {
     effects.push(Effect::AnswerSpawn { ticket, answer: Err(SpawnError::Refused { reason }) });
 }
 
-/// Has what runs of a job ended everywhere.
+/// Ends all processes of a job on all nodes.
 fn disown(job: &JobId, ranks: &Range<u32>, state: &mut LaunchState, effects: &mut Effects) {
     state.void_job(ranks);
     for node in state.live() {
@@ -349,7 +349,7 @@ fn hosts(state: &LaunchState, cores: &[u32]) -> Vec<Host> {
     state.live().map(|node| Host { node, load: load[node as usize], cores: cores(node) }).collect()
 }
 
-/// Puts `size` ranks on hosts: each on the one that then has the fewest ranks for each core. Ranks of a host are neighbours.
+/// Places `size` ranks on hosts. Each rank goes to the host with the fewest ranks per core at that point. The ranks of a host are neighbours.
 fn share_out(size: u32, hosts: &[Host], nodes: usize) -> Placement {
     let crowd = |host: &Host| (u64::from(host.load + 1) << 20) / u64::from(host.cores);
     let mut counts = vec![0; nodes];

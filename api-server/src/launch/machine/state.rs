@@ -1,12 +1,12 @@
-//! Knowledge about a launch's nodes and ranks: where each node is in its part, why the launch ends. Pure; what comes from nodes is
-//! believed only where it concerns ranks of theirs.
+//! State of a launch's nodes and ranks: the phase of each node, and the cause of the launch's end. Pure. Reports of a node are accepted only for
+//! its own ranks.
 //!
 //! ```text
 //! a node:  Awaited ──stream──> Reporting ──report──> Ended
 //!             └───────────┬───────┘
-//!                         └──no word for too long──> Lost
+//!                         └──no report for too long──> Lost
 //! ```
-//! A node judges its own ranks; a rank that has left while others wait for it on other nodes is seen only here
+//! A node checks its own ranks. Only this server detects that a rank has left while ranks of other nodes wait for it
 //! ([`desertion`](super::desertion)).
 
 use std::collections::BTreeSet;
@@ -32,9 +32,9 @@ pub(crate) struct LaunchState {
     pub(super) ranks: Ranks,
     waits: FenceWaits,
     pub(super) cause: FirstCause,
-    /// Resources that the ranks of nodes used whose part is over; `None` if none has told.
+    /// Resources that ranks used, summed over the nodes that have ended their part; `None` if no node has reported any.
     usage: Option<Usage>,
-    /// Those of them whose ranks used the least and the most.
+    /// Of these nodes, the ones with the lowest and the highest usage.
     by_node: Option<UsageRange>,
 }
 
@@ -42,32 +42,32 @@ pub(crate) struct LaunchState {
 struct Node {
     host: String,
     phase: NodePhase,
-    /// Reason for which it is lost.
+    /// Reason for the loss of the node.
     loss: String,
 }
 
 /// Phase of a node's part of the launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodePhase {
-    /// The node was asked, and has not begun to report.
+    /// The node was asked to start the launch, and has not begun to report.
     Awaited,
     /// The node reports.
     Reporting,
-    /// The node has reported how its part ended.
+    /// The node has reported the end of its part.
     Ended,
     /// The node was lost.
     Lost,
 }
 
 impl NodePhase {
-    /// Returns true if more is to be expected from the node.
+    /// Returns true if more reports are expected from the node.
     pub(crate) fn is_live(self) -> bool {
         matches!(self, Self::Awaited | Self::Reporting)
     }
 }
 
 impl LaunchState {
-    /// A launch on `hosts`, whose job is placed like this.
+    /// A launch on `hosts` with this placement of its job.
     pub(crate) fn new(hosts: &[String], placement: &Placement) -> Self {
         let node = |host: &String| Node { host: host.clone(), phase: NodePhase::Awaited, loss: String::new() };
         Self {
@@ -80,7 +80,7 @@ impl LaunchState {
         }
     }
 
-    /// Progress of the launch, but for its spawned jobs, for a server that comes after this one, which takes it over with [`Self::resume`].
+    /// Progress of the launch without its spawned jobs, for the next server, which restores it with [`Self::resume`].
     pub(crate) fn progressed(&self, last_event: u64) -> Progressed {
         Progressed {
             ended: self.nodes_in(NodePhase::Ended),
@@ -98,7 +98,7 @@ impl LaunchState {
         }
     }
 
-    /// Takes over what another server had found out; the ranks of spawned jobs must be there.
+    /// Restores the state that another server recorded. The ranks of spawned jobs must have been added.
     pub(crate) fn resume(&mut self, known: &Progressed) {
         self.ranks.resume_forgotten(&known.forgotten);
         self.ranks.resume(&known.ends, &known.deaths);
@@ -120,13 +120,13 @@ impl LaunchState {
         self.waits.void_job(ranks);
     }
 
-    /// Forgets the ranks of a spawned job that is over, whose first one this is.
+    /// Removes the ranks of a spawned job that is over. `first` is its first rank.
     pub(crate) fn forget_job(&mut self, first: u32) {
         let ranks = self.ranks.forget_job(first);
         self.waits.void_job(&ranks);
     }
 
-    /// A node begins to report, or does so again.
+    /// A node opens its first report stream, or a new one.
     pub(crate) fn on_stream(&mut self, node: u32) {
         let phase = &mut self.nodes[node as usize].phase;
         if *phase == NodePhase::Awaited {
@@ -134,7 +134,7 @@ impl LaunchState {
         }
     }
 
-    /// A rank has ended. False for news that is none, or that is not this node's to report.
+    /// A rank has ended. Returns false if the report is a repetition, or the rank is not on this node.
     pub(crate) fn on_exited(&mut self, node: u32, end: RankEnd) -> bool {
         let is_news = self.ranks.on_exited(node, end);
         if is_news {
@@ -143,12 +143,12 @@ impl LaunchState {
         is_news
     }
 
-    /// Ranks of a node wait in a fence of all ranks of their job, and miss none of their own node. Of other jobs nothing is said.
+    /// Ranks of a node wait in a fence of all ranks of their job, and no rank of the same node is missing. The report does not cover other jobs.
     pub(crate) fn on_waiting(&mut self, node: u32, ranks: &[Rank]) {
         self.waits.on_waiting(node, ranks, &self.ranks);
     }
 
-    /// A node's part is over.
+    /// A node has ended its part.
     pub(crate) fn on_report(&mut self, node: u32, exits: &[(Rank, RankExit)], usage: Option<Usage>) {
         if let Some(usage) = usage {
             self.usage = Some(self.usage.unwrap_or_default().plus(usage));
@@ -169,12 +169,12 @@ impl LaunchState {
         self.cause.fail(Cause { host, kind: CauseKind::NodeLost { reason: reason.to_owned() } })
     }
 
-    /// A node is lost to a launch that bears it. Returns its ranks that are dead by that.
+    /// A node is lost to a launch that tolerates the loss. Returns the deaths of its ranks.
     pub(crate) fn on_lost_and_borne(&mut self, node: u32, reason: &str) -> Vec<Death> {
         if self.leave_lost(node, reason) { self.ranks.on_lost(node) } else { Vec::new() }
     }
 
-    /// False for a node whose part is over.
+    /// Returns false for a node that has ended its part.
     fn leave_lost(&mut self, node: u32, reason: &str) -> bool {
         let is_live = self.phase(node).is_live();
         if is_live {
@@ -210,7 +210,7 @@ impl LaunchState {
         self.nodes.len()
     }
 
-    /// The nodes from which more is to be expected.
+    /// The nodes from which more reports are expected.
     pub(crate) fn live(&self) -> impl Iterator<Item = u32> {
         (0..).zip(&self.nodes).filter(|(_, node)| node.phase.is_live()).map(|(index, _)| index)
     }
@@ -220,17 +220,17 @@ impl LaunchState {
         (0..).zip(&self.nodes).filter(|(_, node)| node.phase == phase).map(|(index, _)| index).collect()
     }
 
-    /// The cause that counts; `None` while the launch is well.
+    /// The cause that counts; `None` if the launch has none.
     pub(crate) fn cause(&self) -> Option<&Cause> {
         self.cause.get()
     }
 
-    /// Resources that the ranks of nodes used whose part is over.
+    /// Resources that ranks used, summed over the nodes that have ended their part.
     pub(crate) fn usage(&self) -> Option<Usage> {
         self.usage
     }
 
-    /// Those of them whose ranks used the least and the most.
+    /// Of these nodes, the ones with the lowest and the highest usage.
     pub(crate) fn usage_by_node(&self) -> Option<UsageRange> {
         self.by_node
     }
@@ -248,12 +248,12 @@ impl LaunchState {
         }
     }
 
-    /// Returns true if ranks are known to wait in a fence of a launch that nothing has ended yet.
+    /// Returns true if ranks wait in a fence and the launch has no cause yet.
     pub(crate) fn does_anybody_wait(&self) -> bool {
         self.cause().is_none() && !self.waits.is_empty()
     }
 
-    /// Returns the desertion of a rank that has left while others of its job wait for it, if one has.
+    /// Returns the desertion of a rank that has left while ranks of its job wait for it, if there is one.
     pub(crate) fn desertion(&self) -> Option<Desertion> {
         if !self.does_anybody_wait() {
             return None;
@@ -276,7 +276,7 @@ impl LaunchState {
         }
     }
 
-    /// The cause of a desertion that was suspected, now that nodes have answered which ranks wait.
+    /// The cause of a suspected desertion, after the answers of nodes about waiting ranks.
     pub(crate) fn confirm(&mut self, answers: &[Option<Arc<Answer>>]) -> Option<Cause> {
         self.on_waits(answers);
         if !self.does_anybody_wait() {
@@ -291,7 +291,7 @@ impl LaunchState {
         Some(self.cause_at(end.rank, kind))
     }
 
-    /// The failure of the first of a node's ranks that failed, as a cause.
+    /// The first failure of a rank on this node, as a cause.
     pub(super) fn first_failure_on(&self, host: &str) -> Option<Cause> {
         let is_here = |rank| self.ranks.node_of(rank).is_some_and(|node| self.host(node) == host);
         let (rank, exit) = self.ranks.failures().into_iter().find(|&(rank, _)| is_here(rank))?;
@@ -303,7 +303,7 @@ impl LaunchState {
         Cause { host: host.to_owned(), kind }
     }
 
-    /// List of the nodes that ranks of the launched job run on.
+    /// The nodes of these ranks, as a hostlist. Ranks of removed jobs are skipped.
     pub(super) fn hosts_of(&self, ranks: impl Iterator<Item = Rank>) -> String {
         let nodes: BTreeSet<u32> = ranks.filter_map(|rank| self.ranks.node_of(rank)).collect();
         hostlist::fold(&nodes.into_iter().map(|node| self.host(node)).collect::<Vec<_>>())

@@ -1,12 +1,12 @@
-//! The report streams of a launch's nodes, and how far those that take too long to end were told so.
+//! The report streams of a launch's nodes, and the orders to end that were sent to overdue nodes.
 //!
 //! ```text
 //!              opened              closed              REPORT_AGAIN
 //! Missing ──────────────> Open ──────────────> Missing ─────────────> the node is given up
 //!                                                │ ^
-//!                                 its agent is away └─ its agent is back: it has REPORT_AGAIN again
+//!                                 its agent is away └─ its agent is back: REPORT_AGAIN starts again
 //!
-//! told to end:   Not ──no stream for a while──> InOrder ──grace and END──> AtOnce ──LAST──> the node is given up
+//! order to end:  Not ──no stream for a while──> InOrder ──grace and END──> AtOnce ──LAST──> the node is given up
 //!                 └─────────────────────────────grace and END────────────────^
 //! ```
 
@@ -15,14 +15,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The most notices of a node that are passed on; a healthy one has a handful.
+/// The largest number of notices of a node that are forwarded. A healthy node sends only a few.
 const NOTICES_MAX: u32 = 64;
 
 /// One node's stream.
 #[derive(Debug)]
 pub(crate) struct NodeStream {
     stream: Stream,
-    /// The agent is away, and no stream can be expected.
+    /// The agent is offline: no stream is expected.
     is_away: bool,
     notices: u32,
     abort: Abort,
@@ -34,7 +34,7 @@ enum Stream {
     Open { number: u64 },
 }
 
-/// Stage of the calls by which a node is told that the launch has ended.
+/// Stage of the abort calls to a node after the launch has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Abort {
     Not,
@@ -42,18 +42,18 @@ enum Abort {
     AtOnce { since: Instant },
 }
 
-/// Measure against a node that takes too long to end.
+/// Measure against a node that exceeds the time limit for its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Overdue {
-    /// Its agent is to be told to end its part in order.
+    /// Order its agent to end its part in order.
     AbortInOrder,
-    /// Its agent is to be told to end its part at once.
+    /// Order its agent to end its part at once.
     AbortAtOnce,
-    /// The node is not waited for any longer.
+    /// Stop waiting for the node.
     GiveUp,
 }
 
-/// State of a node's output. While it is held up by whoever settles, the node cannot report its end.
+/// State of a node's output. While slow settlement holds up its output, the node cannot report its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Output {
     Flows,
@@ -65,17 +65,17 @@ impl NodeStream {
         Self { stream: Stream::Missing { since: now }, is_away: false, notices: 0, abort: Abort::Not }
     }
 
-    /// The node opens a stream, which replaces the one before.
+    /// The node opens a stream, which replaces the previous one.
     pub(crate) fn on_opened(&mut self, number: u64) {
         (self.stream, self.is_away) = (Stream::Open { number }, false);
     }
 
-    /// The node's agent is away: a stream that it had ends.
+    /// The node's agent is offline: its stream ends.
     pub(crate) fn on_away(&mut self) {
         self.is_away = true;
     }
 
-    /// The node's agent was started anew: it has time to report.
+    /// The node's agent was restarted: its time limit to report starts again.
     pub(crate) fn on_back(&mut self, now: Instant) {
         self.is_away = false;
         if self.is_missing() {
@@ -83,30 +83,30 @@ impl NodeStream {
         }
     }
 
-    /// A stream ended. One that was replaced does not matter.
+    /// A stream has ended. The end of a replaced stream is ignored.
     pub(crate) fn on_closed(&mut self, number: u64, now: Instant) {
         if self.stream == (Stream::Open { number }) {
             self.stream = Stream::Missing { since: now };
         }
     }
 
-    /// Returns true if the node has no stream, and should have one.
+    /// Returns true if the node has no stream and should have one.
     pub(crate) fn is_missing(&self) -> bool {
         !self.is_away && matches!(self.stream, Stream::Missing { .. })
     }
 
-    /// Returns true if the stream broke and did not come back in time.
+    /// Returns true if the stream broke and was not opened again in time.
     pub(crate) fn is_overdue(&self, now: Instant) -> bool {
         !self.is_away && matches!(self.stream, Stream::Missing { since } if now >= since + timeouts::REPORT_AGAIN)
     }
 
-    /// Returns true if one more notice of the node is passed on.
+    /// Counts a notice of the node. Returns true if it is to be forwarded.
     pub(crate) fn admits_notice(&mut self) -> bool {
         self.notices = self.notices.saturating_add(1);
         self.notices <= NOTICES_MAX
     }
 
-    /// Returns the measure that is due against the node in a launch that has been ending since `ending`, and gives ranks `grace`.
+    /// Returns the measure that is due against the node, in a launch that has been ending since `ending`. Ranks have `grace` to end.
     pub(crate) fn overdue(
         &mut self,
         ending: Instant,
@@ -116,12 +116,12 @@ impl NodeStream {
     ) -> Option<Overdue> {
         let late = now >= ending + grace + timeouts::END;
         match self.abort {
-            // Commands lie ready for when it reports; but it may never.
+            // Commands are queued until the node reports, which may never happen.
             Abort::Not if self.is_missing() && now >= ending + timeouts::REPORT_AGAIN / 5 => {
                 self.abort = Abort::InOrder;
                 Some(Overdue::AbortInOrder)
             }
-            // Its output waits for the owner, and its end for its output.
+            // Its output waits for the owner, and its report waits for its output.
             _ if output == Output::HeldUp => None,
             Abort::Not | Abort::InOrder if late => {
                 self.abort = Abort::AtOnce { since: now };
@@ -139,7 +139,7 @@ mod tests {
 
     const GRACE: Duration = Duration::from_secs(5);
 
-    /// Checks the measure that is due at each of these seconds after the launch began to end.
+    /// Checks the measures that are due, each at a number of seconds after the launch began to end.
     #[track_caller]
     fn check(open: bool, output: Output, expected: &[(u64, Option<Overdue>)]) {
         let ending = Instant::now();
@@ -192,7 +192,7 @@ mod tests {
         stream.on_back(back);
         assert!(stream.is_missing() && !stream.is_overdue(back));
         assert!(stream.is_overdue(back + timeouts::REPORT_AGAIN));
-        // One that was started anew before anybody noticed has time as well.
+        // An agent that restarted before the server noticed its absence has time as well.
         stream.on_back(back + timeouts::REPORT_AGAIN);
         assert!(!stream.is_overdue(back + timeouts::REPORT_AGAIN));
         stream.on_opened(1);

@@ -1,4 +1,4 @@
-//! The machine under virtual time: tables for its deadlines, and properties over hundreds of random orders of events.
+//! Tests of the machine under virtual time: tables for its deadlines, and properties over hundreds of random orders of events.
 
 mod deadlines;
 mod properties;

@@ -1,4 +1,4 @@
-//! Beginning of a launch's task: with a new launch, or with one that an earlier server left.
+//! Start of a launch's task: for a new launch, or for a launch of an earlier server.
 
 use pmi_transport::task;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ use crate::order::Order;
 use crate::store::LaunchRecord;
 use crate::wire;
 
-/// Starts a launch whose record is durable. The receiver is told whether all nodes have accepted it.
+/// Starts a launch with a durable record. The receiver gets the result of the request to all nodes.
 pub(crate) fn start(
     surroundings: Surroundings,
     order: Order,
@@ -63,7 +63,7 @@ pub(crate) fn start(
     (handle, accepted)
 }
 
-/// Equips a launch with fabric credentials and asks all nodes to start it; tells its task how that ended.
+/// Obtains fabric credentials for a launch, and asks all nodes to start it. Sends the result to the task of the launch.
 async fn ask_nodes(
     surroundings: Surroundings,
     mut fan_out: FanOut,
@@ -90,11 +90,11 @@ async fn ask_nodes(
     if result.is_ok() && fan_out.relays_reports {
         fetch_reports(&surroundings, fan_out, &launch);
     }
-    // The launch outlives this.
+    // The task of the launch outlives this task.
     launch.send(Request::FannedOut(result)).await;
 }
 
-/// Fetches the reports of all nodes from those that have passed the launch on.
+/// Collects the reports of all nodes through the relays that forwarded the launch.
 fn fetch_reports(surroundings: &Surroundings, FanOut { launch_id, nodes, .. }: FanOut, launch: &LaunchHandle) {
     let Surroundings { channels, nodes: registry, metrics, settings, .. } = surroundings;
     let nodes: Arc<[Recipient]> = nodes.into();
@@ -113,7 +113,7 @@ fn fetch_reports(surroundings: &Surroundings, FanOut { launch_id, nodes, .. }: F
     }
 }
 
-/// Returns true if the reports of these nodes are fetched from those that pass the launch on: if it is passed on, and all know how to.
+/// Returns true if the reports of these nodes are collected through relays: if relays forward the launch, and all nodes support that.
 fn relays_reports(nodes: &[Recipient], surroundings: &Surroundings) -> bool {
     let registry = surroundings.nodes.lock();
     let knows_how = |node: &Recipient| {
@@ -123,7 +123,7 @@ fn relays_reports(nodes: &[Recipient], surroundings: &Surroundings) -> bool {
     nodes.len() as u32 > surroundings.settings.relay_above && nodes.iter().all(knows_how)
 }
 
-/// Takes up a launch that ran when the server ended. Its nodes are expected to report again.
+/// Resumes a launch that ran when the previous server ended. Its nodes must report again.
 pub(crate) fn resume(surroundings: Surroundings, order: Order, record: LaunchRecord) -> LaunchHandle {
     let (sender, inbox) = mpsc::channel(INBOX);
     let unix = unix_time::seconds();
@@ -144,7 +144,7 @@ pub(crate) fn resume(surroundings: Surroundings, order: Order, record: LaunchRec
     handle
 }
 
-/// Everything that a task begins with.
+/// Initial state of a task.
 struct Beginning {
     surroundings: Surroundings,
     order: Order,
@@ -157,7 +157,7 @@ struct Beginning {
 }
 
 impl Beginning {
-    /// The task, and the handle by which others reach it.
+    /// The task, and the handle through which the rest of the server reaches it.
     fn with(
         self,
         sender: mpsc::Sender<Request>,
@@ -210,7 +210,7 @@ impl Beginning {
     }
 }
 
-/// Returns the settler of a launch's events: its owner, or where it has none, its spool.
+/// Returns the party that settles a launch's events: its owner, or its spool if it has no owner.
 fn settler(ownership: Ownership, spool: Option<&Arc<Spool>>) -> Settler {
     match (ownership, spool) {
         (Ownership::Client, _) => Settler::Owner,
@@ -219,7 +219,7 @@ fn settler(ownership: Ownership, spool: Option<&Arc<Spool>>) -> Settler {
     }
 }
 
-/// Returns the fixed part of an order's launch.
+/// Returns the fixed part of the launch of an order.
 fn facts(order: &Order, settler: Settler, origin: Origin) -> Facts {
     let Order { launch, terms, ownership } = order;
     Facts {
@@ -249,8 +249,8 @@ fn facts(order: &Order, settler: Settler, origin: Origin) -> Facts {
     }
 }
 
-/// Way of a launch's input: straight to nodes that do not all know how to pass it on, and in a launch that was taken up, whose nodes have read what
-/// this server does not know.
+/// Route of a launch's input. It is direct if some nodes do not support forwarding. It is also direct in a resumed launch, because this server
+/// does not know how much input the nodes have read.
 fn input_way(facts: &Facts, surroundings: &Surroundings) -> InputWay {
     let registry = surroundings.nodes.lock();
     let passes_on = |&node: &u32| {
@@ -263,7 +263,7 @@ fn input_way(facts: &Facts, surroundings: &Surroundings) -> InputWay {
     }
 }
 
-/// The nodes whose ranks read the launch's input.
+/// The nodes with ranks that read the launch's input.
 pub(crate) fn input_readers(stdin: &StdinTarget, placement: &Placement) -> Vec<u32> {
     match stdin {
         StdinTarget::Rank(_) | StdinTarget::Terminal(_) => {

@@ -1,4 +1,4 @@
-//! Callers that wait for an answer of a launch, by the number under which the machine knows the question.
+//! Callers that wait for an answer of a launch, by the machine's number of the query.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use crate::launch::SpawnReply;
 use crate::launch::event::Status;
 use crate::launch::fan_out::NotStarted;
 
-/// Caller that waits for the answer to the order to start.
+/// Channel for the answer to the order to start.
 pub(super) type StartReply = oneshot::Sender<Result<(), NotStarted>>;
 
-/// Everybody who waits. Whoever has gone need not be told.
+/// All waiting callers. An answer to a caller that has disconnected is dropped.
 #[derive(Debug, Default)]
 pub(super) struct Replies {
     /// User of the launch.
@@ -30,14 +30,14 @@ impl Replies {
         Self { uid, start, ..Self::default() }
     }
 
-    /// Keeps a question; returns its number.
+    /// Stores the channel for an answer. Returns the number of the query.
     pub(super) fn keep_status(&mut self, reply: oneshot::Sender<Arc<Status>>) -> u64 {
         self.last += 1;
         self.status.insert(self.last, reply);
         self.last
     }
 
-    /// Keeps a question; returns its number.
+    /// Stores the channel for an answer. Returns the number of the query.
     pub(super) fn keep_spawn(&mut self, reply: SpawnReply) -> u64 {
         self.last += 1;
         self.spawns.insert(self.last, reply);

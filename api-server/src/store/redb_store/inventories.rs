@@ -1,4 +1,5 @@
-//! Records of what nodes are. Their meaning is checked where they are taken up, so that a damaged one does not keep the server from starting.
+//! Records of the inventories of nodes. Their contents are checked where they are loaded, so that a damaged record does not prevent the
+//! server from starting.
 
 use redb::{ReadTransaction, ReadableTable, TableDefinition, WriteTransaction};
 

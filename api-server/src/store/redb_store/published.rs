@@ -1,4 +1,4 @@
-//! Names that launches which are not over have published: a row for each, so that one more name is one more row.
+//! Names that launches which are not over have published: one row for each name, so that a new name adds one row.
 
 use std::collections::HashMap;
 
@@ -8,17 +8,17 @@ use redb::{ReadTransaction, ReadableTable, TableDefinition, WriteTransaction};
 use super::LAUNCHES;
 use crate::store::{KeptNames, StoreError};
 
-/// By launch and name: what is published under it, in one range or in several.
+/// By launch and name: the values published under the name, in one range or in several.
 const PUBLISHED: TableDefinition<'static, (&'static str, &'static [u8]), &'static [u8]> =
     TableDefinition::new("published_names");
 
-/// Makes the table.
+/// Creates the table.
 pub(super) fn make_table(transaction: &WriteTransaction) -> Result<(), redb::Error> {
     transaction.open_table(PUBLISHED)?;
     Ok(())
 }
 
-/// Keeps the names of a launch under `service`, unless it has ended meanwhile; without any, the row goes.
+/// Stores the names of a launch under `service`, unless the launch has ended. Removes the row if there are none.
 pub(super) fn put(
     transaction: &WriteTransaction,
     launch: &str,
@@ -34,7 +34,7 @@ pub(super) fn put(
     Ok(())
 }
 
-/// Forgets all names of a launch.
+/// Removes all names of a launch.
 pub(super) fn forget(transaction: &WriteTransaction, launch: &str) -> Result<(), redb::Error> {
     let next = format!("{launch}\0");
     let own = (launch, &b""[..])..(next.as_str(), &b""[..]);
@@ -42,7 +42,7 @@ pub(super) fn forget(transaction: &WriteTransaction, launch: &str) -> Result<(),
     Ok(())
 }
 
-/// Rows of names by their launch.
+/// Rows of names, with their launch.
 pub(super) fn rows(transaction: &ReadTransaction) -> Result<Vec<(String, Vec<u8>)>, redb::Error> {
     let mut rows = Vec::new();
     for row in transaction.open_table(PUBLISHED)?.iter()? {

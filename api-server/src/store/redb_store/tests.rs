@@ -40,7 +40,7 @@ fn runs(store: &RedbStore, id: &str) -> bool {
     launches.iter().any(|record| record.summary.as_ref().is_some_and(|summary| summary.id == id))
 }
 
-/// Whatever is overwritten in the file of a server that ended in order: the next one goes on, or says that it is damaged.
+/// After any part of the file of a cleanly ended server is overwritten, the next server continues or reports the damage.
 #[test]
 fn a_damaged_state_file_is_told_of() {
     let directory = tempfile::tempdir().unwrap();
@@ -138,7 +138,7 @@ fn what_was_written_is_there_after_a_restart() {
     assert!(runs(&store, "l") && !runs(&store, "m"));
 }
 
-/// A disk whose bytes outlive a database, and which may be full.
+/// A disk that keeps its bytes when a database is closed, and that may be full.
 #[derive(Clone, Debug, Default)]
 struct Disk {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -227,7 +227,7 @@ fn nobody_else_reads_the_state() {
 fn the_oldest_of_many_released_allocations_is_forgotten() {
     let allocation = |id: &str, state| Change::Allocation(allocation(id, state));
     let store = RedbStore::in_memory().unwrap();
-    // The second one's id was given again.
+    // The id of the second allocation is reused.
     let released = ["first", "again"].map(|id| allocation(id, AllocationState::Released));
     store.write(&released).unwrap();
     let more = (2..ENDED_MAX + 2).map(|number| allocation(&format!("a{number}"), AllocationState::Released));
@@ -248,8 +248,8 @@ fn the_oldest_of_many_ended_launches_is_forgotten() {
     assert!(runs(&store, "running") && store.ended_launch("running").unwrap().is_none());
 }
 
-/// Launches of 1 MiB each go through a file that never becomes larger than a few that run take, and nothing of what they were given is
-/// in it in the end.
+/// Launches of 1 MiB each pass through a file that never grows larger than a few running launches require. At the end the file holds no
+/// part of their arguments.
 #[test]
 fn the_file_stays_small_however_many_launches_have_ended() {
     const SECRET: &[u8] = b"TOKEN=0123456789abcdef";
@@ -271,8 +271,8 @@ fn the_file_stays_small_however_many_launches_have_ended() {
     assert_eq!((store.ended().unwrap().len(), store.read().unwrap().launches.len()), (40, 0));
 }
 
-/// Whatever the state of the server, no file has a byte of the environment of a launch or of a batch job that is over; those of others are read
-/// by the next server.
+/// In every state of the server, no file holds a byte of the environment of a launch or a batch job that is over. The next server can read
+/// the environments of the launches and jobs that continue.
 #[test]
 fn the_environment_of_what_is_over_is_in_no_file() {
     let directory = tempfile::tempdir().unwrap();
@@ -305,7 +305,7 @@ fn the_environment_of_what_is_over_is_in_no_file() {
     assert!(runs(&store, "stays") && !runs(&store, "over"));
     assert_eq!(store.script("stays").unwrap().unwrap(), b"SCRIPT=stays");
     drop(store);
-    // A repair that brings back the record of a launch whose key is overwritten: it stays removed.
+    // A repair restores the record of a launch after its key was overwritten: the record stays removed.
     fs::write(&path, &copies[0]).unwrap();
     let store = RedbStore::open(&path).unwrap();
     assert!(runs(&store, "stays") && !runs(&store, "over") && store.script("over").unwrap().is_none());
@@ -315,7 +315,7 @@ fn the_environment_of_what_is_over_is_in_no_file() {
     assert!(matches!(refused, StoreError::Keys(_)), "{refused}");
 }
 
-/// The server is killed, and another one begins with what it left.
+/// The server is killed, and another one starts with its files.
 #[test]
 fn a_server_that_begins_gives_back_what_the_one_before_had_no_time_for() {
     let directory = tempfile::tempdir().unwrap();

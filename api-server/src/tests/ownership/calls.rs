@@ -1,4 +1,4 @@
-//! The calls of the API server with who may make them about what, and requests for them after the protocol's descriptors.
+//! The calls of the API server, with the callers that may make them, and requests that are built from the protocol's descriptors.
 
 use pmi_transport::identity::{Caller, Role};
 use pmi_transport::proto::DESCRIPTORS;
@@ -8,17 +8,17 @@ use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorSet};
 use tonic::Code;
 
-/// What a request names that is somebody's.
+/// Owned object that a request names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Names {
-    /// An allocation or a launch, or a list of what the caller may see of them.
+    /// An allocation or a launch, or a list of the visible ones.
     Allocation,
     Launch,
-    /// A user, for whom something is made.
+    /// A user for which an object is created.
     User,
-    /// The node that asks.
+    /// The requesting node.
     Node,
-    /// A launch, and the node of it that asks.
+    /// A launch, and the requesting node of it.
     PartOfLaunch,
     /// The set of a launch.
     Set,
@@ -30,18 +30,18 @@ pub(super) struct Call {
     pub path: &'static str,
     pub roles: &'static [Role],
     pub names: Names,
-    /// Answers where what it names is another's, and nobody's.
+    /// Answers for an object of another user, and for an object of no user.
     pub anothers: Code,
     pub nobodys: Code,
 }
 
 impl Call {
-    /// True for callers who may make the call about what is theirs. Users on nodes connect to no sets.
+    /// True for callers that may make the call about their own objects. Users on nodes connect to no sets.
     pub(super) fn is_open_to(&self, caller: &Caller) -> bool {
         self.roles.contains(&caller.role()) && !(self.names == Names::Set && matches!(caller, Caller::UserIn { .. }))
     }
 
-    /// True unless another entry of the same call is the one for this role.
+    /// True unless another entry of the same call applies to this role.
     pub(super) fn is_of(&self, role: Role) -> bool {
         let has = |call: &Self| call.path == self.path && call.roles.contains(&role);
         has(self) || !TABLE.iter().any(has)
@@ -51,7 +51,7 @@ impl Call {
 const USERS: &[Role] = &[Role::User, Role::Admin];
 const ADMINS: &[Role] = &[Role::Admin];
 const AGENTS: &[Role] = &[Role::Agent];
-// An administrator by a certificate is no user, and has no sets.
+// An administrator with a certificate is no user, and has no sets.
 const USERS_ALONE: &[Role] = &[Role::User];
 const ALL: &[Role] = &[Role::User, Role::Admin, Role::Agent, Role::Api];
 
@@ -59,7 +59,7 @@ const fn call(path: &'static str, roles: &'static [Role], names: Names, anothers
     Call { path, roles, names, anothers, nobodys }
 }
 
-/// Calls that name nothing that is anybody's.
+/// A call that names no owned object.
 const fn free(path: &'static str, roles: &'static [Role]) -> Call {
     call(path, roles, Names::Nothing, Code::Ok, Code::Ok)
 }
@@ -99,7 +99,7 @@ pub(super) const TABLE: &[Call] = &[
     call("/lattice.v1.NodeService/ProxyUser", AGENTS, Node, PermissionDenied, PermissionDenied),
 ];
 
-/// What a request shall name.
+/// The objects that a request names.
 pub(super) struct Target<'a> {
     pub allocation: String,
     pub launch: String,
@@ -122,7 +122,7 @@ impl Protocol {
         Self(FileDescriptorSet::decode(DESCRIPTORS).expect("our own descriptors"))
     }
 
-    /// The calls of the API server: all but those of agents.
+    /// The calls of the API server: all calls except the calls to agents.
     pub(super) fn calls(&self) -> Vec<Defined> {
         let services = self.0.file.iter().flat_map(|file| &file.service);
         let served = services.filter(|service| service.name() != "NodeAgentService");
@@ -145,13 +145,13 @@ impl Protocol {
         messages.into_iter().find(|message| message.name() == own).expect("messages refer to messages")
     }
 
-    /// A request of this type that names the target wherever it can, and says nothing more.
+    /// A request of this type that names the target in each possible field. Other fields are set only if they are required.
     pub(super) fn request(&self, name: &str, target: &Target<'_>) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut chosen = Vec::new();
         for field in &self.message(name).field {
             let is_choice = field.oneof_index.is_some() && !field.proto3_optional();
-            // Of several possible parts the first.
+            // The first of several possible parts.
             if is_choice && chosen.contains(&field.oneof_index) || field.label() == Label::Repeated {
                 continue;
             }
@@ -169,15 +169,15 @@ impl Protocol {
         match (field.r#type(), field.name()) {
             (Type::String, "allocation_id") => text(&target.allocation, bytes),
             (Type::String, "launch_id") => text(&target.launch, bytes),
-            // Only administrators choose the id of a new one.
+            // Only administrators choose the id of a new allocation.
             (Type::String, "id") if of.ends_with("CreateAllocationRequest") => {}
             (Type::String, "id") if of.contains("Allocation") => text(&target.allocation, bytes),
             (Type::String, "id") => text(&target.launch, bytes),
             (Type::String, "node_id") => text(target.node, bytes),
-            // An address that is one.
+            // A valid address.
             (Type::String, "grpc_address") => text("127.0.0.1:1", bytes),
             (Type::String, "entrypoint") => text("./app", bytes),
-            // Of a new allocation, or to be drained: free ones.
+            // Nodes of a new allocation, or nodes to drain: free ones.
             (Type::String, "nodes") => text("node2", bytes),
             (Type::Uint32, "num_tasks") => encoding::uint32::encode(number, &1, bytes),
             (Type::Int32, "signal") => encoding::int32::encode(number, &1, bytes),

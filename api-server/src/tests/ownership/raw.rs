@@ -1,4 +1,4 @@
-//! Calls with bytes as they are, of any service.
+//! Calls with raw bytes, of any service.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tonic::{Request, Status};
 
 use crate::tests::world::soon;
 
-/// Messages as they are.
+/// Messages as raw bytes.
 #[derive(Default)]
 struct Raw;
 
@@ -49,11 +49,11 @@ impl Decoder for Raw {
     }
 }
 
-/// Time after which a call that is admitted is under way.
+/// Time after which a permitted call is in progress.
 const UNDER_WAY: Duration = Duration::from_millis(200);
 
-/// Makes a call with one message, and returns its first answer; none of a stream that ends without one, and none of a call that may be
-/// made and goes on without an answer.
+/// Makes a call with one message, and returns its first answer. The result is empty for a stream that ends without an answer, and for a
+/// permitted call that continues without one.
 pub(super) async fn make(channel: &Channel, path: &str, request: Vec<u8>, may: bool) -> Result<Bytes, Status> {
     let mut client = tonic::client::Grpc::new(channel.clone());
     client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;

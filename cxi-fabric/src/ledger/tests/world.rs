@@ -1,4 +1,5 @@
-//! The ledger against a world that crashes: a manager, nodes that hold services, and a journal that is all that survives.
+//! The ledger in a simulated world with crashes: a manager, nodes that hold services, and a journal, which alone
+//! survives.
 
 use std::collections::VecDeque;
 
@@ -18,22 +19,22 @@ enum Pace {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A launch wants credentials, and its nodes use them if it gets them.
+    /// A launch requests credentials, and its nodes use them if it gets them.
     Launch(usize, Pace),
     /// The manager answers the oldest call to make a service.
     Answered,
     Release(usize),
-    /// The server does one thing that is due, if the manager is up.
+    /// The server does one task that is due, if the manager is up.
     Undo(usize),
-    /// A node ends what it holds of one service, and says so if asked.
+    /// A node ends one service that it holds, and confirms it when queried.
     NodeEnds(usize),
     ManagerIsUp(bool),
-    /// The answer of the next creation is lost.
+    /// The answer to the next creation is lost.
     LoseAnswer,
     Compact,
 }
 
-/// Number of the server's actions before it is killed.
+/// Number of actions of the server before it is killed.
 type Fuse = Option<u8>;
 
 struct World {
@@ -51,7 +52,7 @@ struct World {
     now: Instant,
 }
 
-/// The server was killed here.
+/// Result of a killed server.
 struct Killed;
 
 impl World {
@@ -105,7 +106,7 @@ impl World {
         };
         let vni = request.vni.or_else(free)?;
         let service = Service { id: ServiceId(format!("id-{}", request.name)), vni, job_vni: request.job_vni };
-        // Never reissued: nobody else may still be able to use the number.
+        // Never reassigned while a node may still use the number.
         assert!(
             self.held.iter().all(|(_, name, held)| *held != vni || *name == request.name),
             "{vni} is given to {} while a node holds it: {:?}",
@@ -214,7 +215,7 @@ impl World {
             }
             Step::Undo(choice) => return self.undo(choice),
             Step::NodeEnds(which) => {
-                // Launches end before their allocation does, but a node may be late.
+                // Launches end before their allocation, but a node may be late.
                 let current = self.ledger.views();
                 let is_held =
                     |name: &ServiceName| current.iter().any(|view| view.name == *name && view.state == "held");
@@ -230,7 +231,7 @@ impl World {
         Ok(())
     }
 
-    /// Ends all allocations, while manager and nodes answer.
+    /// Ends all allocations, with a manager and nodes that answer.
     fn wind_up(&mut self) {
         while let Some(request) = self.asked.pop_front() {
             let _ = self.call(&request);

@@ -105,7 +105,7 @@ fn a_shortage_that_less_cannot_help_fails_with_the_resource() {
 fn a_service_that_is_busy_for_a_minute_is_ended_after_it() {
     let (node, clock) = (node(), VirtualClock::default());
     let claimed = claim(&node, &clock, &two_ranks(), in_seconds(&clock, 5)).expect("claimed");
-    // 50 + 100 + ... + 800 ms, then one a second: 64 tries are a minute.
+    // 50 + 100 + ... + 800 ms, then one per second: 64 tries take a minute.
     node.with("cxi2", |nic| nic.destroy_failures.extend((0..64).map(|_| busy())));
     assert!(release(&node, &clock, &claimed.services, in_seconds(&clock, 120)).is_empty());
     assert!(clock.passed() > Duration::from_secs(59), "{:?}", clock.passed());
@@ -122,7 +122,7 @@ fn what_stays_busy_is_reported_and_can_be_released_later() {
     assert!(clock.passed() <= Duration::from_secs(5));
     assert_eq!(holders(&node, Vni::new(1024).expect("a number")).expect("listed"), [service("cxi0", 11)]);
     node.with("cxi0", |nic| nic.destroy_failures.clear());
-    // Those that are gone are no error.
+    // Missing services are not an error.
     assert!(release(&node, &clock, &claimed.services, clock.now()).is_empty());
     assert_eq!(holders(&node, Vni::new(1025).expect("a number")).expect("listed"), []);
 }

@@ -1,5 +1,5 @@
-//! The structures of the cxi driver's interface (`cxi-abi.h`): what the kernel takes, so no version of the library can change them.
-//! Bit fields are laid out as on little-endian machines, the only ones that Slingshot NICs are in.
+//! Structures of the cxi driver's interface (`cxi-abi.h`). The kernel defines them, so library versions cannot change them. Bit
+//! fields have the layout of little-endian machines, the only machines with Slingshot NICs.
 
 use crate::node::{FoundService, Resource, ServiceSpec, Shortage, VNIS_PER_SERVICE};
 use crate::vni::Vni;
@@ -12,7 +12,7 @@ pub(super) struct Descriptor {
     flags: u8,
     vni_count: u8,
     vnis: [u16; VNIS_PER_SERVICE],
-    /// The four classes, and that of Ethernet.
+    /// The four classes, and the Ethernet class.
     traffic_classes: [u8; 5],
     members: [Member; 2],
     limits: [[u16; 2]; Resource::ALL.len()],
@@ -33,7 +33,7 @@ pub(super) struct Member {
 
 const MEMBER_UID: u32 = 1;
 
-/// `struct cxi_svc_fail_info`. Flags are bytes, as a `bool` of C holds whatever was written there.
+/// `struct cxi_svc_fail_info`. Flags are bytes, because a C `bool` has whatever value was written there.
 #[repr(C)]
 #[derive(Default)]
 pub(super) struct FailInfo {
@@ -43,21 +43,21 @@ pub(super) struct FailInfo {
     no_counter_pools: u8,
 }
 
-/// `struct cxil_svc_list`: a count, and that many descriptors.
+/// `struct cxil_svc_list`: a count, followed by that many descriptors.
 #[repr(C)]
 pub(super) struct List {
     pub(super) count: u32,
     pub(super) descriptors: [Descriptor; 0],
 }
 
-/// `struct cxil_dev`, of which nothing is read.
+/// `struct cxil_dev`, of which this crate reads nothing.
 #[repr(C)]
 pub(super) struct Device(u8);
 
 const _: () = assert!(size_of::<Descriptor>() == 68 && size_of::<FailInfo>() == 20);
 
 impl Descriptor {
-    /// The service that `spec` asks for.
+    /// Descriptor for the service in `spec`.
     pub(super) fn new(spec: &ServiceSpec) -> Self {
         let mut descriptor = Self { flags: ALL_RESTRICTIONS_ENABLED, ..Self::default() };
         descriptor.members[0] = Member { id: spec.uid, kind: MEMBER_UID };
@@ -74,7 +74,7 @@ impl Descriptor {
         descriptor
     }
 
-    /// Reads an existing service.
+    /// Converts an existing service.
     pub(super) fn found(&self) -> FoundService {
         let is_set = |flag| self.flags & flag != 0;
         let members = self.members.iter().filter(|member| is_set(RESTRICTED_MEMBERS) && member.kind == MEMBER_UID);

@@ -1,4 +1,4 @@
-//! `lattice alloc shell`: a shell, or one command, in an allocation, from which an unchanged `mpirun` reaches the nodes.
+//! `lattice alloc shell`: a shell, or one command, in an allocation. An unchanged `mpirun` in it reaches the nodes.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -15,7 +15,7 @@ use crate::console::{Verbosity, report};
 use crate::environment::Environment;
 use crate::foreground::{self, Signals};
 
-/// Pause between looks whether the allocation is there.
+/// Pause between checks whether the allocation still exists.
 const LOOK: Duration = Duration::from_secs(3);
 
 /// Runs the shell to its end; returns its exit code.
@@ -26,7 +26,7 @@ pub(super) fn shell(args: &ShellArgs, verbosity: Verbosity) -> Result<u8, Comman
         false => Some(cluster::allocation(args.id.as_deref(), &environment)?.ok_or(CommandError::NoAllocation)?),
     };
     ask(&args.api, async |cluster| {
-        // Before there is an allocation that somebody has to release.
+        // Signals must be handled before there is an allocation to release.
         let mut signals = Signals::listen()?;
         match present {
             Some(id) => {
@@ -49,7 +49,7 @@ pub(super) fn shell(args: &ShellArgs, verbosity: Verbosity) -> Result<u8, Comman
     })
 }
 
-/// Makes an allocation for the shell alone; returns its id.
+/// Creates an allocation for the shell; returns its id.
 async fn allocate(args: &ShellArgs, cluster: &Cluster, verbosity: Verbosity) -> Result<String, CommandError> {
     let allocation = allocated(cluster, asked_by_shell(args), verbosity).await?;
     if verbosity > Verbosity::Quiet {
@@ -79,7 +79,7 @@ async fn run(
     Ok(code)
 }
 
-/// Tells when the allocation ends under a command that runs, whoever has ended it: others may have its nodes from then on.
+/// Reports the end of the allocation while the command runs, whatever ended it. Other jobs may use its nodes afterwards.
 async fn tell_end(cluster: &Cluster, id: &str) -> Infallible {
     loop {
         sleep(LOOK).await;

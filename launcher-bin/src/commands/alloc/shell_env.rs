@@ -1,5 +1,5 @@
-//! `--shell-env`: the variables of `lattice alloc shell` as lines for a shell that is there already, so that an unchanged `mpirun` in it reaches
-//! the nodes. Their files stay in the user's home until the allocation is released there.
+//! `--shell-env`: the variables of `lattice alloc shell` as lines for an existing shell. An unchanged `mpirun` in that shell reaches the
+//! nodes. The files stay in the user's home directory until the allocation is released there.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -15,10 +15,10 @@ use crate::console::print;
 use crate::environment::{self, Environment};
 use crate::mpirun_setup::MpirunSetup;
 
-/// Prints `export NAME=VALUE` for each variable; returns the exit code. `api` is the API server that was named by a flag.
+/// Prints `export NAME=VALUE` for each variable; returns the exit code. `api` is the API server that a flag names.
 ///
 /// # Errors
-/// Fails if the nodes cannot be asked for, or the files not be written.
+/// Fails if the nodes cannot be queried, or the files cannot be written.
 pub(super) async fn print_variables(
     cluster: &Cluster,
     allocation: &AllocatedNodes,
@@ -40,12 +40,12 @@ pub(super) async fn print_variables(
     Ok(print(lines(all).as_bytes())?)
 }
 
-/// Removes the files of an allocation, if this user has some here.
+/// Removes the files of an allocation, if this user has any here.
 pub(super) fn remove(id: &str, environment: &Environment) -> io::Result<()> {
     directory(id, environment).and_then(|directory| remove_made(&directory))
 }
 
-/// Removes the directory that the record beside it names. One that was not made here stays.
+/// Removes the directory that its record identifies. A directory that this program did not create stays.
 fn remove_made(directory: &Path) -> io::Result<()> {
     let record = record_of(directory);
     let identity = match fs::read_to_string(&record) {
@@ -58,17 +58,17 @@ fn remove_made(directory: &Path) -> io::Result<()> {
     fs::remove_file(record)
 }
 
-/// File with the identity of the directory.
+/// File that records the identity of the directory.
 fn record_of(directory: &Path) -> PathBuf {
     directory.with_extension("made")
 }
 
-/// Directory of an allocation's files, below the state of this user.
+/// Directory for the files of an allocation, below this user's state directory.
 fn directory(id: &str, environment: &Environment) -> io::Result<PathBuf> {
     let path = |name| environment::non_empty(environment, name).map(PathBuf::from);
     let state = path("XDG_STATE_HOME").or_else(|| Some(path("HOME")?.join(".local/state")));
     let state = state.ok_or_else(|| io::Error::other("neither HOME nor XDG_STATE_HOME is set"))?;
-    // It is a word of the API server.
+    // The id comes from the API server.
     match id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
         true => Ok(state.join("lattice").join(format!("mpirun-{id}"))),
         false => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{id:?} is no id of an allocation"))),
@@ -80,7 +80,7 @@ fn lines<'a>(variables: impl IntoIterator<Item = (&'a str, OsString)>) -> String
     variables.into_iter().map(line).collect()
 }
 
-/// A word of the shell; what is not UTF-8 in it is replaced.
+/// The value as a quoted shell word. Parts that are not UTF-8 are replaced.
 fn quoted(value: &OsStr) -> String {
     format!("'{}'", value.to_string_lossy().replace('\'', r"'\''"))
 }
@@ -102,7 +102,7 @@ mod tests {
         let (directory, slots) = (state.path().join("mpirun-a"), [Slots { node: "n0".to_owned(), slots: 2 }]);
         let setup = MpirunSetup::write(directory.clone(), &slots).unwrap();
         write_own_file(&record_of(&directory), 0o600, setup.identity().to_string().as_bytes()).unwrap();
-        // Another one has its name now.
+        // Another directory now has its name.
         fs::rename(&directory, state.path().join("mpirun-b")).unwrap();
         fs::create_dir(&directory).unwrap();
         remove_made(&directory).unwrap();

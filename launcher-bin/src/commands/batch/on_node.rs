@@ -1,5 +1,5 @@
-//! A batch job on its node: this program is the launch that the API server has started, makes a file of the script, and runs it with
-//! files for its output.
+//! A batch job on its node. The API server starts this program as a launch. The program writes the script to a file, and runs it with files
+//! for its output.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -29,8 +29,8 @@ use crate::exit;
 use crate::foreground::Signals;
 use crate::formatting;
 
-/// Variables of the one process of the launch, which would mislead those that the script starts. The launch's id stays: what is left of
-/// a launch is found by it.
+/// Variables of the only process of the launch. They would mislead processes that the script starts. The launch id stays: leftovers of a
+/// launch are found by it.
 const OF_THE_RANK: [&str; 8] = [
     "LATTICE_RANK",
     "LATTICE_APPNUM",
@@ -42,17 +42,17 @@ const OF_THE_RANK: [&str; 8] = [
     "MPI_LOCALNRANKS",
 ];
 
-/// The variable with the number of a job's tasks.
+/// Variable with the number of tasks of a job.
 const TASKS: &str = "SLURM_NTASKS";
-/// The variable with the id of the launch that this process is.
+/// Variable with the id of the launch of this process.
 const LAUNCH: &str = "LATTICE_LAUNCH_ID";
-/// Time for the API server to be told why a script does not run, or to tell why it is ended.
+/// Time limit to report to the API server why a script does not run, or to query why it is ended.
 const TELLING: Duration = Duration::from_secs(3);
-/// Looks whether an allocation ends whose script somebody has ended, and the pause between two.
+/// Number of checks whether the allocation of an ended script ends, and the pause between two checks.
 const LOOKS: u32 = 5;
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
-/// Runs the script of a batch job to its end; returns its exit code. If a signal killed it, this process ends by the same one.
+/// Runs the script of a batch job to its end; returns its exit code. If a signal killed the script, this process ends by the same signal.
 pub(crate) fn run_script(args: &BatchScriptArgs) -> Result<u8, CommandError> {
     let environment = environment();
     let script = crate::environment::value(&environment, SCRIPT);
@@ -72,7 +72,7 @@ pub(crate) fn run_script(args: &BatchScriptArgs) -> Result<u8, CommandError> {
         match run.to_its_end(&environment, &streams).await {
             Ok(end) => Ok(end),
             Err(error) => {
-                // There, its user looks first.
+                // The user looks in this file first.
                 streams.stderr.write_all(&message(&error.to_string()))?;
                 Err(error)
             }
@@ -81,18 +81,18 @@ pub(crate) fn run_script(args: &BatchScriptArgs) -> Result<u8, CommandError> {
     Ok(exit::like(end))
 }
 
-/// Ends the launch of a script that has no file for its output, so that the cause of its end says so: what this process prints goes to
-/// nobody who looks.
+/// Aborts the launch of a script that has no output file, so that the cause of its end has the reason. No user reads the output of this
+/// process.
 async fn end_without_output(cluster: &Cluster, environment: &Environment, error: &CommandError) {
-    // Its own exit code is that of the job: not the signal by which the launch ends it.
+    // The exit code of this process is that of the job, and not the signal by which the launch ends it.
     let _heard = Signals::listen();
     let Some(launch) = crate::environment::value(environment, LAUNCH) else { return };
     let launch = launch.to_string_lossy();
-    // An API server that cannot be told has the exit code alone.
+    // If the API server does not answer, the exit code is the only report.
     let _ = timeout(TELLING, cluster.abort_launch(&launch, &error.to_string())).await;
 }
 
-/// A script that is to run.
+/// A script to run.
 struct Run<'a> {
     args: &'a BatchScriptArgs,
     script: &'a [u8],
@@ -110,7 +110,7 @@ impl Run<'_> {
         Ok(end)
     }
 
-    /// Variables of sbatch that a script of Slurm's reads. Others, by which an `mpirun` would start its ranks by srun, are not set.
+    /// Variables of sbatch for Slurm scripts. Variables that would make an `mpirun` start its ranks by srun are not set.
     fn slurm_variables(&self) -> Vec<(&'static str, String)> {
         let AllocatedNodes { id, names, list, .. } = self.allocation;
         let nodes = names.len().to_string();
@@ -144,7 +144,7 @@ impl Run<'_> {
         }
         command.env("PATH", path_with_us(files)?);
         command.stdout(streams.stdout.try_clone()?).stderr(streams.stderr.try_clone()?);
-        // The launch's signals reach the whole process group, the script too, which decides what they mean.
+        // Signals of the launch reach the whole process group, including the script, which decides how to react.
         let mut heard = Signals::listen()?;
         let mut child =
             command.spawn().map_err(|error| CommandError::Shell { command: interpreter(self.script), error })?;
@@ -155,7 +155,7 @@ impl Run<'_> {
                 _ = heard.end(), if !told => told = self.tell_end(streams).await,
                 end = child.wait() => {
                     let end = end?;
-                    // The signal that has ended it may not have been heard here yet.
+                    // The signal that ended the script may not have arrived here yet.
                     if !told && !end.success() {
                         self.tell_end(streams).await;
                     }
@@ -165,15 +165,16 @@ impl Run<'_> {
         }
     }
 
-    /// Writes behind the output why the job is ended from outside, as sbatch does. Returns false if its allocation does not end.
+    /// Appends to the output why the job is ended from outside, as sbatch does. Returns false if its allocation does not end.
     async fn tell_end(&self, streams: &Streams) -> bool {
-        // Without an answer there is nothing to tell, and a file without room holds up nobody.
+        // Without an answer there is no reason to write. A failed write, for example to a full file system, must not delay the end.
         let Ok(Some(words)) = timeout(TELLING, self.reason_of_end()).await else { return false };
         let _ = (&streams.stderr).write_all(&message(&words));
         true
     }
 
-    /// Reason for which the allocation ends; `None` if it does not. The API server ends the launch at the time limit before it says so.
+    /// Reason why the allocation ends; `None` if it does not. At the time limit, the API server ends the launch before it reports the end
+    /// of the allocation.
     async fn reason_of_end(&self) -> Option<String> {
         for _ in 0..LOOKS {
             let request = proto::GetAllocationRequest { id: self.allocation.id.clone() };
@@ -187,7 +188,7 @@ impl Run<'_> {
     }
 }
 
-/// Reason for which the script of an allocation is ended; `None` while the allocation goes on.
+/// Reason why the script of an allocation is ended; `None` while the allocation continues.
 fn end_in_words(allocation: &proto::Allocation) -> Option<String> {
     let proto::Allocation { id, reason, .. } = allocation;
     match (allocation.state(), reason.as_str()) {
@@ -201,39 +202,40 @@ fn end_in_words(allocation: &proto::Allocation) -> Option<String> {
     }
 }
 
-/// The number of tasks that sbatch tells a script which says only how many a node has; `None` where it says the number itself, or neither.
+/// Number of tasks that sbatch sets for a script with only a number of tasks per node. `None` if the script has its own number of tasks, or
+/// neither.
 fn tasks_of_all_nodes(nodes: usize, variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let per_node: usize = variable("SLURM_NTASKS_PER_NODE")?.parse().ok()?;
     variable(TASKS).is_none().then(|| nodes.saturating_mul(per_node).to_string())
 }
 
-/// `PATH` of the script: a `lattice` that is not in it is found behind all others.
+/// `PATH` of the script. The directory of this `lattice` is last, for a `PATH` without one.
 fn path_with_us(files: &CommandFiles) -> io::Result<OsString> {
     let path = files.path()?;
     let ours = std::env::current_exe()?.parent().map(Path::to_owned);
     std::env::join_paths(std::env::split_paths(&path).chain(ours)).map_err(io::Error::other)
 }
 
-/// Makes a file that can be executed.
+/// Creates an executable file.
 fn write_program(path: &Path, text: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o700).open(path)?;
     file.write_all(text)
 }
 
-/// The program that the script names in its first line, for a message: the file itself is there.
+/// The program that the first line of the script names, for an error message. The script file itself exists.
 fn interpreter(script: &[u8]) -> OsString {
     let line = script.split(|&byte| byte == b'\n').next().unwrap_or_default();
     String::from_utf8_lossy(line.strip_prefix(b"#!").unwrap_or(line)).trim().to_owned().into()
 }
 
-/// The files for its output.
+/// Files for the output of the script.
 struct Streams {
     stdout: File,
     stderr: File,
 }
 
 impl Streams {
-    /// Opens them in the working directory. A job that runs again goes on behind what it wrote before.
+    /// Opens the files in the working directory. A job that runs again appends to its earlier output.
     fn open(args: &BatchScriptArgs, allocation: &AllocatedNodes) -> Result<Self, CommandError> {
         let node = gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let node = allocation.names.first().unwrap_or(&node);
@@ -252,7 +254,7 @@ impl Streams {
         };
         let open = |file: &Template| {
             let path = path_of(file);
-            // Appended to, so that two streams in one file do not overwrite each other.
+            // Append mode: two streams in one file do not overwrite each other.
             let opened = File::options().create(true).append(true).open(&path).and_then(|file| {
                 if allocation.requeues == 0 && file.metadata()?.is_file() {
                     file.set_len(0)?;

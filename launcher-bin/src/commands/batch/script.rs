@@ -1,13 +1,13 @@
-//! The script of a batch job, and the options that stand in it.
+//! The script of a batch job, and the options in it.
 //!
 //! ```text
 //! #!/bin/bash
 //! #LATTICE --nodes=4 --time=2:00:00      options stand before the first command
 //! #LATTICE output=run-%j.txt             with dashes, or without
-//! lattice launch ./a.out                 from here on nothing is looked at
+//! lattice launch ./a.out                 lines from here on are not parsed
 //! ```
 //!
-//! Without such lines, those of `#SBATCH` count, which have the same options.
+//! Without such lines, `#SBATCH` lines are read. They have the same options.
 
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -15,19 +15,19 @@ use std::path::{Path, PathBuf};
 use crate::args::{BatchArgs, BatchOptions};
 use crate::bounded_file;
 
-/// The most bytes of a script: it travels in a variable of the environment, which Linux bounds to 128 KiB (MAX_ARG_STRLEN), in base64.
+/// Maximum size of a script in bytes. It is passed in base64 in an environment variable, which Linux limits to 128 KiB (MAX_ARG_STRLEN).
 const SCRIPT_MAX: u64 = 96_000;
 
-/// File by which a script is read that a user writes to the command.
+/// File for a script on standard input.
 const STANDARD_INPUT: &str = "/dev/stdin";
 
-/// The beginnings of lines with options; those with the first one count that a script has.
+/// Marks of option lines, by precedence. Only lines with the first mark that occurs in the script are read.
 const MARKS: [&str; 2] = ["#LATTICE", SBATCH];
 
-/// The beginning of lines with options in scripts of Slurm's.
+/// Mark of option lines in Slurm scripts.
 const SBATCH: &str = "#SBATCH";
 
-/// A script, and what it says of itself.
+/// A script and its options.
 #[derive(Debug)]
 pub(super) struct Script {
     pub(super) bytes: Vec<u8>,
@@ -38,7 +38,7 @@ pub(super) struct Script {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum ScriptError {
-    /// Nothing is to be run.
+    /// There is no script.
     #[error(
         "there is no script\ntry: lattice batch SCRIPT; or lattice batch --wrap COMMAND; or lattice batch < SCRIPT"
     )]
@@ -48,22 +48,22 @@ pub(crate) enum ScriptError {
         "the command of --wrap has more than {SCRIPT_MAX} bytes; write it to a script, which reads the rest from files"
     )]
     LongCommand,
-    /// Unreadable, or too long.
+    /// The script cannot be read, or is too long.
     #[error("cannot read the script {}: {error}{}", path.display(), instead(error))]
     Read {
         /// The file.
         path: PathBuf,
-        /// Error of the system.
+        /// System error.
         error: io::Error,
     },
-    /// Nobody knows what is to run it.
+    /// The first line does not name an interpreter.
     #[error("{} is no script: its first line must begin with #! and name its interpreter, as in #!/bin/bash\n\
          try: that line first; or lattice batch --wrap COMMAND, which needs no script", path.display())]
     NoInterpreter {
         /// The file.
         path: PathBuf,
     },
-    /// Its lines end as those of Windows do: no kernel finds an interpreter with a carriage return in its name.
+    /// The script has Windows line ends. The kernel finds no interpreter with a carriage return in its name.
     #[error(
         "{0} has line ends of Windows (CR LF), of which its interpreter finds nothing\ntry: dos2unix {0}, or sed -i 's/\\r$//' {0}",
         path.display()
@@ -72,13 +72,13 @@ pub(crate) enum ScriptError {
         /// The file.
         path: PathBuf,
     },
-    /// Options do not agree.
+    /// Options conflict.
     #[error("{reason}")]
     Options {
         /// The fault.
         reason: String,
     },
-    /// A line with options makes no sense.
+    /// A line with options is invalid.
     #[error("{}, line {line}: {reason}", path.display())]
     Line {
         /// The file.
@@ -91,7 +91,7 @@ pub(crate) enum ScriptError {
 }
 
 impl Script {
-    /// The script of a command line: a file, a line of the shell, or standard input.
+    /// The script of a command line: a file, a shell command, or standard input.
     ///
     /// # Errors
     /// See the variants of [`ScriptError`].
@@ -110,7 +110,7 @@ impl Script {
         }
     }
 
-    /// Reads a script, and the options in it.
+    /// Reads a script and its options.
     fn read(path: &Path) -> Result<Self, ScriptError> {
         let bytes = bounded_file::bytes(path, SCRIPT_MAX);
         let bytes = bytes.map_err(|error| ScriptError::Read { path: path.to_owned(), error })?;
@@ -129,18 +129,18 @@ impl Script {
     }
 }
 
-/// Returns true for a script of Slurm's: one whose options are lines of `#SBATCH`.
+/// Returns true for a Slurm script: its options are in `#SBATCH` lines.
 pub(super) fn is_of_slurm(script: &[u8]) -> bool {
     mark_of(&String::from_utf8_lossy(script)) == Some(SBATCH)
 }
 
-/// Returns true for a script whose options are lines of PBS alone, which are not read here.
+/// Returns true for a script with options only in `#PBS` lines, which are not read.
 pub(super) fn is_of_pbs(script: &[u8]) -> bool {
     let text = String::from_utf8_lossy(script);
     mark_of(&text).is_none() && marked(&text, "#PBS").next().is_some()
 }
 
-/// Line to type instead of one whose script is not there.
+/// Suggested command if the script does not exist.
 fn instead(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::IsADirectory => {
@@ -154,7 +154,7 @@ fn mark_of(text: &str) -> Option<&'static str> {
     MARKS.into_iter().find(|mark| marked(text, mark).next().is_some())
 }
 
-/// The options of all lines, the later ones over those before. An error comes with the number of its line.
+/// Options of all lines. Later lines override earlier lines. An error has the number of its line.
 fn options(text: &str) -> Result<BatchOptions, (usize, String)> {
     let mut options = BatchOptions::default();
     let Some(mark) = mark_of(text) else { return Ok(options) };
@@ -165,7 +165,7 @@ fn options(text: &str) -> Result<BatchOptions, (usize, String)> {
     Ok(options)
 }
 
-/// Lines before the first command that begin with a mark: their numbers, and what stands behind it.
+/// Lines with a mark before the first command: the line numbers, and the text after the mark.
 fn marked<'a>(text: &'a str, mark: &'a str) -> impl Iterator<Item = (usize, &'a str)> {
     let head = text.lines().take_while(|line| line.trim_start().is_empty() || line.starts_with('#'));
     head.enumerate().filter_map(move |(index, line)| {

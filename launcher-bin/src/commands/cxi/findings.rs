@@ -1,11 +1,11 @@
-//! Diagnosis of a fabric: findings with remedies, from what the API server saw. Pure.
+//! Diagnosis of a fabric: findings with remedies, derived from the report of the API server. No I/O.
 
 use lattice_session::cxi::Finding;
 use lattice_session::wire;
 use pmi_transport::proto::v1 as proto;
 use proto::{CxiService, ExamineFabricResponse, FabricGrantState, FabricNode, ListCxiServicesResponse};
 
-/// Everything that is wrong.
+/// All problems.
 pub(super) fn findings(seen: &ExamineFabricResponse) -> Vec<Finding> {
     let mut findings = manager(seen);
     findings.extend(undone(seen));
@@ -29,13 +29,13 @@ fn manager(seen: &ExamineFabricResponse) -> Vec<Finding> {
     trouble.into_iter().chain(strangers).collect()
 }
 
-/// Services that are not given back yet.
+/// Services that are not released yet.
 fn undone(seen: &ExamineFabricResponse) -> Vec<Finding> {
     let undone = seen.grants.iter().filter(|grant| is_undone(grant.state()));
     let what = |grant: &proto::FabricGrant| match grant.unconfirmed.as_str() {
         "" => Finding::new(
             format!("service {} is not deleted at the manager yet", grant.name),
-            "lattice cxi clean tries again at once, and tells why it fails",
+            "lattice cxi clean tries again at once, and prints the reason of a failure",
         ),
         nodes => Finding::new(
             format!("VNI {} of {} waits for {nodes}", grant.vni, grant.name),
@@ -62,7 +62,7 @@ fn of_node(node: &FabricNode, seen: &ExamineFabricResponse) -> Vec<Finding> {
         .collect()
 }
 
-/// Services that name a VNI of ours, and were not made for a launch that runs.
+/// Services that use a VNI of this cluster and do not belong to a running launch.
 fn strays(id: &str, cxi: &ListCxiServicesResponse, seen: &ExamineFabricResponse) -> Vec<Finding> {
     let stray = |device: &str, service: &CxiService| {
         let grant = seen.grants.iter().find(|grant| grant.vni != 0 && service.vnis.contains(&grant.vni))?;
@@ -140,7 +140,7 @@ mod tests {
         check(|seen| cxi(seen).devices[0].services[0].launch_id.clear(), "service 11 of cxi0 on node node0");
     }
 
-    /// Whoever sees that a node is waited for must also see what it is there.
+    /// If a finding reports that a VNI waits for a node, another one must name the service on that node.
     #[test]
     fn what_keeps_a_vni_in_quarantine_is_named() {
         let mut seen = healthy();

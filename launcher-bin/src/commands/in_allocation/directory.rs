@@ -11,23 +11,23 @@ use rank_spawner::{OwnDirectory, Records};
 use crate::environment::{self, Environment};
 use crate::mpirun_setup::MpirunSetup;
 
-/// Beginning of its name.
+/// Prefix of its name.
 const PREFIX: &str = "lattice-shell-";
 
-/// A directory of this process, for its user alone.
+/// A directory of this process. Only its user can enter it.
 #[derive(Debug)]
 pub(super) struct CommandDirectory {
     made: OwnDirectory,
-    /// By which the user's next command removes it if this process is killed; `None` where there can be no record.
+    /// If this process is killed, the user's next command removes the directory by this record. `None` if there can be no record.
     _records: Option<Records>,
 }
 
 impl CommandDirectory {
-    /// Makes one, in the user's home if that can be: all nodes see that one, and Open MPI's daemons look for it there. Removes those that
-    /// killed commands of this user have recorded on this machine.
+    /// Creates a directory, if possible in the user's home: all nodes see the home, and Open MPI's daemons look for the directory there.
+    /// Removes directories that killed commands of this user have recorded on this machine.
     ///
     /// # Errors
-    /// Fails as the system does.
+    /// Returns the error of the system call.
     pub(super) fn make(environment: &Environment) -> io::Result<Self> {
         Records::remove_those_of_killed_processes();
         let path = |name| environment::non_empty(environment, name).map(PathBuf::from);
@@ -53,7 +53,7 @@ impl CommandDirectory {
         let name = format!("{PREFIX}{}", random::id()?);
         let path = parent.join(&name);
         let mut records = Records::create(&name).ok();
-        // A record that cannot be written leaves the directory where it is if this process is killed.
+        // Without a record, the directory stays if this process is killed.
         records.as_mut().map(|records| records.announce(&path));
         let made = OwnDirectory::make(path, 0o700)?;
         records.as_mut().map(|records| records.add(&made));
@@ -64,10 +64,10 @@ impl CommandDirectory {
         self.made.path()
     }
 
-    /// Removes it with everything in it.
+    /// Removes the directory and its contents.
     ///
     /// # Errors
-    /// Fails as the system does.
+    /// Returns the error of the system call.
     pub(super) fn remove(self) -> io::Result<()> {
         self.made.remove()
     }
@@ -106,7 +106,7 @@ mod tests {
         }
     }
 
-    /// The names are those of directories that commands make; their contents are what such a directory once had.
+    /// The directories have names that commands use, and contents that such a directory once had.
     #[test]
     fn a_users_own_directories_of_such_names_stay() {
         let home = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Drawing of a graph: members on a circle, links as lines, their kinds by colours.
+//! Drawing of a graph: members on a circle, links as lines, kinds of links as colours.
 
 use std::collections::{BTreeSet, HashMap};
 use std::f64::consts::TAU;
@@ -7,16 +7,16 @@ use lattice_daemon::printable;
 
 use super::{Graph, process};
 
-/// Width and height of a member's box, and the least distance between the middles of two.
+/// Width and height of a member's box, and minimum distance between the centres of two boxes.
 const BOX: (f64, f64) = (230.0, 44.0);
 const DISTANCE: f64 = 270.0;
-/// Most characters of a line in a box.
+/// Maximum number of characters of a line in a box.
 const LINE_MAX: usize = 34;
-/// Colours of kinds of links, in the order of their names.
+/// Colours of the kinds of links, in the order of their names.
 const COLOURS: [&str; 6] = ["#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#57606a"];
 
-/// Sine and cosine of an angle up to a whole turn, by their series: those of the system are in a library that each command of this program would
-/// load.
+/// Sine and cosine of an angle up to a full turn, by their series. The functions of the system are in a library that every command of this
+/// program would load.
 fn sine_and_cosine(angle: f64) -> (f64, f64) {
     let (mut sine, mut cosine, mut term) = (0.0, 0.0, 1.0);
     for power in 0..40_u8 {
@@ -31,7 +31,7 @@ fn sine_and_cosine(angle: f64) -> (f64, f64) {
     (sine, cosine)
 }
 
-/// Returns the drawing as a document of its own.
+/// Returns the drawing as a complete document.
 pub(super) fn svg(graph: &Graph) -> String {
     let radius = (graph.nodes.len() as f64 * DISTANCE / TAU).max(DISTANCE * 0.6);
     let middle = radius + BOX.0;
@@ -82,7 +82,7 @@ pub(super) fn svg(graph: &Graph) -> String {
     out + "</svg>\n"
 }
 
-/// A text as a document holds it: what cannot be seen is escaped, and it ends where the line does.
+/// A text for the document: markup and control characters are escaped, and it is cut after `most` characters.
 fn text(text: &str, most: usize) -> String {
     let shown = printable(text);
     let cut: String = shown.chars().take(most).collect();

@@ -1,4 +1,4 @@
-//! Call stacks merged into a tree of callers: what ranks have in common is shown once, and where they differ it branches.
+//! Call stacks merged into a tree of callers. Common frames of ranks are shown once. The tree branches where ranks differ.
 //!
 //! ```text
 //! ranks 0     #0 solve () #1 main ()                        0-3  main
@@ -13,13 +13,13 @@ use lattice_session::cause::RankNumbers;
 use pmi_core::ids::Rank;
 use serde::Serialize;
 
-/// Deepest branch that is drawn further to the right than the one before it.
+/// Maximum depth at which a branch is indented further.
 const INDENT_MAX: usize = 40;
 
 /// A function without a name.
 const UNKNOWN: &str = "??";
 
-/// A function, the ranks with a thread in it, and what it calls.
+/// A function, the ranks with a thread in it, and the functions that it calls.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct CallTree {
     function: String,
@@ -28,7 +28,7 @@ pub(super) struct CallTree {
 }
 
 impl CallTree {
-    /// The outermost callers of all threads. The stacks have the form that `rank_spawner::call_stacks` writes.
+    /// Outermost callers of all threads. The stacks have the format of `rank_spawner::call_stacks`.
     pub(super) fn of(stacks: &[RankStack]) -> Vec<Self> {
         let mut roots = Vec::new();
         for stack in stacks {
@@ -52,7 +52,7 @@ fn add(mut level: &mut Vec<CallTree>, functions: &[&str], ranks: &[Rank]) {
     }
 }
 
-/// Puts the branches of most ranks first.
+/// Sorts branches by their number of ranks, greatest first.
 fn sort(level: &mut [CallTree]) {
     for node in level.iter_mut() {
         node.ranks.sort_unstable();
@@ -62,8 +62,8 @@ fn sort(level: &mut [CallTree]) {
     level.sort_by(|one, other| (other.ranks.len(), one.ranks.first()).cmp(&(one.ranks.len(), other.ranks.first())));
 }
 
-/// The functions of each thread, the outermost first. A thread without any is shown by what it does instead; a text without threads
-/// by its first line.
+/// Functions of each thread, the outermost first. A thread without functions is shown by its state; a text without threads is shown by its
+/// first line.
 fn threads(text: &str) -> Vec<Vec<&str>> {
     let mut threads: Vec<(&str, Vec<&str>)> = Vec::new();
     for line in text.lines() {
@@ -73,7 +73,7 @@ fn threads(text: &str) -> Vec<Vec<&str>> {
             threads.push((state, Vec::new()));
         } else if let (Some(frame), Some((_, frames))) = (line.strip_prefix("  #"), threads.last_mut()) {
             let function = function(frame);
-            // Of a library without symbols one frame says as much as twenty.
+            // One frame of a library without symbols is as informative as twenty.
             if (function, frames.last()) != (UNKNOWN, Some(&UNKNOWN)) {
                 frames.push(function);
             }
@@ -89,13 +89,13 @@ fn threads(text: &str) -> Vec<Vec<&str>> {
     threads.into_iter().map(shown).collect()
 }
 
-/// Name of the function of a frame: `1 ns::f(int) (...) at f.cc:7` and `1 ns::f(int) (...) from libf.so` of gdb, `1 f` of eu-stack.
+/// Name of the function of a frame. gdb prints `1 ns::f(int) (...) at f.cc:7` and `1 ns::f(int) (...) from libf.so`, eu-stack prints `1 f`.
 fn function(frame: &str) -> &str {
     let name = frame.split_once(' ').map_or(frame, |(_, name)| name);
     let mut depth = 0;
     for (index, letter) in name.char_indices() {
         match letter {
-            // Its arguments follow, or `const` and these; in brackets, those of a type.
+            // The arguments follow, or `const` and the arguments. A blank within brackets belongs to a type.
             ' ' if depth == 0 => return &name[..index],
             '(' | '<' => depth += 1,
             ')' | '>' => depth -= 1,
@@ -105,7 +105,7 @@ fn function(frame: &str) -> &str {
     name
 }
 
-/// The tree in lines: the ranks of each branch, and its functions below each other as far as these are the same for all of them.
+/// The tree as lines: the ranks of each branch, and its functions on one level while all its ranks share them.
 pub(super) fn text(roots: &[CallTree]) -> String {
     let mut lines = Vec::new();
     roots.iter().for_each(|root| branch(root, 0, &mut lines));

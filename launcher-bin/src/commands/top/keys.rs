@@ -1,4 +1,4 @@
-//! Keys that are typed while the table of `lattice top` is shown.
+//! Keys that the user types while `lattice top` shows its table.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -15,11 +15,11 @@ use crate::args::TopOrder;
 use crate::job_control;
 use crate::terminal::{Mode, RawTerminal};
 
-/// What the keys are for, below the table.
+/// Description of the keys, below the table.
 pub(super) const HELP: &str = "keys: r rank, c cpu, m memory, i io, q quit\n";
 
-/// Signals that end or stop this command, and that leave the terminal as it was; the one by which it goes on; and that of a screen whose
-/// size has changed.
+/// Signals that end or stop this command, after which the terminal must be restored; the signal that resumes it; and the signal for a
+/// changed screen size.
 const SIGNALS: [Signal; 7] = [
     Signal::SIGINT,
     Signal::SIGTERM,
@@ -30,27 +30,27 @@ const SIGNALS: [Signal; 7] = [
     Signal::SIGWINCH,
 ];
 
-/// Our terminal, which passes on each key as it is typed until this is dropped.
+/// The terminal of this process. It delivers each key at once, until this value is dropped.
 pub(super) struct Keys {
     terminal: RawTerminal,
     signals: SignalFd,
 }
 
-/// What somebody wants.
+/// Request of the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wish {
-    /// Another order of the ranks.
+    /// Change the order of the ranks.
     Sort(TopOrder),
-    /// The same again, on a screen of another size.
+    /// Redraw the table for a changed screen size.
     Draw,
-    /// An end.
+    /// Quit.
     Quit,
-    /// An end by a signal.
+    /// End by a signal.
     Signal(i32),
 }
 
 impl Keys {
-    /// Takes the keys of our terminal; `None` if standard input is no terminal.
+    /// Switches the terminal of this process to single keys; `None` if standard input is no terminal.
     ///
     /// # Errors
     /// Fails if the terminal is gone.
@@ -62,7 +62,7 @@ impl Keys {
         Ok(Some(Self { terminal, signals }))
     }
 
-    /// Waits until somebody wants something; `None` if nobody does before `deadline`.
+    /// Waits for a key or a signal; `None` if none arrives before `deadline`.
     ///
     /// # Errors
     /// Fails if the terminal is gone.
@@ -81,10 +81,10 @@ impl Keys {
             };
             if let Some(signal) = self.signals.read_signal()? {
                 match Signal::try_from(signal.ssi_signo as i32) {
-                    // Nobody could continue us after a Ctrl-Z without a shell above.
+                    // Without a shell as parent, no process could continue this one after Ctrl-Z.
                     Ok(Signal::SIGTSTP) if signal.ssi_code == SI_KERNEL && !job_control::has_shell() => {}
                     Ok(Signal::SIGTSTP) => self.stop()?,
-                    // Whoever stopped it otherwise: another program may have had the terminal meanwhile.
+                    // After a stop by another process, another program may have changed the terminal.
                     Ok(Signal::SIGCONT) => self.terminal.enter()?,
                     Ok(Signal::SIGWINCH) => return Ok(Some(Wish::Draw)),
                     _ => return Ok(Some(Wish::Signal(signal.ssi_signo as i32))),
@@ -106,7 +106,7 @@ impl Keys {
         }
     }
 
-    /// Stops this process, as Ctrl-Z asks, and takes the terminal again when it goes on.
+    /// Stops this process on Ctrl-Z, and sets up the terminal again when the process continues.
     fn stop(&self) -> io::Result<()> {
         self.terminal.leave();
         raise(Signal::SIGSTOP)?;

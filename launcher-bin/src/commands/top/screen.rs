@@ -1,13 +1,13 @@
-//! A table that fits on the screen: what does not is left out, with a line that says so.
+//! A table that fits on the screen. Rows that do not fit are left out, and a line reports their number.
 
 use lattice_session::settings::TerminalSize;
 
-/// Lines of a screen: `head` lines of `text` and as many of the rows behind them as there is room for, then `help`, which may be empty.
-/// Whatever is wider than the screen is cut. A screen of no known size takes all.
+/// Lines of a screen: `head` lines of `text`, then as many rows of `text` as fit, then `help`, which may be empty. Lines wider than the
+/// screen are cut. For a screen of unknown size, nothing is cut.
 pub(super) fn fitted(text: &str, head: usize, help: &str, size: Option<TerminalSize>) -> String {
     let Some(size) = size.filter(|size| size.rows > 0 && size.columns > 0) else { return format!("{text}{help}") };
     let lines: Vec<&str> = text.lines().collect();
-    // Behind the last line the cursor has one to itself.
+    // The cursor takes the line after the last one.
     let room = usize::from(size.rows).saturating_sub(1 + help.lines().count()).max(head + 1);
     let mut shown: Vec<String> = lines.iter().map(|&line| line.to_owned()).collect();
     if lines.len() > room {
@@ -38,7 +38,7 @@ mod tests {
         let more = |number: u8| format!("and {number} more; a taller screen or --once shows all\n");
         check(6, "", &format!("launch\nRANK  PROGRAM\n   0  ./app\n   1  ./app\n{}", more(2)));
         check(6, "keys\n", &format!("launch\nRANK  PROGRAM\n   0  ./app\n{}keys\n", more(3)));
-        // No less than the head.
+        // Never less than the head.
         check(1, "", &format!("launch\nRANK  PROGRAM\n{}", more(4)));
     }
 

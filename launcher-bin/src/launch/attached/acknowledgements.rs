@@ -1,6 +1,6 @@
 //! Progress of the renderer, and the time at which it is acknowledged to the API server.
 //!
-//! [`Updates`] is the renderer's end of the stream of updates, [`Acknowledgements`] the pure decision when to acknowledge.
+//! [`Updates`] is the renderer's end of the stream of updates. [`Acknowledgements`] decides when to acknowledge, without I/O.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use tokio::time::Instant;
 
 use crate::updates::{Update, UpdateSource};
 
-/// Cost of output that is acknowledged at once; less is acknowledged when nothing more was rendered for [`IDLE`].
+/// Cost of output that is acknowledged at once. A smaller amount is acknowledged [`IDLE`] after its first event was rendered.
 const BATCH: u64 = 64 << 10;
-/// Time that an acknowledgement may wait for company.
+/// Time that an acknowledgement may be delayed, to cover more events.
 const IDLE: Duration = Duration::from_millis(50);
 
 /// An event on its way to the renderer.
@@ -21,24 +21,24 @@ const IDLE: Duration = Duration::from_millis(50);
 pub(super) struct Item {
     /// Its number in the launch; `None` for a remark of this process.
     pub(super) sequence: Option<u64>,
-    /// `None` if the renderer need not see it.
+    /// `None` if the renderer does not need it.
     pub(super) update: Option<Update>,
 }
 
 /// Progress of the renderer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rendered {
-    /// Number of the last event that was handed to the writers; 0 before the first.
+    /// Number of the last event that was passed to the writers; 0 before the first.
     pub(super) sequence: u64,
-    /// Cost of all output up to it, as its nodes are charged.
+    /// Cost of all output up to it, as charged to its nodes.
     pub(super) cost: u64,
 }
 
-/// The renderer's end: a request for the next update acknowledges those before.
+/// The renderer's end. A request for the next update acknowledges all updates before it.
 #[derive(Debug)]
 pub(crate) struct Updates {
     items: mpsc::Receiver<Item>,
-    /// Progress once all updates that were returned are rendered.
+    /// Progress after all returned updates are rendered.
     next: Rendered,
     rendered: watch::Sender<Rendered>,
 }
@@ -70,7 +70,7 @@ impl UpdateSource for Updates {
     }
 }
 
-/// Decides when to acknowledge. Pure.
+/// Decides when to acknowledge. No I/O.
 #[derive(Debug, Default)]
 pub(super) struct Acknowledgements {
     rendered: Rendered,
@@ -79,7 +79,7 @@ pub(super) struct Acknowledgements {
 }
 
 impl Acknowledgements {
-    /// Notes the progress of the renderer; returns the number to acknowledge at once, if there is enough to.
+    /// Records the progress of the renderer; returns the number to acknowledge at once, if the cost suffices.
     pub(super) fn on_rendered(&mut self, rendered: Rendered, now: Instant) -> Option<u64> {
         self.rendered = rendered;
         if rendered.cost - self.acknowledged.cost >= BATCH {
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!((acknowledgements.due(), acknowledgements.take()), (None, None));
     }
 
-    /// A renderer that is asked for one update after the other, and the progress that it reports.
+    /// Requests one update after another, as the renderer does; returns the reported progress.
     async fn settled(items: Vec<Item>) -> Vec<Rendered> {
         let (sender, receiver) = mpsc::channel(items.len().max(1));
         let (rendering, rendered) = watch::channel(Rendered::default());
@@ -165,7 +165,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever is rendered when: nothing is acknowledged before it is rendered, numbers rise, and in the end all is acknowledged.
+        /// For any order: nothing is acknowledged before it is rendered, numbers increase, and in the end everything is acknowledged.
         #[test]
         fn acknowledgements_follow_the_renderer(steps in proptest::collection::vec((1_u64..5, 0_u64..40_000, 0_u64..80), 1..40)) {
             let mut acknowledgements = Acknowledgements::default();

@@ -1,4 +1,4 @@
-//! Meaning of one answer of the attach stream, where another connection may have brought it before. Pure.
+//! Meaning of one answer of the attach stream. An earlier connection may have delivered it already. No I/O.
 
 use bytes::Bytes;
 use lattice_session::event::{Event, Report};
@@ -10,19 +10,19 @@ use crate::updates::Update;
 /// Meaning of an answer.
 #[derive(Debug)]
 pub(super) enum Meaning {
-    /// For the renderer; `None` for an event that it need not see, but that is acknowledged.
+    /// For the renderer; `None` for an event that is acknowledged and not shown.
     Update(Option<Update>),
     /// Lines of the PMI trace, from this node.
     Trace(NodeIndex, Bytes),
-    /// Bytes of input that may be sent beyond those before.
+    /// Additional bytes of input that may be sent.
     Credit(u64),
     /// The launch is over.
     End(Report),
-    /// An event that was received before, on another connection.
+    /// An event that an earlier connection has delivered.
     Duplicate,
 }
 
-/// Reads an answer, where the events up to `last` were received before; the number of a new event becomes `last`.
+/// Reads an answer. Events up to `last` were received before. The number of a new event becomes `last`.
 pub(super) fn read(Answer { sequence, what }: Answer, last: &mut u64) -> Meaning {
     match sequence {
         Some(sequence) if sequence <= *last => return Meaning::Duplicate,
@@ -34,18 +34,18 @@ pub(super) fn read(Answer { sequence, what }: Answer, last: &mut u64) -> Meaning
         FromLaunch::Starting(progress) => Some(Update::Starting(progress)),
         FromLaunch::Dropped(bytes) => Some(Update::Dropped(bytes)),
         FromLaunch::Unended(nodes) => Some(Update::Remark(format!(
-            "warning: {nodes} did not say that its part of the launch has ended; processes may be left there"
+            "warning: {nodes} did not report the end of its part of the launch; processes may be left there"
         ))),
         FromLaunch::Trace(node, lines) => return Meaning::Trace(node, lines),
         FromLaunch::StdinCredit(bytes) => return Meaning::Credit(bytes),
         FromLaunch::Complete(report) => return Meaning::End(report),
-        // An event of a later version is nothing to show, but is acknowledged.
+        // An event of a later version is acknowledged, and not shown.
         FromLaunch::Other => None,
     };
     Meaning::Update(update)
 }
 
-/// True for events that the renderer shows; the others are between nodes and the API server.
+/// True for events that the renderer shows. Other events are between nodes and the API server.
 fn is_shown(event: &Event) -> bool {
     !matches!(
         event,
@@ -101,7 +101,7 @@ mod tests {
         check(FromLaunch::Trace(NODE, "x".into()), "Trace(NodeIndex(1), b\"x\")");
         check(FromLaunch::StdinCredit(5), "Credit(5)");
         check(FromLaunch::Dropped(Some(9)), "Update(Some(Dropped(Some(9))))");
-        check(FromLaunch::Unended("node7".into()), "Update(Some(Remark(\"warning: node7 did not say");
+        check(FromLaunch::Unended("node7".into()), "Update(Some(Remark(\"warning: node7 did not report");
         let progress = StartProgress { nodes: 2, nodes_started: 1, ranks: 4, ranks_started: 3 };
         check(FromLaunch::Starting(progress), "Update(Some(Starting(StartProgress { nodes: 2, nodes_started: 1,");
         let report = Report { exits: Vec::new(), cause: None, duration: Duration::ZERO, usage: None, by_node: None };

@@ -1,4 +1,4 @@
-//! The user's commands on their way to a launch that this process is attached to. Pure.
+//! User commands to a launch to which this process is attached. No I/O.
 
 use std::collections::VecDeque;
 
@@ -6,14 +6,14 @@ use lattice_session::session_io::Control;
 
 use crate::attachment::{Role, ToLaunch};
 
-/// Meaning of a command of the user.
+/// Meaning of a user command.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Command {
-    /// The launch is to be told this.
+    /// Send this message to the launch.
     Send(ToLaunch),
-    /// The user leaves the launch by this signal, and it goes on.
+    /// The user leaves the launch by this signal. The launch continues.
     Leave(i32),
-    /// Nothing: the command is not for this client to give.
+    /// No effect: this client must not give the command.
     Ignore,
 }
 
@@ -31,13 +31,12 @@ impl Command {
     }
 }
 
-/// Commands that were given while there was no connection.
+/// Commands that arrived while there was no connection.
 #[derive(Debug, Default)]
 pub(super) struct Unsent(VecDeque<ToLaunch>);
 
 impl Unsent {
-    /// Keeps a message behind those before. Of equal ones the last is kept, and the last size of the terminal, so that there are no more
-    /// than there are signals.
+    /// Appends a message. Of equal messages, and of terminal sizes, only the last is kept. So there are no more messages than signals.
     pub(super) fn keep(&mut self, message: ToLaunch) {
         let is_size = |message: &ToLaunch| matches!(message, ToLaunch::ResizeTerminal(_));
         self.0.retain(|before| *before != message && !(is_size(before) && is_size(&message)));
@@ -49,12 +48,12 @@ impl Unsent {
         self.0.drain(..)
     }
 
-    /// Takes a command in while there is no connection; returns true if the user does not want to wait for one any longer: the
-    /// owner has it ended at once, or a viewer leaves.
+    /// Handles a command while there is no connection. Returns true if the user stops waiting for one: the owner ends the launch at once,
+    /// or a viewer leaves.
     pub(super) fn take_in(&mut self, control: Control, role: Role) -> bool {
         match Command::of(control, role) {
             Command::Send(ToLaunch::Kill(_)) | Command::Leave(_) => true,
-            // SIGCONT above all: without it ranks that were stopped would stay so.
+            // Above all SIGCONT: without it, stopped ranks would stay stopped.
             Command::Send(message) => {
                 self.keep(message);
                 false
@@ -120,7 +119,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// A user who types and types while there is no connection fills no memory, and the last word counts.
+        /// Repeated commands without a connection fill no memory, and the last one counts.
         #[test]
         fn of_equal_commands_the_last_is_kept(signals in proptest::collection::vec(1_i32..=31, 1..200)) {
             let mut unsent = Unsent::default();

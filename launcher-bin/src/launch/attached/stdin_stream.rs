@@ -1,4 +1,4 @@
-//! Standard input on its way to the API server, as fast as the ranks read it: no more than there is credit for.
+//! Standard input on its way to the API server, as fast as the ranks read it. No more is sent than the credit allows.
 
 use bytes::Bytes;
 use lattice_session::flow_control::Credit;
@@ -10,19 +10,19 @@ use crate::attachment::ToLaunch;
 #[derive(Debug)]
 pub(super) struct StdinStream {
     source: Source,
-    /// Part of the last piece that there was no credit for.
+    /// Part of the last piece for which there was no credit.
     rest: Bytes,
     credit: Credit,
 }
 
 #[derive(Debug)]
 enum Source {
-    /// No input, and no end of it either.
+    /// No input, and no end of input.
     None,
     Open(mpsc::Receiver<Bytes>),
-    /// The input has ended, and this connection has not been sent the end.
+    /// The input has ended. This connection has not sent the end yet.
     EndUnsent,
-    /// The input has ended, and this connection has been sent the end.
+    /// The input has ended. This connection has sent the end.
     EndSent,
 }
 
@@ -37,7 +37,7 @@ impl StdinStream {
         self.credit.grant(bytes);
     }
 
-    /// Drops the credit of a connection that is gone; returns the number of bytes that may be lost.
+    /// Drops the credit of a broken connection; returns the number of bytes that may be lost.
     pub(super) fn forget_connection(&mut self) -> u64 {
         if let Source::EndSent = self.source {
             self.source = Source::EndUnsent;
@@ -137,7 +137,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// However pieces and grants come, the bytes arrive in order, never more than are granted, and then the end.
+        /// For any order of pieces and grants, the bytes arrive in order, never exceed the grants, and the end follows.
         #[test]
         fn bytes_keep_their_order_and_stay_within_their_credit(
             pieces in proptest::collection::vec("[a-z]{1,9}", 0..8),

@@ -1,4 +1,4 @@
-//! Whatever ranks write, and in whatever order it comes: nothing is lost, nothing is torn, nothing is reordered within a source.
+//! Properties for any sequence of pieces: no byte is lost, no line is torn, and the order within each source is kept.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// One thing that happens at a place.
+/// One input of a place.
 #[derive(Clone, Debug)]
 enum Input {
     Piece(u32, Stream, String),
@@ -19,7 +19,7 @@ enum Input {
 const RANKS: u32 = 4;
 
 fn text() -> impl Strategy<Value = String> {
-    // Letters and line ends, short enough for many open lines.
+    // Letters and line ends. The texts are short, so that many lines stay open.
     "[a-c\n]{1,6}"
 }
 
@@ -33,14 +33,14 @@ fn input() -> impl Strategy<Value = Input> {
     ]
 }
 
-/// Steps of a place, and the text that each source had said.
+/// Steps of a place, and the text that each source wrote.
 #[derive(Default)]
 struct Outcome {
     steps: Vec<Step>,
     said: HashMap<Source, String>,
 }
 
-/// Plays `inputs`; a rank that has ended says nothing more, as its pipes are read empty before its end is told.
+/// Replays `inputs`. A rank that has ended writes nothing more, because its pipes are read until empty before its end is reported.
 fn played(inputs: &[Input]) -> Outcome {
     let mut hold = LineHold::default();
     let mut now = Instant::now();
@@ -88,7 +88,7 @@ proptest! {
         prop_assert_eq!(written, outcome.said);
     }
 
-    /// On one line of the place there are bytes of one source only.
+    /// Each line of the place has bytes of one source only.
     #[test]
     fn no_line_is_torn_by_another_source(inputs in vec(input(), 0..40)) {
         let mut open: Option<Source> = None;
@@ -114,7 +114,7 @@ proptest! {
         }
     }
 
-    /// The rest of a line that was given up, and nothing else, is marked as such.
+    /// Only the rest of a line that was given up is marked as resumed.
     #[test]
     fn the_rest_of_a_line_that_was_given_up_is_marked(inputs in vec(input(), 0..40)) {
         let mut open: Option<Source> = None;
@@ -138,7 +138,7 @@ proptest! {
         }
     }
 
-    /// Time alone moves what waits: after a pause nothing is held any more.
+    /// Time alone releases waiting pieces: after a pause no piece waits any more.
     #[test]
     fn nothing_is_held_for_longer_than_a_pause(inputs in vec(input(), 0..40)) {
         let mut hold = LineHold::default();

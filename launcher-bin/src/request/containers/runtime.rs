@@ -1,4 +1,4 @@
-//! Container runtimes as the tables describe them.
+//! Container runtimes as data in tables.
 
 use std::ffi::OsStr;
 
@@ -10,7 +10,7 @@ use crate::machine::Machine;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Runtime {
-    /// What it takes as an image.
+    /// Description of its images.
     pub(super) about: String,
     /// Words before the program.
     pub(super) command: Vec<String>,
@@ -18,13 +18,13 @@ pub(super) struct Runtime {
     /// Images that it takes.
     #[serde(default)]
     pub(super) image: Image,
-    /// Launches that it is chosen for.
+    /// Launches that select the runtime.
     #[serde(default)]
     pub(super) chosen: Chosen,
-    /// Patterns of files that `{devices}` stands for, divided by blanks: a word with it is repeated for each of them that the node has.
+    /// Patterns of device files for `{devices}`, separated by blanks. A word with `{devices}` is repeated for each matching file of the node.
     #[serde(default)]
     pub(super) devices: String,
-    /// Whose memory ranks of one node can read.
+    /// Memory of other ranks on the node that a rank can read.
     pub(super) memory: Memory,
 }
 
@@ -32,31 +32,31 @@ pub(super) struct Runtime {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Image {
-    /// Files, names, or what else the runtime knows.
+    /// Files, names, or other forms of the runtime.
     #[default]
     Any,
     /// Directories.
     Directory,
 }
 
-/// Launches that a runtime is chosen for.
+/// Launches that select a runtime.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Chosen {
-    /// Also those that name no runtime, if its program is in `PATH`.
+    /// Launches that name it, or that name no runtime if its program is in `PATH`.
     #[default]
     ByPath,
-    /// Those that name it.
+    /// Launches that name it.
     ByName,
 }
 
-/// Memory of other ranks of the node, which MPI libraries read by `process_vm_readv` for long messages.
+/// Memory of other ranks on the node. MPI libraries read it by `process_vm_readv` for long messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Memory {
-    /// Any rank's: they are in one user namespace.
+    /// All ranks, because they are in one user namespace.
     Shared,
-    /// Nobody's: each is in a user namespace of its own.
+    /// No other rank, because each rank is in a separate user namespace.
     Own,
 }
 
@@ -66,9 +66,9 @@ pub(super) enum Memory {
 pub(super) enum Way {
     /// An inherited descriptor.
     Socket,
-    /// A loopback port, because inherited descriptors are closed.
+    /// A loopback port, because the runtime closes inherited descriptors.
     Port,
-    /// A socket in the file system, because the network is another one, too.
+    /// A socket in the file system, because the container has a separate network as well.
     File,
 }
 

@@ -1,4 +1,4 @@
-//! Nodes and slots of a job, as each resource manager tells them: by variables, files or a command.
+//! Nodes and slots of a job, as each resource manager provides them: in variables, in files or by a command.
 
 use std::collections::HashSet;
 use std::num::NonZeroU32;
@@ -12,21 +12,21 @@ use crate::bounded_file;
 use crate::environment::Environment;
 use crate::hostfile::{self, Hosts, HostsError};
 
-/// The most bytes of a manager's file.
+/// Maximum size of a manager's file in bytes.
 const BYTES_MAX: u64 = 16 << 20;
-/// Steps of Slurm from this number on are no steps of the user's: the batch script, and the shell of an interactive job.
+/// Step numbers from this one on are reserved by Slurm: for the batch script, and for the shell of an interactive job.
 const FIRST_STEP_OF_SLURMS: u64 = 0xffff_ff00;
 
 fn number(name: &str, environment: &Environment) -> Option<u64> {
     variable(name, environment)?.parse().ok()
 }
 
-/// True in a task that the user has started by `srun`.
+/// True in a task that the user started by `srun`.
 fn is_in_step(environment: &Environment) -> bool {
     number("SLURM_STEP_ID", environment).is_some_and(|step| step < FIRST_STEP_OF_SLURMS)
 }
 
-/// True in one of several tasks of a step of Slurm: a launch there is about that task.
+/// True in one of several tasks of a Slurm step. A launch there is for that task only.
 pub(super) fn is_task_of_many(environment: &Environment) -> bool {
     is_in_step(environment) && number("SLURM_STEP_NUM_TASKS", environment) != Some(1)
 }
@@ -34,7 +34,7 @@ pub(super) fn is_task_of_many(environment: &Environment) -> bool {
 pub(super) fn slurm(list: &str, environment: &Environment) -> Result<Nodes, NodesError> {
     let place = "SLURM_JOB_NODELIST";
     let names = expanded(place, list)?;
-    // In a step Slurm sets the first one anew, to the tasks of the step, and leaves the nodes those of the job.
+    // In a step, Slurm sets the first variable to the tasks of the step. The list of nodes remains that of the job.
     let of_job = if is_in_step(environment) { 1.. } else { 0.. };
     let said = ["SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE"][of_job].iter().copied();
     let said = said.filter_map(|name| Some((name, variable(name, environment)?))).next();
@@ -49,7 +49,7 @@ pub(super) fn slurm(list: &str, environment: &Environment) -> Result<Nodes, Node
     checked(place, nodes)
 }
 
-/// Numbers as Slurm shortens them: `4(x2),3`. Bounded by the longest list of nodes.
+/// Numbers in the short form of Slurm: `4(x2),3`. Limited to the longest list of nodes.
 pub(super) fn slurm_counts(text: &str) -> Option<Vec<NonZeroU32>> {
     let mut counts = Vec::new();
     for part in text.split(',') {
@@ -72,7 +72,7 @@ pub(super) fn one_line_a_slot(variable: &'static str, path: &str) -> Result<Node
     gathered(variable, Hosts(lines.map(slot).collect()))
 }
 
-/// `a 4 b 4`: each host with its slots.
+/// `a 4 b 4`: each host is followed by its slots.
 pub(super) fn lsf(hosts: &str) -> Result<Nodes, NodesError> {
     let words: Vec<&str> = hosts.split_whitespace().collect();
     let pairs = words.chunks(2).map(|pair| match pair {
@@ -101,7 +101,7 @@ pub(super) fn sge(path: &str) -> Result<Nodes, NodesError> {
     gathered(variable, Hosts(hosts))
 }
 
-/// Pods by their names in the headless service. Where no slots are given, each has as many as processors.
+/// Pods by their names in the headless service. Without slots, each has one slot per processor.
 pub(super) fn pods(text: &str) -> Result<Nodes, NodesError> {
     if !text.contains(':') {
         let names = each_once(expanded(PODS, text)?);
@@ -114,7 +114,7 @@ pub(super) fn pods(text: &str) -> Result<Nodes, NodesError> {
     }
 }
 
-/// The hosts of the instance of Flux, and the cores of each, which are alike.
+/// Hosts of the Flux instance. Each has the same number of cores.
 pub(super) fn flux() -> Result<Nodes, NodesError> {
     let place = "flux hostlist";
     let names = expanded(place, asked("flux hostlist instance")?.trim())?;
@@ -130,7 +130,7 @@ pub(super) fn flux() -> Result<Nodes, NodesError> {
     checked(place, Nodes { slots: vec![Some(slots); names.len()], names, are_filled: true })
 }
 
-/// Answer of a command of the manager.
+/// Output of a command of the manager.
 fn asked(command: &'static str) -> Result<String, NodesError> {
     let failed = |said: String| NodesError::Command { command, said };
     let mut words = command.split(' ');

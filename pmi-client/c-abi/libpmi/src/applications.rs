@@ -1,4 +1,4 @@
-//! Programs of a job that runs several, as Cray's `pmi.h` tells of them ("applications"): their numbers are those of `PMI_Get_appnum`.
+//! Programs of a job that runs several programs ("applications" in Cray's `pmi.h`). Their numbers are those of `PMI_Get_appnum`.
 
 use alloc::vec::Vec;
 use core::ffi::c_int;
@@ -25,7 +25,7 @@ pub extern "C" fn PMI_Get_app_size(program: c_int, size: Out<'_, c_int>) -> c_in
     })
 }
 
-/// Position of this rank among its program's.
+/// Position of this rank among the ranks of its program.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Get_rank_in_app(position: Out<'_, c_int>) -> c_int {
     number(position, |client| {
@@ -43,13 +43,13 @@ pub extern "C" fn PMI_Get_base_rank_in_app(first: Out<'_, c_int>) -> c_int {
     })
 }
 
-/// Number of the ranks of this rank's program on this node.
+/// Number of ranks of this rank's program on this node.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Get_numpes_in_app_on_smp(count: Out<'_, c_int>) -> c_int {
     number(count, |client| Ok(ranks_of(client, None, Where::Here)?.len() as c_int))
 }
 
-/// Those ranks.
+/// The ranks of this rank's program on this node.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Get_pes_in_app_on_smp(ranks: ArrayOut<'_, c_int>, length: c_int) -> c_int {
     call(|| put_ranks(ranks, length, |client| ranks_of(client, None, Where::Here)))
@@ -61,14 +61,14 @@ fn programs(client: &Client) -> Result<Vec<u32>, Failure> {
     Ok(client.programs().ok_or(Code::UNSUPPORTED)?)
 }
 
-/// Nodes of the ranks that are meant.
+/// Nodes on which ranks are considered.
 #[derive(Clone, Copy)]
 enum Where {
     Anywhere,
     Here,
 }
 
-/// Ranks of a program, or of this rank's own.
+/// Ranks of a program, or of this rank's own program.
 #[inline(never)]
 fn ranks_of(client: &mut Client, program: Option<c_int>, place: Where) -> Result<Vec<u32>, Failure> {
     let programs = programs(client)?;

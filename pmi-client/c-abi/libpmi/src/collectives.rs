@@ -1,9 +1,9 @@
-//! What Cray's `pmi.h` has beyond MPICH's: collectives, made of puts, a barrier and gets, and the nodes of ranks.
+//! Functions of Cray's `pmi.h` that MPICH's lacks: collectives, which use puts, a barrier and gets, and the nodes of ranks.
 //!
 //! ```text
 //! all-gather 3 of rank 1, 700 bytes:     collective-3-1-0 = 511 bytes, a letter from a to p for each half     collective-3-1-1 = 189 bytes
 //! ```
-//! A value of PMI-1 is a text of 1,023 bytes as a rule. The pairs stay in the job's key-value space.
+//! A value of PMI-1 is usually a text of at most 1,023 bytes. The pairs stay in the job's key-value space.
 
 use alloc::format;
 use alloc::string::String;
@@ -21,13 +21,13 @@ use pmi_client::Client;
 use crate::job::{PMI_Get_clique_ranks, PMI_Get_clique_size};
 use crate::{call, number};
 
-/// Number of the next collective: all ranks call the same ones in the same order.
+/// Number of the next collective. All ranks call the same collectives in the same order.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// Node of each rank.
 static NODES: Lock<Option<&[c_int]>> = Lock::new(None);
 
-/// Gathers as many bytes of each rank, in the order of ranks.
+/// Gathers the same number of bytes from each rank, in the order of ranks.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Allgather(own: Array<'_, u8>, all: ArrayOut<'_, u8>, length: c_int) -> c_int {
     call(|| {
@@ -39,7 +39,7 @@ pub extern "C" fn PMI_Allgather(own: Array<'_, u8>, all: ArrayOut<'_, u8>, lengt
     })
 }
 
-/// Gathers the bytes of each rank, of which all know how many each has, in the order of ranks.
+/// Gathers the bytes of each rank, in the order of ranks. Every rank must pass the lengths of all ranks.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Allgatherv(
     own: Array<'_, u8>,
@@ -61,14 +61,14 @@ pub extern "C" fn PMI_Allgatherv(
     })
 }
 
-/// Brings bytes of rank 0 to all ranks.
+/// Sends bytes of rank 0 to all ranks.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Bcast(data: ArrayOut<'_, u8>, length: c_int) -> c_int {
     call(|| {
         let room = usize::try_from(length).ok().filter(|&room| room == 0 || !data.is_null()).ok_or(Code::ARGUMENT)?;
         process::with(|client| {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            // Only the root has put something there.
+            // Only the root has written to the buffer.
             let own = if client.rank() == 0 { data.values(length).ok_or(Code::ARGUMENT)? } else { Vec::new() };
             put_and_fence(client, number, &own)?;
             if client.rank() != 0 {
@@ -107,7 +107,7 @@ pub extern "C" fn PMI_Get_pes_on_smp(ranks: ArrayOut<'_, c_int>, length: c_int) 
     PMI_Get_clique_ranks(ranks, length)
 }
 
-/// Number of the node of a rank among the job's.
+/// Number of a rank's node among the nodes of the job.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Get_nid(rank: c_int, node: Out<'_, c_int>) -> c_int {
     number(node, |client| {
@@ -116,7 +116,7 @@ pub extern "C" fn PMI_Get_nid(rank: c_int, node: Out<'_, c_int>) -> c_int {
     })
 }
 
-/// The nodes of all ranks, which stay where they are for as long as the process lives.
+/// The nodes of all ranks, at an address that is valid until the process ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Get_nidlist_ptr(list: Out<'_, *const c_int>) -> c_int {
     call(|| {
@@ -152,7 +152,7 @@ fn gather(client: &mut Client, own: &[u8], lengths: &[usize], all: ArrayOut<'_, 
     Ok(())
 }
 
-/// Comes to the fence also if it cannot put: the others wait there, and find out that something is missing.
+/// Enters the fence even if the put fails. The other ranks wait in the fence, and detect the missing value.
 fn put_and_fence(client: &mut Client, number: u32, bytes: &[u8]) -> Result<(), Failure> {
     let put = put(client, number, bytes);
     client.fence()?;
@@ -167,7 +167,7 @@ fn put(client: &mut Client, number: u32, bytes: &[u8]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// So many bytes of a rank.
+/// Returns `length` bytes of a rank.
 fn get(client: &mut Client, number: u32, rank: u32, length: usize) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     for part in 0..length.div_ceil(bytes_of_a_value(client)) {

@@ -10,7 +10,7 @@ use pmi_client::RankGroup;
 
 use crate::call;
 
-/// A group that has a name: an address that is not followed.
+/// A group with a name: an address that is never dereferenced.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Named {
     /// `PMI_GROUP_WORLD`
@@ -22,7 +22,7 @@ pub(crate) enum Named {
 }
 
 impl Named {
-    /// The group of this name; `None` for an array.
+    /// Returns the group of this name; `None` for an array.
     pub(crate) fn of(group: Array<'_, c_int>) -> Option<Self> {
         match group.address() {
             0 => Some(Self::World),
@@ -39,7 +39,7 @@ pub extern "C" fn PMI_Barrier_group(group: Array<'_, c_int>, count: c_int, tag: 
     call(|| {
         let tag = tag.bytes().map(|tag| str::from_utf8(tag).map_err(|_| Code::ARGUMENT)).transpose()?;
         match Named::of(group) {
-            // All ranks, as MPICH's library has it: what PMI_Barrier does.
+            // All ranks: the same as PMI_Barrier, as in MPICH's library.
             Some(Named::World) if tag.is_none() => process::with(|client| Ok(client.fence()?)),
             Some(Named::World) => wait(RankGroup::World, tag),
             Some(Named::Node) => wait(RankGroup::Node, tag),

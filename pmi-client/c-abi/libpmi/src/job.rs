@@ -14,7 +14,7 @@ use pmi_client::{Client, Protocol};
 use crate::resources::{self, End};
 use crate::{call, number};
 
-/// Joins the job; a second time it only answers.
+/// Joins the job. A second call only returns the result.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Init(spawned: Out<'_, c_int>) -> c_int {
     call(|| {
@@ -26,7 +26,7 @@ pub extern "C" fn PMI_Init(spawned: Out<'_, c_int>) -> c_int {
     })
 }
 
-/// Tells whether this process has joined, and has not left.
+/// Reports whether this process has joined and has not left.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Initialized(initialized: Out<'_, c_int>) -> c_int {
     call(|| {
@@ -35,7 +35,7 @@ pub extern "C" fn PMI_Initialized(initialized: Out<'_, c_int>) -> c_int {
     })
 }
 
-/// Takes leave of the launcher.
+/// Leaves the job in good order.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Finalize() -> c_int {
     call(|| {
@@ -56,13 +56,13 @@ pub extern "C" fn PMI_Get_rank(rank: Out<'_, c_int>) -> c_int {
     number(rank, |client| Ok(client.rank().cast_signed()))
 }
 
-/// Number of ranks that there may be; -1 if the launcher sets none.
+/// Maximum number of ranks; -1 if the launcher sets none.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Get_universe_size(size: Out<'_, c_int>) -> c_int {
     number(size, |client| Ok(client.universe_size()?.map_or(-1, u32::cast_signed)))
 }
 
-/// Index of this process's program; -1 if the launcher tells none.
+/// Index of this process's program; -1 if the launcher provides none.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Get_appnum(appnum: Out<'_, c_int>) -> c_int {
     number(appnum, |client| Ok(client.appnum().and_then(|appnum| c_int::try_from(appnum).ok()).unwrap_or(-1)))
@@ -74,7 +74,8 @@ pub extern "C" fn PMI_Get_id(id: TextOut<'_>, length: c_int) -> c_int {
     name(id, length, |client| client.job_id().to_owned())
 }
 
-/// Name of the domain that shares key-value spaces, as `N.M`: Open MPI reads two numbers, and names shared memory by them.
+/// Name of the domain that shares key-value spaces, as `N.M`. Open MPI reads two numbers, and uses them to name shared
+/// memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Get_kvs_domain_id(id: TextOut<'_>, length: c_int) -> c_int {
     name(id, length, |client| {
@@ -83,7 +84,7 @@ pub extern "C" fn PMI_Get_kvs_domain_id(id: TextOut<'_>, length: c_int) -> c_int
     })
 }
 
-/// Size of the buffer that the names above need.
+/// Size of the buffer for the two names above.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Get_id_length_max(length: Out<'_, c_int>) -> c_int {
     number(length, |client| Ok(with_nul(client.limits().job_id_max)))
@@ -117,7 +118,7 @@ pub extern "C" fn PMI_Abort(exit_code: c_int, message: Text<'_>) -> c_int {
     })
 }
 
-/// Writes ranks, all or none.
+/// Writes all ranks, or none.
 pub(crate) fn put_ranks(
     place: ArrayOut<'_, c_int>,
     length: c_int,
@@ -135,7 +136,7 @@ pub(crate) fn put_ranks(
     }
 }
 
-/// A function that writes a name, whole or not at all.
+/// Runs a function that writes a whole name, or nothing.
 pub(crate) fn name(buffer: TextOut<'_>, length: c_int, of: impl FnOnce(&Client) -> String) -> c_int {
     call(|| {
         if buffer.is_null() {
@@ -147,18 +148,19 @@ pub(crate) fn name(buffer: TextOut<'_>, length: c_int, of: impl FnOnce(&Client) 
     })
 }
 
-/// Size of a buffer for texts of so many bytes.
+/// Size of a buffer for a text of this number of bytes.
 pub(crate) fn with_nul(bytes: usize) -> c_int {
     c_int::try_from(bytes + 1).unwrap_or(c_int::MAX)
 }
 
-/// A job's name without the number at its end, and the number: Lattice counts the jobs of a launch so.
+/// Splits a job's name into the name without the number at its end, and the number. Lattice numbers the jobs of a launch
+/// this way.
 fn launch_and_number(job_id: &str) -> (&str, u16) {
     let launch = job_id.trim_end_matches(|c: char| c.is_ascii_digit());
     job_id[launch.len()..].parse().map_or((job_id, 0), |number| (launch, number))
 }
 
-/// 16 bits that differ between launches, but for one pair of them in 65,536: FNV-1a, folded.
+/// A hash of 16 bits: FNV-1a, folded. One pair of launches in 65,536 has the same hash.
 fn hash(launch: &str) -> u32 {
     let full = launch.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     full >> 16 ^ full & 0xffff

@@ -1,4 +1,4 @@
-//! Key-value spaces: the job's, whose name is the job's, and those that ranks make.
+//! Key-value spaces: the job's space, which has the name of the job, and spaces that ranks create.
 
 use alloc::borrow::ToOwned;
 use core::ffi::c_int;
@@ -18,25 +18,25 @@ pub extern "C" fn PMI_KVS_Get_my_name(kvsname: TextOut<'_>, length: c_int) -> c_
     name(kvsname, length, |client| client.job_id().to_owned())
 }
 
-/// Size of the buffer that a name needs.
+/// Size of the buffer for a name.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_KVS_Get_name_length_max(length: Out<'_, c_int>) -> c_int {
     number(length, |client| Ok(with_nul(client.limits().job_id_max)))
 }
 
-/// Size of the buffer that a key needs.
+/// Size of the buffer for a key.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_KVS_Get_key_length_max(length: Out<'_, c_int>) -> c_int {
     number(length, |client| Ok(with_nul(client.limits().key_max)))
 }
 
-/// Size of the buffer that a value needs.
+/// Size of the buffer for a value.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_KVS_Get_value_length_max(length: Out<'_, c_int>) -> c_int {
     number(length, |client| Ok(with_nul(client.limits().value_max)))
 }
 
-/// Makes another key-value space: PMI_FAIL under launchers other than Lattice.
+/// Creates another key-value space. Returns PMI_FAIL under launchers other than Lattice.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_KVS_Create(kvsname: TextOut<'_>, length: c_int) -> c_int {
     call(|| {
@@ -47,7 +47,7 @@ pub extern "C" fn PMI_KVS_Create(kvsname: TextOut<'_>, length: c_int) -> c_int {
         process::with(|client| {
             let name = client.create_space().map_err(|_| Code::FAIL)?;
             buffer.put_whole(name.as_bytes()).map_err(|_| {
-                // Nobody would know its name.
+                // The caller cannot receive the name of the space.
                 let _ = client.destroy_space(&name);
                 Code::LENGTH.into()
             })
@@ -55,7 +55,7 @@ pub extern "C" fn PMI_KVS_Create(kvsname: TextOut<'_>, length: c_int) -> c_int {
     })
 }
 
-/// Removes a key-value space that was made; the job's own stays.
+/// Removes a created key-value space; the job's own space remains.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_KVS_Destroy(kvsname: Text<'_>) -> c_int {
     call(|| {
@@ -82,7 +82,7 @@ pub extern "C" fn PMI_KVS_Put(kvsname: Text<'_>, key: Text<'_>, value: Text<'_>)
     })
 }
 
-/// Offers what was put to the next barrier: nothing is left to do, as a put is sent at once.
+/// Publishes puts at the next barrier. Does nothing, as a put is sent at once.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_KVS_Commit(kvsname: Text<'_>) -> c_int {
     call(|| {
@@ -91,7 +91,7 @@ pub extern "C" fn PMI_KVS_Commit(kvsname: Text<'_>) -> c_int {
     })
 }
 
-/// Gets a value, whole or not at all.
+/// Gets a whole value, or nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_KVS_Get(kvsname: Text<'_>, key: Text<'_>, value: TextOut<'_>, length: c_int) -> c_int {
     call(|| {
@@ -111,7 +111,7 @@ pub extern "C" fn PMI_KVS_Get(kvsname: Text<'_>, key: Text<'_>, value: TextOut<'
 /// Index of the pair that [`PMI_KVS_Iter_next`] gets. A process has one iterator.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// Gets the first pair of a space; an empty key if there is none.
+/// Gets the first pair of a space; an empty key if the space is empty.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_KVS_Iter_first(
     kvsname: Text<'_>,
@@ -124,7 +124,7 @@ pub extern "C" fn PMI_KVS_Iter_first(
     pair(kvsname, (key, key_length), (value, value_length))
 }
 
-/// Gets the next pair of a space; an empty key behind the last one.
+/// Gets the next pair of a space; an empty key after the last pair.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_KVS_Iter_next(
     kvsname: Text<'_>,
@@ -136,7 +136,7 @@ pub extern "C" fn PMI_KVS_Iter_next(
     pair(kvsname, (key, key_length), (value, value_length))
 }
 
-/// Gets the pair that is next, whole or not at all.
+/// Gets the whole next pair, or nothing.
 fn pair(kvsname: Text<'_>, key: (TextOut<'_>, c_int), value: (TextOut<'_>, c_int)) -> c_int {
     call(|| {
         in_space(kvsname, |client, space| {
@@ -160,14 +160,14 @@ fn buffer((start, length): (TextOut<'_>, c_int), missing: Code, too_small: Code)
     if start.is_null() { Err(missing) } else { start.with_size(length).ok_or(too_small) }
 }
 
-/// Runs `body` with the name of a space that a rank has made, or without one for the job's.
+/// Runs `body` with the name of a created space, or without a name for the job's space.
 fn in_space(
     name: Text<'_>,
     body: impl FnOnce(&mut Client, Option<&str>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let name = name.or(Code::KVS)?;
     process::with(|client| {
-        // The names of spaces begin with the job's.
+        // The names of spaces start with the job's name.
         let rest = name.strip_prefix(client.job_id()).ok_or(Code::KVS)?;
         match rest {
             "" => body(client, None),
@@ -177,7 +177,7 @@ fn in_space(
     })
 }
 
-/// What a server refuses about a space that it does not know.
+/// Converts the refusal of a server that does not have the space.
 fn of_space(error: ClientError) -> Failure {
     match error {
         ClientError::Refused { .. } | ClientError::Unsupported { .. } => Code::KVS.into(),

@@ -1,4 +1,4 @@
-//! Names under which jobs find each other.
+//! Names with which jobs find each other.
 
 use core::ffi::c_int;
 
@@ -8,7 +8,7 @@ use pmi_c_abi::process;
 
 use crate::call;
 
-/// Size of the buffer that every caller of `PMI_Lookup_name` has at least; the function is not told.
+/// Minimum size of the buffer of every caller of `PMI_Lookup_name`. The function has no parameter for the size.
 const PORT_SIZE: c_int = 256;
 
 /// Publishes a port.
@@ -29,7 +29,7 @@ pub extern "C" fn PMI_Unpublish_name(service: Text<'_>) -> c_int {
     })
 }
 
-/// Looks a name up. A port of more than 255 bytes is refused.
+/// Looks up a name. Fails for a port of more than 255 bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Lookup_name(service: Text<'_>, port: TextOut<'_>) -> c_int {
     call(|| {

@@ -11,10 +11,10 @@ use pmi_client::NodeMemory;
 
 use crate::call;
 
-/// The memory, which stays mapped for as long as the process lives.
+/// The memory, which stays mapped until the process ends.
 static MAPPED: Lock<Option<NodeMemory>> = Lock::new(None);
 
-/// Maps the memory, at the same place for all callers of a process.
+/// Maps the memory, at the same address for all callers of a process.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Node_memory(memory: Out<'_, *mut c_void>, bytes: Out<'_, usize>) -> c_int {
     call(|| {

@@ -1,4 +1,4 @@
-//! Pairs out of command lines, for the hints of `PMI_Spawn_multiple`.
+//! Pairs from command lines, for the hints of `PMI_Spawn_multiple`.
 
 use alloc::vec::Vec;
 use core::ffi::c_int;
@@ -9,13 +9,13 @@ use pmi_c_abi::handed_out::{HandedOut, PairOfBytes};
 
 use crate::call;
 
-/// Beginning of the keys that `PMI_Parse_option` takes.
+/// Prefix of the keys that `PMI_Parse_option` accepts.
 const PREFIX: &[u8] = b"PMI_";
 
 /// Answer to `PMI_Get_options`.
 const OPTIONS: &[u8] = b"PMI_KEY=VALUE ...  hints for PMI_Spawn_multiple\n";
 
-/// Takes options of the form `PMI_KEY=VALUE` from the beginning of `arguments`.
+/// Reads options of the form `PMI_KEY=VALUE` from the start of `arguments`.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Parse_option<'c>(
     count: c_int,
@@ -33,7 +33,7 @@ pub extern "C" fn PMI_Parse_option<'c>(
         let arguments = arguments.with_length(count).ok_or(Code::ARGUMENTS)?;
         let found: Vec<_> = arguments.iter().map_while(|argument| option(argument.bytes()?)).collect();
         pairs.set(HandedOut::new(&found).ok_or(Code::NO_MEMORY)?);
-        // No more than `count`.
+        // At most `count`.
         let number = found.len() as c_int;
         parsed.set(number);
         size.set(number);
@@ -41,15 +41,15 @@ pub extern "C" fn PMI_Parse_option<'c>(
     })
 }
 
-/// The pair of an option, whose key keeps its prefix.
+/// The pair of an option. Its key keeps the prefix.
 fn option(argument: &[u8]) -> Option<PairOfBytes<'_>> {
     let equals = argument.iter().position(|&byte| byte == b'=')?;
     let (key, value) = (&argument[..equals], &argument[equals + 1..]);
     (key.len() > PREFIX.len() && key.starts_with(PREFIX)).then_some((Some(key), Some(value)))
 }
 
-/// Pairs of a command line `[PROGRAM] -KEY [VALUE] ...`: keys keep their `-`, the program is a value without a key. As with Slurm's
-/// library, the command line itself stays as it is.
+/// Returns the pairs of a command line `[PROGRAM] -KEY [VALUE] ...`. Keys keep their `-`; the program is a value without a key. As
+/// in Slurm's library, the command line itself does not change.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Args_to_keyval<'c>(
     count: Out<'c, c_int>,
@@ -64,13 +64,13 @@ pub extern "C" fn PMI_Args_to_keyval<'c>(
         let words: Option<Vec<&[u8]>> = arguments.iter().map(|argument| argument.bytes()).collect();
         let found = command_line(&words.ok_or(Code::ARGUMENT)?).ok_or(Code::ARGUMENT)?;
         pairs.set(HandedOut::new(&found).ok_or(Code::NO_MEMORY)?);
-        // No more than `count`.
+        // At most `count`.
         size.set(found.len() as c_int);
         Ok(())
     })
 }
 
-/// `None` for an empty command line, and for a value without a key.
+/// Returns `None` for an empty command line, and for a value without a key.
 fn command_line<'c>(words: &[&'c [u8]]) -> Option<Vec<PairOfBytes<'c>>> {
     let mut words = words.iter().copied().peekable();
     words.peek()?;
@@ -94,7 +94,7 @@ pub struct Info {
     pairs: HandedOut,
 }
 
-/// Takes all arguments of the form `PMI_KEY=VALUE` out of a command line, as hints whose keys have no prefix.
+/// Removes all arguments of the form `PMI_KEY=VALUE` from a command line, and returns them as hints with keys without prefix.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Args_to_info<'c>(
     count: Out<'c, c_int>,
@@ -113,7 +113,7 @@ pub extern "C" fn PMI_Args_to_info<'c>(
         info.set(Info { size: found.len() as c_int, pairs: HandedOut::new(&found).ok_or(Code::NO_MEMORY)? });
         if !found.is_empty() {
             let kept = words.iter().copied().filter(|word| hint(word).is_none());
-            // The NULL at the end takes a place that has become free.
+            // The NULL at the end has a place, because an argument was removed.
             let written = arguments.fill(count.value(), kept.chain([Text::NULL]));
             count.set(written as c_int - 1);
         }
@@ -121,7 +121,7 @@ pub extern "C" fn PMI_Args_to_info<'c>(
     })
 }
 
-/// Frees what the functions above made.
+/// Frees the pairs from the functions above.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Free_keyvals(pairs: HandedOut, size: c_int) -> c_int {
     call(|| {
@@ -134,7 +134,8 @@ pub extern "C" fn PMI_Free_keyvals(pairs: HandedOut, size: c_int) -> c_int {
     })
 }
 
-/// Describes the options above. `length` is the size of the buffer, and what it must be if it is too small.
+/// Describes the options above. `length` is the size of the buffer. If the buffer is too small, `length` receives the required
+/// size.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Get_options(options: TextOut<'_>, length: Out<'_, c_int>) -> c_int {
     call(|| {

@@ -1,4 +1,4 @@
-//! Resources that outlive their process, and functions of the program that remove them while it lives.
+//! Resources that outlive their process, and functions of the program that remove them before its end.
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;
@@ -14,7 +14,7 @@ use pmi_client::{Client, ClientError};
 
 use crate::call;
 
-/// Handlers of the resources that are registered, in the order of their registrations.
+/// Handlers of the registered resources, in the order of the registrations.
 static HANDLERS: Lock<Vec<Handlers>> = Lock::new(Vec::new());
 
 struct Handlers {
@@ -23,20 +23,20 @@ struct Handlers {
     at_abort: Option<Handler>,
 }
 
-/// End of a process at which handlers run.
+/// Kind of process end at which handlers run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Exit,
     Abort,
 }
 
-/// Tells that a resource is about to be made.
+/// Announces that a resource is about to be created.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Resource_intend(name: Text<'_>) -> c_int {
     call(|| with_name(name, Client::intend_resource))
 }
 
-/// Registers a resource, and the functions that remove it at the end.
+/// Registers a resource, and the functions that remove it at the process end.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Resource_register(
     name: Text<'_>,
@@ -56,7 +56,7 @@ pub extern "C" fn PMI_Resource_register(
     })
 }
 
-/// Tells that a resource is about to be removed, within so many seconds.
+/// Announces that a resource is about to be removed, within `timeout` seconds.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Resource_release_begin(name: Text<'_>, timeout: c_int) -> c_int {
     call(|| {
@@ -65,7 +65,7 @@ pub extern "C" fn PMI_Resource_release_begin(name: Text<'_>, timeout: c_int) -> 
     })
 }
 
-/// Tells that a resource was removed.
+/// Reports that a resource was removed.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Resource_release_end(name: Text<'_>) -> c_int {
     call(|| {
@@ -75,10 +75,10 @@ pub extern "C" fn PMI_Resource_release_end(name: Text<'_>) -> c_int {
     })
 }
 
-/// Runs the handlers of what is registered, the last one first, each once. They may call PMI.
+/// Runs each handler of the registered resources once, from the last to the first. Handlers may call PMI.
 pub(crate) fn run_handlers(end: End) {
     loop {
-        // Not locked while it runs.
+        // The list is not locked while the handler runs.
         let last = handlers().pop();
         let Some(Handlers { at_exit, at_abort, .. }) = last else { return };
         let handler = if end == End::Exit { at_exit } else { at_abort };

@@ -14,7 +14,8 @@ use pmi_client::{SpawnApp, SpawnRequest};
 
 use crate::call;
 
-/// Starts a job. On success `errors` gets 0 for each program; MPICH, which has one for each rank, clears them beforehand.
+/// Starts a job. On success `errors` receives 0 for each program. MPICH has one error for each rank, and clears them
+/// before the call.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Spawn_multiple<'c>(
     count: c_int,
@@ -36,7 +37,7 @@ pub extern "C" fn PMI_Spawn_multiple<'c>(
     })
 }
 
-/// Starts a job of one program, and tells its name where the launcher does; else an empty one.
+/// Starts a job of one program. Returns its name if the launcher provides the name, and an empty name otherwise.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Spawn<'c>(
     command: Text<'c>,
@@ -59,7 +60,7 @@ pub extern "C" fn PMI_Spawn<'c>(
         }
         let request = SpawnRequest { apps: vec![app], preput: Vec::new() };
         let name = process::with(|client| Ok(client.spawn(&request)?))?.unwrap_or_default();
-        // The job runs, whatever room there is for its name.
+        // The job runs, even if the buffer is too small for its name.
         Ok(buffer.map_or(Ok(()), |buffer| buffer.put_whole(name.as_bytes())).map_err(|_| Code::LENGTH)?)
     })
 }

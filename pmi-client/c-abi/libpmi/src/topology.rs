@@ -1,4 +1,4 @@
-//! Levels of the machine that a rank is in.
+//! Levels of the machine to which a rank belongs.
 
 use alloc::vec::Vec;
 use core::ffi::c_int;
@@ -14,7 +14,7 @@ use crate::groups::Named;
 /// `PMI_TOPO_CLUSTER`.
 const CLUSTER: c_int = 1;
 
-/// Kind of the topology; a cluster wherever it is known on which node ranks are.
+/// Kind of the topology; a cluster if the nodes of the ranks are known.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Topo_type(group: Array<'_, c_int>, kind: Out<'_, c_int>) -> c_int {
     call(|| {
@@ -25,7 +25,7 @@ pub extern "C" fn PMI_Topo_type(group: Array<'_, c_int>, kind: Out<'_, c_int>) -
     })
 }
 
-/// The clusters that this rank is in, as many as there is room for.
+/// The clusters to which this rank belongs, up to the room of the caller.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Topo_cluster_info<'c>(
     group: Array<'c, c_int>,
@@ -40,17 +40,17 @@ pub extern "C" fn PMI_Topo_cluster_info<'c>(
             return Err(Code::ARGUMENT.into());
         }
         let clusters = clusters()?;
-        // Ranks of a node, and of what is below it, are the same in the job and in the group of the node.
+        // The job and the group of the node have the same ranks on a node and on the levels below it.
         let position = |cluster: &Cluster| if group == Named::Own { 0 } else { cluster.position.cast_signed() };
         my_rank.fill(room, clusters.iter().map(position));
         let written = my_cluster.fill(room, clusters.iter().map(|cluster| cluster.number.cast_signed()));
-        // No more than `room`.
+        // At most `room`.
         levels.set(written as c_int);
         Ok(())
     })
 }
 
-/// Coordinates in a mesh, which nobody tells.
+/// Coordinates in a mesh, which no launcher provides.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI_Topo_mesh_info(group: Array<'_, c_int>, dimensions: c_int, sizes: ArrayOut<'_, c_int>) -> c_int {
     call(|| {

@@ -22,7 +22,7 @@ pub extern "C" fn PMI2_Info_PutNodeAttr(name: Text<'_>, value: Text<'_>) -> c_in
     })
 }
 
-/// Gets an attribute of the node; waits until a rank puts it, if asked to.
+/// Gets an attribute of the node. If requested, waits until a rank puts the attribute.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI2_Info_GetNodeAttr(
     name: Text<'_>,
@@ -37,7 +37,7 @@ pub extern "C" fn PMI2_Info_GetNodeAttr(
     })
 }
 
-/// Gets an attribute of the node that is a list of numbers.
+/// Gets an attribute of the node with a list of numbers as its value.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI2_Info_GetNodeAttrIntArray(
     name: Text<'_>,
@@ -60,7 +60,7 @@ pub extern "C" fn PMI2_Info_GetJobAttr(
     text(name, value, size, found, Client::job_attribute)
 }
 
-/// Gets an attribute of the job that is a list of numbers.
+/// Gets an attribute of the job with a list of numbers as its value.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI2_Info_GetJobAttrIntArray(
     name: Text<'_>,
@@ -72,10 +72,10 @@ pub extern "C" fn PMI2_Info_GetJobAttrIntArray(
     numbers(name, array, length, written, found, Client::job_attribute)
 }
 
-/// A way to ask for an attribute by its name.
+/// A request for an attribute by its name.
 type Question = fn(&mut Client, &str) -> Result<Option<Vec<u8>>, ClientError>;
 
-/// Writes an attribute, cut to the buffer. One that is absent is no failure.
+/// Writes an attribute, cut to the size of the buffer. An absent attribute is no failure.
 fn text(
     name: Text<'_>,
     value: TextOut<'_>,
@@ -95,7 +95,7 @@ fn text(
     })
 }
 
-/// Writes as many of an attribute's numbers as there is room for.
+/// Writes the numbers of an attribute, up to the room of the caller.
 fn numbers(
     name: Text<'_>,
     array: ArrayOut<'_, c_int>,
@@ -112,7 +112,7 @@ fn numbers(
         let attribute = attribute(name, ask)?;
         if let Some(attribute) = &attribute {
             let numbers = numbers_of(attribute).ok_or(Code::OTHER)?;
-            // No more than `length`.
+            // At most `length`.
             written.set(array.fill(length, numbers) as c_int);
         }
         found.set(attribute.is_some().into());

@@ -10,7 +10,7 @@ use pmi_client::Protocol;
 
 use crate::{call, number};
 
-/// Joins the job; a second time it only answers.
+/// Joins the job. A second call only returns the result.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI2_Init(
     spawned: Out<'_, c_int>,
@@ -31,13 +31,13 @@ pub extern "C" fn PMI2_Init(
     })
 }
 
-/// Takes leave of the launcher.
+/// Leaves the job in good order.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI2_Finalize() -> c_int {
     call(process::leave)
 }
 
-/// 1 if this process has joined and has not left, else 0; no code.
+/// Returns 1 if this process has joined and has not left, else 0. This is not an error code.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI2_Initialized() -> c_int {
     let mut initialized = false;
@@ -48,7 +48,7 @@ pub extern "C" fn PMI2_Initialized() -> c_int {
     initialized.into()
 }
 
-/// Ends the job, or this process alone if `whole_job` is 0. Does not return. MPI libraries write their exit code into the message.
+/// Ends the job, or only this process if `whole_job` is 0. Does not return. MPI libraries write their exit code into the message.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI2_Abort(whole_job: c_int, message: Text<'_>) -> c_int {
     call(|| match whole_job {
@@ -57,7 +57,7 @@ pub extern "C" fn PMI2_Abort(whole_job: c_int, message: Text<'_>) -> c_int {
     })
 }
 
-/// Name of the job. Without a launcher there is none, by which MVAPICH tells.
+/// Name of the job. Fails without a launcher; MVAPICH uses this to detect a singleton.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI2_Job_GetId(id: TextOut<'_>, size: c_int) -> c_int {
     call(|| {
@@ -75,19 +75,20 @@ pub extern "C" fn PMI2_Job_GetRank(rank: Out<'_, c_int>) -> c_int {
     number(rank, |client| Ok(client.rank().cast_signed()))
 }
 
-/// Number of ranks of the job. The header speaks of the node's, but every library answers so, and MPI libraries rely on it.
+/// Number of ranks of the job. The header defines it as the number of the node's ranks. But every library returns the size of the
+/// job, and MPI libraries rely on it.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI2_Info_GetSize(size: Out<'_, c_int>) -> c_int {
     number(size, |client| Ok(client.size().cast_signed()))
 }
 
-/// Connects to another job: refused, as no launcher serves it. MPI libraries connect by published names.
+/// Connects to another job. Always fails, as no launcher serves the request. MPI libraries connect by published names.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI2_Job_Connect(id: Text<'_>, _connection: Out<'_, *const c_void>) -> c_int {
     not_served(id)
 }
 
-/// Disconnects from another job: refused, as there is no connection.
+/// Disconnects from another job. Always fails, as there is no connection.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI2_Job_Disconnect(id: Text<'_>) -> c_int {
     not_served(id)

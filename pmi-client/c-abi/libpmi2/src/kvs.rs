@@ -20,13 +20,14 @@ pub extern "C" fn PMI2_KVS_Put(key: Text<'_>, value: Text<'_>) -> c_int {
     })
 }
 
-/// Waits for all ranks, and brings their pairs.
+/// Waits for all ranks, and makes their pairs available.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI2_KVS_Fence() -> c_int {
     call(|| process::with(|client| Ok(client.fence()?)))
 }
 
-/// Gets a value. One that is longer than the buffer is cut, and its length is negative. No buffer at all is allowed.
+/// Gets a value. A value that is longer than the buffer is cut, and its length is negative. The buffer may be
+/// absent.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI2_KVS_Get(
     job_id: Text<'_>,
@@ -49,7 +50,7 @@ pub extern "C" fn PMI2_KVS_Get(
     })
 }
 
-/// Gives a value to both neighbours and gets theirs; waits for all ranks.
+/// Sends a value to both neighbours and receives their values. Waits for all ranks.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMIX_Ring(
     value: Text<'_>,
@@ -76,14 +77,14 @@ pub extern "C" fn PMIX_Ring(
     })
 }
 
-/// NULL and the empty text name the caller's own job. No launcher knows pairs of another one.
+/// NULL and the empty text name the caller's own job. No launcher provides pairs of another job.
 fn is_own(client: &Client, job_id: Text<'_>) -> bool {
     job_id.bytes().is_none_or(|id| id.is_empty() || id == client.job_id().as_bytes())
 }
 
-/// Writes as much of a value as there is room for. Returns its length, negative if it was cut.
+/// Writes a value, cut to the size of the buffer. Returns its length, negative if it was cut.
 pub(crate) fn put_cut(buffer: Option<Buffer<'_>>, value: &[u8]) -> c_int {
-    // No value is longer than a message.
+    // A value is never longer than a message.
     let length = value.len() as c_int;
     match buffer.map(|buffer| buffer.put_cut(value)) {
         Some(Ok(())) => length,
@@ -91,7 +92,7 @@ pub(crate) fn put_cut(buffer: Option<Buffer<'_>>, value: &[u8]) -> c_int {
     }
 }
 
-/// A key and a value that the launcher takes.
+/// Returns a key and a value that the launcher accepts.
 pub(crate) fn pair_of<'c>(client: &Client, key: Text<'c>, value: Text<'c>) -> Result<(&'c str, &'c [u8]), Code> {
     let limits = client.limits();
     let value = value.value(&limits)?;

@@ -1,4 +1,4 @@
-//! `libpmi2.so.0`: the functions of `pmi2.h`, for programs and MPI libraries that reach PMI-2 through a C library.
+//! `libpmi2.so.0`: the functions of `pmi2.h`, for programs and MPI libraries that use PMI-2 through a C library.
 //!
 //! Each function has the name, the parameters and the codes of `include/pmi2.h`, which documents them.
 //!
@@ -28,12 +28,12 @@ use pmi_c_abi::code::{Code, Failure};
 use pmi_c_abi::{boundary, process};
 use pmi_client::Client;
 
-/// Runs the body of a function. PMI-2 has one code for all that goes wrong at the launcher.
+/// Runs the body of a function. PMI-2 has one code for all failures of the launcher.
 fn call(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
     boundary::call(Code::OTHER, body)
 }
 
-/// A function that writes one number.
+/// Runs a function that writes one number.
 fn number(place: Out<'_, c_int>, of: impl FnOnce(&mut Client) -> Result<c_int, Failure>) -> c_int {
     call(|| process::number(place, of))
 }

@@ -1,4 +1,4 @@
-//! Names under which jobs find each other. Hints are of no use to any launcher, and not read.
+//! Names with which jobs find each other. Hints are not read, because no launcher uses them.
 
 use core::ffi::{c_int, c_void};
 
@@ -17,7 +17,7 @@ pub extern "C" fn PMI2_Nameserv_publish(service: Text<'_>, _hints: Array<'_, c_v
     })
 }
 
-/// Looks a name up. A port that is longer than the buffer is refused: half of one leads nowhere.
+/// Looks up a name. Fails for a port that is longer than the buffer, because a part of a port is useless.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMI2_Nameserv_lookup(
     service: Text<'_>,

@@ -1,8 +1,9 @@
-//! New jobs, described in either layout that is in use under the name `PMI2_Job_Spawn`.
+//! New jobs, in either of the two layouts that are in use under the name `PMI2_Job_Spawn`.
 //!
-//! Slurm's `pmi2.h` has pairs in structures of type `MPID_Info`, and the pairs for the new job as an array of pointers to them; so have
-//! MPI libraries that were built for Slurm's library, Intel's among them. MPICH's `pmi2.h` has had structures of two pointers since 4.1,
-//! and an array of them. Nothing in a call tells them apart, so the second has a name of its own, which `include/pmi2.h` gives it.
+//! In Slurm's `pmi2.h` the pairs are structures of type `MPID_Info`, and the pairs for the new job are an array of pointers to them. MPI
+//! libraries that were built for Slurm's library have the same layout, among them Intel's. Since 4.1 MPICH's `pmi2.h` has structures of
+//! two pointers, and an array of them. A call has no mark of its layout. Therefore the second layout has a separate name, which
+//! `include/pmi2.h` defines.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -62,7 +63,7 @@ pub extern "C" fn PMI2_Job_Spawn_keyvals<'c>(
     })
 }
 
-/// On success `errors` gets 0 for each program; MPICH, which has one for each rank, clears them beforehand.
+/// Starts a job. On success `errors` receives 0 for each program. MPICH has one error for each rank, and clears them before the call.
 fn start<P: Pair + Copy>(
     programs: &Programs<'_, P>,
     preput: Vec<(String, String)>,
@@ -77,6 +78,6 @@ fn start<P: Pair + Copy>(
     let request = programs.request(preput)?;
     let started = process::with(|client| Ok(client.spawn(&request)?))?.unwrap_or_default();
     errors.fill(programs.count, core::iter::repeat(0));
-    // The job runs, whatever room there is for its name.
+    // The job runs, even if the buffer is too small for its name.
     Ok(buffer.map_or(Ok(()), |buffer| buffer.put_whole(started.as_bytes())).map_err(|_| Code::LENGTH)?)
 }

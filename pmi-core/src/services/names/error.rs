@@ -2,14 +2,14 @@
 
 use super::Names;
 
-/// A name that cannot be published, found or withdrawn.
+/// Reason why a name cannot be published, found or withdrawn.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {
-    /// The launch has published this name in this range already.
+    /// The launch has already published this name in this range.
     #[error("the name is already published by {holder}")]
     AlreadyPublished {
-        /// The process that published it, with its launch.
+        /// The publisher, with its launch.
         holder: String,
     },
     /// No launch in range has published this name.
@@ -18,22 +18,22 @@ pub enum NameError {
     /// No launch in range published this name in time.
     #[error("the name was not published in time")]
     TimedOut,
-    /// Several other launches have published this name, and none of them is nearer than the others.
+    /// Several other launches have published this name, and none of them is nearer than another.
     #[error("the name is published by launches {}, and none of them is nearer than the others", .launches.join(" and "))]
     Ambiguous {
         /// The launches.
         launches: Vec<String>,
     },
-    /// Another process has published it, and it alone may withdraw it.
+    /// Another process has published it, and only that process may withdraw it.
     #[error("the name belongs to {holder}, which alone may withdraw it")]
     NotPublisher {
-        /// The process that published it, with its launch.
+        /// The publisher, with its launch.
         holder: String,
     },
     /// The table is full.
     #[error("the launch has published {limit} names, which is the limit")]
     Full {
-        /// Number of names that a launch may have.
+        /// Maximum number of names of a launch.
         limit: usize,
     },
     /// The service that holds the names cannot be reached, or refuses these bytes.
@@ -42,7 +42,7 @@ pub enum NameError {
         /// Cause of the failure.
         reason: String,
     },
-    /// The name, the port or all of them together are too long.
+    /// The name, the port, or the sum of all names and ports is too long.
     #[error(
         "{bytes} bytes are too many: a name and a port have {} at most, and all of a launch {}",
         Names::LENGTH_MAX,

@@ -16,9 +16,9 @@ pub enum NameRange {
     Job,
     /// The process itself.
     Process,
-    /// These processes.
+    /// The listed processes.
     Listed(Vec<NamePeer>),
-    /// No process: the host alone.
+    /// No process, only the host.
     Host,
 }
 
@@ -65,7 +65,7 @@ impl NameRange {
         }
     }
 
-    /// Returns true if names of two publishers of one launch in this range stand for the same name.
+    /// Returns true if names of two publishers of one launch in this range denote the same name.
     pub(super) fn is_shared(&self, one: &NameUser, other: &NameUser) -> bool {
         match self {
             Self::Process => one.is(other),

@@ -127,7 +127,7 @@ proptest! {
     #[test]
     fn any_bytes_are_frames_or_refused(mut bytes in vec(any::<u8>(), 0..200), kind in 0_u8..9) {
         let _ = read(&[&bytes]);
-        // The same as one whole frame of this kind.
+        // The same bytes as one complete frame of this kind.
         bytes.splice(0..0, [0, 0, 0, bytes.len() as u8 + 1, kind]);
         let _ = read(&[&bytes]);
     }

@@ -1,4 +1,4 @@
-//! Passes that are right, and all that are not.
+//! Valid passes, and all kinds of invalid ones.
 
 use std::net::{SocketAddr, TcpListener};
 
@@ -19,7 +19,7 @@ fn entrance() -> Entrance {
     Entrance::new(link_key(1), TICKET.to, TICKET.uid)
 }
 
-/// Stands in for the agent: reads the greeting, and hands over.
+/// Plays the agent: reads the greeting, and hands over the connection.
 fn handed(listener: &TcpListener) -> Handed {
     use std::io::Read;
     let (mut socket, _) = listener.accept().unwrap();
@@ -71,7 +71,7 @@ async fn a_ticket_that_is_old_foreign_or_replayed_is_refused_with_the_reason() {
     }
 }
 
-/// Whoever changes a byte, or has overheard what a caller sends, or has the key of another launch, has no key that fits.
+/// A changed byte, an overheard opening, or the key of another launch does not yield the right key.
 #[tokio::test]
 async fn a_forged_ticket_opens_nothing() {
     let whole = pass(TICKET);

@@ -53,7 +53,8 @@ async fn a_session_of_another_version_that_calls_hears_which_one_this_is() {
     assert_eq!(heard, VERSION);
 }
 
-/// Opens a link at a port where connections are closed so often without an answer, and then answered; returns how it ended, and how many came.
+/// Opens a link at a port that closes the first `closed` connections without an answer, and answers the next one. Returns the outcome, and the
+/// number of connections.
 async fn open_at(closed: usize, agent_lease: Duration) -> (Result<(), LinkError>, usize) {
     let links = links().with_agent_lease(agent_lease);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

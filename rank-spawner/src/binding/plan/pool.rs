@@ -1,4 +1,4 @@
-//! Places that ranks are given, by the objects that they are dealt out over.
+//! Pool of places for ranks, grouped by the objects that ranks are dealt out over.
 
 use std::collections::VecDeque;
 
@@ -8,28 +8,28 @@ use crate::binding::{Deal, Dealt, Object};
 /// Value of a place, in the unit of the ranks' shares.
 pub(super) type Worth = fn(&Place<'_>) -> usize;
 
-/// Places that nobody has yet.
+/// Places that no rank has yet.
 #[derive(Debug)]
 pub(super) enum Pool<'node> {
-    /// Neighbours, in the order in which they are given out.
+    /// Neighbours, in the order in which ranks get them.
     Places(VecDeque<Place<'node>>),
-    /// Objects that are dealt out over.
+    /// Objects that are dealt out over, in turn.
     Objects {
         /// Places of each object.
         pools: Vec<Self>,
-        /// The object whose turn it is.
+        /// Index of the object that is next.
         next: usize,
-        /// Number of ranks that it has got in this turn.
+        /// Number of ranks that this object has got in its turn.
         got: u32,
         deal: Deal,
     },
 }
 
 impl<'node> Pool<'node> {
-    /// All of these places.
+    /// Pool with all of these places.
     pub(super) fn of(places: Vec<Place<'node>>, deals: &[Option<Deal>]) -> Self {
         let Some((&Some(deal), smaller)) = deals.split_first() else { return Self::Places(places.into()) };
-        // Each thread is a place of its own already, in their order.
+        // Each thread is a place of its own already, and the places are in the order of threads.
         if deal.over == Object::Thread {
             return Self::Places(places.into());
         }
@@ -50,7 +50,7 @@ impl<'node> Pool<'node> {
         Self::Objects { pools, next: 0, got: 0, deal }
     }
 
-    /// Worth of all places that are left.
+    /// Worth of all places in the pool.
     pub(super) fn worth(&self, worth: Worth) -> usize {
         match self {
             Self::Places(places) => places.iter().map(worth).sum(),
@@ -58,8 +58,8 @@ impl<'node> Pool<'node> {
         }
     }
 
-    /// Takes places that are worth `wanted`, or all that are left, for one rank; returns their worth. Where ranks are dealt out, they come
-    /// from the next object that has them all, else from all that follow.
+    /// Takes places that are worth `wanted` for one rank, or all that are left. Returns their worth. If ranks are dealt out, the places
+    /// come from the next object that has enough; if none has, from all objects in turn.
     pub(super) fn take(&mut self, wanted: usize, worth: Worth, parts: &mut Vec<Place<'node>>) -> usize {
         let mut has = 0;
         match self {

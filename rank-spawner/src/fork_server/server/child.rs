@@ -1,4 +1,4 @@
-//! The first steps of a process that the fork server has forked, before it runs what its role is.
+//! First steps of a process that the fork server has forked, before it runs the function of its role.
 
 #![expect(unsafe_code, reason = "descriptors by number, after a fork")]
 
@@ -24,19 +24,19 @@ pub(super) fn run(
     open_files: Option<Limit>,
     main: &ChildMain,
 ) -> io::Result<()> {
-    // SAFETY: this is a child of the server, in which nothing of the server's runs again.
+    // SAFETY: this is a child of the server, and no code of the server runs in it again.
     let door = unsafe { detached(door.into(), open_files) }?;
     main(door.into(), cgroup.map(OwnCgroup::open).transpose()?);
     Ok(())
 }
 
-/// Leaves the server: the process is a session of its own, with that descriptor and standard error only, default signal actions, and the limit
-/// of open files that the daemon had. What becomes an orphan below it falls to it.
+/// Detaches the process from the server. It gets its own session, default signal actions, and the daemon's original limit on open files. It
+/// keeps only `kept` and standard error. Orphans among its descendants become its children.
 ///
 /// # Safety
-/// This process was just forked by the server, and no code of the server, which owns the other descriptors, runs in it again.
+/// The server must just have forked this process. No code of the server, which owns the other descriptors, may run in it again.
 pub(super) unsafe fn detached(kept: OwnedFd, open_files: Option<Limit>) -> io::Result<OwnedFd> {
-    // SAFETY: as the caller guarantees.
+    // SAFETY: the caller guarantees it.
     let kept = unsafe { close_all_but(kept, Stderr::Inherit) }?;
     setsid()?;
     if let Some(Limit { soft, hard, .. }) = open_files {
@@ -48,8 +48,8 @@ pub(super) unsafe fn detached(kept: OwnedFd, open_files: Option<Limit>) -> io::R
     Ok(kept)
 }
 
-/// Takes back the protection from the kernel's search for memory that a daemon has by its unit (`OOMScoreAdjust`): what users start is not
-/// to outlive the daemon for it.
+/// Drops the protection from the OOM killer that a daemon has from its unit (`OOMScoreAdjust`): processes of users must not outlive the daemon
+/// because of it.
 fn give_up_protection_from_oom() -> io::Result<()> {
     const FILE: &str = "/proc/self/oom_score_adj";
     match fs::read_to_string(FILE)?.trim().parse::<i32>() {

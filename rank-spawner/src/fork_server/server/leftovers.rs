@@ -1,4 +1,4 @@
-//! What ended children left behind is found below the server and below none of its children, and killed.
+//! Finds and kills the leftovers of ended children: descendants of the server that descend from none of its running children.
 
 use std::io;
 use std::thread;
@@ -12,31 +12,31 @@ use crate::last_resort::{kill_all_of, owner};
 use crate::process_table::ProcessTable;
 use crate::syscalls::{Child, try_reap};
 
-/// Time in which anything that still multiplies falls to the server.
+/// Time in which processes that still multiply become children of the server.
 const FALLING: Duration = Duration::from_millis(20);
 
 impl Server {
-    /// Kills and reaps what ended children left behind.
+    /// Kills and reaps the leftovers of ended children.
     pub(super) fn clean_up(&mut self, time_limit: Duration) -> io::Result<()> {
         let report = kill_until_gone(time_limit, Fall::ToCaller, |table| self.left_behind(table))?;
         self.needs_clean_up = !report.survivors.is_empty();
         let table = ProcessTable::read()?;
         let is_orphan = |pid, parent| parent == getpid() && !self.is_ours(pid);
         for orphan in table.iter().filter(|process| process.zombie && is_orphan(process.pid, process.parent)) {
-            // A zombie's number is not given to another before it is reaped, and nobody but us reaps it.
+            // A zombie keeps its number until it is reaped, and only this process reaps it.
             let _ = try_reap(Child::Number(orphan.pid));
         }
         Ok(())
     }
 
-    /// Ends what an ended child of a user left, where it has no control group: what no table shows, since it forks and ends meanwhile,
-    /// falls to this process all the time.
+    /// Kills the processes that an ended child of a user left, if there is no control group. Processes that fork and exit faster than
+    /// a table is read are in no table, but keep becoming children of this process.
     pub(super) fn outrun(&mut self, child: Pid, user: u32) -> io::Result<()> {
         self.clean_up(CLEAN_UP_LIMIT)?;
         thread::sleep(FALLING);
         let table = ProcessTable::read()?;
         let runs = |pid: Pid| pid != child && self.is_ours(pid);
-        // What other users have left and nobody can kill is no reason to kill all that this one has.
+        // Leftovers of another user that cannot be killed are no reason to kill all processes of this user.
         let is_left = |pid: Pid| !runs(pid) && owner(pid) == Some(user);
         let falls = table.iter().any(|process| process.parent == getpid() && is_left(process.pid));
         if falls && kill_all_of(user, &table, runs) {
@@ -45,7 +45,7 @@ impl Server {
         Ok(())
     }
 
-    /// Processes below this one and below none of its children.
+    /// Descendants of this process that descend from none of its running children.
     fn left_behind(&self, table: &ProcessTable) -> Vec<Pid> {
         let mut below = table.trees([getpid()]);
         below.remove(&getpid());

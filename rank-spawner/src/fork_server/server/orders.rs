@@ -1,4 +1,4 @@
-//! Orders of the daemon: what the gate admits is told to the spare child, which is handed out then.
+//! Orders of the daemon: the server sends an admitted order to the spare child, and hands the child out.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,7 +11,7 @@ use super::super::message::Message;
 use super::{Daemon, Server, Spare, Then};
 
 impl Server {
-    /// Hands out the spare child, with an order that the gate admits. An order that was admitted is spent, also if no child can be made.
+    /// Hands out the spare child with an order that the gate admits. An admitted order is used up even if no child can be made.
     pub(super) fn hand_out(&mut self, order: Option<Label>) -> Then {
         let made = match &self.spare {
             _ if self.daemon != Daemon::First => Err(Errno::ESHUTDOWN.into()),
@@ -28,7 +28,8 @@ impl Server {
             Err(why) => return self.say_bytes(Message::REFUSED, why.as_bytes()),
         };
         let Some(Spare { pid, pidfd, door, cgroup }) = self.spare.take() else { return Then::GoOn };
-        // Nobody else has had this end of the door, so the child knows whose word comes first. One that is told nothing ends.
+        // No other process has had this end of the door, so the first message must come from this server. A child that receives no order
+        // ends.
         let told = door.send(&admitted, order.as_fd()).and_then(|()| self.attend(pid, &admitted, &door));
         let then = match told {
             Ok(()) => self.say([Message::STARTED, pid.as_raw(), 0], &[door.as_fd(), pidfd.as_fd()]),
@@ -38,7 +39,7 @@ impl Server {
         then
     }
 
-    /// Answers a word for the gate; one that cannot be read says nothing.
+    /// Answers a message for the gate. The answer to an unreadable message is empty.
     pub(super) fn answer(&mut self, word: Option<Label>) -> Then {
         let word = word.and_then(|word| word.read_word().ok());
         let answer = word.map(|word| self.gate.hear(word)).unwrap_or_default();
@@ -52,7 +53,7 @@ impl Server {
     fn say_bytes(&self, kind: i32, bytes: &[u8]) -> Then {
         match Label::new(bytes) {
             Ok(label) => self.say([kind, 0, 0], &[label.as_fd()]),
-            // Its daemon understands a message that lacks its descriptor.
+            // The daemon accepts a message that lacks its descriptor.
             Err(_) => self.say([kind, 0, 0], &[]),
         }
     }

@@ -1,4 +1,4 @@
-//! PAM processes: one is forked beside each child that is handed out, where the settings name a service.
+//! PAM processes: the server forks one for each child that it hands out, if the settings name a PAM service.
 
 #![expect(unsafe_code, reason = "the call of `fork`, and of what follows it in the child")]
 
@@ -25,12 +25,12 @@ use crate::syscalls::{Child, end_child, pidfd_open, try_reap};
 const NAME: &CStr = c"lattice-pam";
 
 impl Server {
-    /// Returns true if neither a child runs nor a PAM process.
+    /// Returns true if no child and no PAM process runs.
     pub(super) fn none_runs(&self) -> bool {
         self.children.none_runs() && self.pam_processes.none_runs()
     }
 
-    /// Time after which something is to be done, if nothing happens before; `None` when there is nothing to be done.
+    /// Time until the next deferred work or kill is due; `None` if there is none.
     pub(super) fn next_look(&self) -> Option<Duration> {
         self.idle_time().into_iter().chain(self.pam_processes.due(Instant::now())).min()
     }
@@ -44,11 +44,12 @@ impl Server {
         match unsafe { fork() }.map_err(io::Error::from)? {
             ForkResult::Child => {
                 let ran = catch_unwind(AssertUnwindSafe(|| run(theirs.into(), open_files, &role.main, admitted)));
-                // SAFETY: leaves without running the exit handlers of the daemon that this is a copy of a copy of, nor those of modules.
+                // SAFETY: exits without running the exit handlers of PAM modules, or of the daemon, of which this process is an indirect
+                // copy.
                 unsafe { libc::_exit(i32::from(!matches!(ran, Ok(Ok(()))))) }
             }
             ForkResult::Parent { child: pid } => {
-                // Its end could not be seen.
+                // Without a pidfd the server could not detect its end.
                 let pidfd = pidfd_open(pid).inspect_err(|_| end_child(pid))?;
                 let told = door.send(PAM_WORD, ours.as_fd());
                 let process = PamProcess { pidfd, session: Some(ours.into()), child, killed_at: None };
@@ -58,14 +59,14 @@ impl Server {
         }
     }
 
-    /// A child has ended, and all that it left: its PAM session, if it has one, is to be closed.
+    /// Closes the PAM session, if there is one, of a child that has ended with all its leftovers.
     pub(super) fn close_pam_session(&mut self, child: Pid) {
         if let Some(role) = &self.pam {
             self.pam_processes.close(child, Instant::now() + role.closes_within);
         }
     }
 
-    /// Reaps a PAM process that has ended. What its modules have left running is cleaned up.
+    /// Reaps a PAM process that has ended, and cleans up processes that its modules have left.
     pub(super) fn reap_pam_process(&mut self, pid: Pid) -> io::Result<()> {
         if try_reap(Child::Number(pid))?.is_some() {
             self.pam_processes.remove(pid);
@@ -75,9 +76,10 @@ impl Server {
     }
 }
 
-/// Main function of a PAM process. What its modules start is below it for as long as it runs, and so not taken for what a child has left.
+/// Main function of a PAM process. Processes that its modules start are its descendants while it runs, so the server does not count them
+/// as leftovers of a child.
 fn run(session: OwnedFd, open_files: Option<Limit>, main: &PamMain, admitted: &[u8]) -> io::Result<()> {
-    // SAFETY: this is a child of the server, in which nothing of the server's runs again.
+    // SAFETY: this is a child of the server, and no code of the server runs in it again.
     let session = unsafe { detached(session, open_files) }?;
     prctl::set_name(NAME)?;
     main(session.into(), admitted);

@@ -1,4 +1,4 @@
-//! Properties that hold for every order of events.
+//! Properties that hold for every sequence of events.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ enum Op {
     FailStart(Index),
     GiveUpStart(Index),
     Exit(Index, RankExit),
-    /// An exit whose output comes later.
+    /// An exit with output that arrives later.
     BareExit(Index, RankExit),
     EndOutput(Index),
     Abort(Index),
@@ -87,7 +87,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![6 => lives, 2 => servers, 1 => launch, 3 => (0..4000_u64).prop_map(Op::Wait)]
 }
 
-/// Does something to one of the slots, if there is any.
+/// Applies `act` to one of the slots, if there is any.
 fn to_one(slots: &[SlotId], index: Index, act: impl FnOnce(SlotId)) {
     if !slots.is_empty() {
         act(slots[index.index(slots.len())]);
@@ -148,7 +148,7 @@ fn one_of_jobs(world: &World, index: Index) -> JobNumber {
     jobs[index.index(jobs.len())]
 }
 
-/// An order of the launch for a job with so many ranks here.
+/// An order of the launch for a job with `ranks` ranks here.
 fn order(world: &World, ranks: u32) -> SpawnOrder {
     let launched = &world.machine.jobs().get(JobNumber::LAUNCHED).spec;
     let id = JobId::new(&format!("kvs_1_0.x{}", world.machine.jobs().next().0)).unwrap();
@@ -161,8 +161,8 @@ fn order(world: &World, ranks: u32) -> SpawnOrder {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
 
-    /// The world checks after each step that no rank is signalled that was reaped, that the first cause stays, that exits are
-    /// told once, and at the end that each rank was reaped or never started and each spawn answered.
+    /// The world checks after each step that no reaped rank is signalled, that the first cause stays, and that exits are
+    /// reported once. At the end it checks that each rank was reaped or never started, and that each spawn was answered.
     #[test]
     fn every_order_of_events_ends_with_each_rank_reaped(
         ops in prop::collection::vec(op(), 0..60),
@@ -176,7 +176,7 @@ proptest! {
         world.finish();
     }
 
-    /// The same on one of several nodes, which may have no rank of the launched job and waits to be released then.
+    /// The same on one of several nodes. It may have no rank of the launched job, and then waits for its release.
     #[test]
     fn every_order_of_events_ends_on_a_node_of_several(ops in prop::collection::vec(op(), 0..60), ranks in 0..4_u32) {
         let mut world = World::new(spec_on(&[ranks, 2]));
@@ -216,7 +216,7 @@ proptest! {
         prop_assert!(world.alarms.is_empty());
     }
 
-    /// However often an end is asked for, SIGKILL comes no later than the first request promised.
+    /// However often an end is requested, SIGKILL is sent no later than after the first request.
     #[test]
     fn the_deadline_of_an_end_only_moves_forward(
         asked in prop::collection::vec((0..3000_u64, prop_oneof![Just(2), Just(15), Just(1)]), 1..8),

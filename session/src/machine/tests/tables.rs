@@ -1,4 +1,4 @@
-//! Orders of events that have a meaning of their own.
+//! Sequences of events with a specific meaning.
 
 mod failures;
 mod late_ranks;
@@ -249,7 +249,8 @@ fn starts_that_were_given_up_are_no_cause() {
     assert!(world.is_done() && matches!(world.cause(), Some(CauseKind::NotStarted { .. })));
 }
 
-/// A rank whose PMI socket could not be watched was neither signalled nor reaped, and its session never ended.
+/// Before, a rank without a watch on its PMI socket was neither signalled nor reaped, and its session
+/// never ended.
 #[test]
 fn a_rank_that_cannot_be_served_is_ended_and_reaped() {
     let mut world = World::new(spec(2));
@@ -276,7 +277,7 @@ fn an_exit_is_told_after_all_output_and_at_the_latest_at_the_end() {
     assert_eq!(exited(&world), [0_u32; 0]);
     world.end_output(SlotId(0));
     assert_eq!(exited(&world), [0]);
-    // Somebody else holds the pipes of rank 1.
+    // Another process holds the pipes of rank 1.
     world.exit_with(SlotId(1), GOOD, Vec::new());
     assert!(world.is_done());
     assert_eq!(exited(&world), [0, 1]);
@@ -298,7 +299,7 @@ fn an_abort_over_a_peer_that_was_killed_is_the_peers_failure() {
     world.finish();
 }
 
-/// The kernel is still at the end of the killed one when the other has gone.
+/// The kernel has not finished the end of the killed rank when the other rank has exited.
 #[test]
 fn an_abort_among_the_last_messages_over_a_peer_that_was_killed_is_the_peers_failure() {
     let mut world = World::running(spec(2));

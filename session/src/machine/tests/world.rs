@@ -1,5 +1,5 @@
-//! A world around one machine: processes, pipes and servers that do what a test says, and a clock that a test moves. It checks after
-//! every step what must always hold.
+//! A world around one machine: processes, pipes and servers under control of a test, and a virtual clock. It checks the invariants
+//! after every step.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -30,16 +30,16 @@ use crate::spec::SessionSpec;
 
 pub(super) const KILLED: RankExit = RankExit::Signal { signal: 9, core_dumped: false };
 
-/// Machine, virtual clock, and the runner's part: effects of the machine are carried out here, and recorded.
+/// Machine, virtual clock and runner. The world carries out the effects of the machine, and records them.
 pub(super) struct World {
     pub(super) machine: SessionMachine,
     start: Instant,
     now: Instant,
-    /// Slots whose start was asked for and has not been decided.
+    /// Slots with a requested start that has neither succeeded nor failed.
     pub(super) starting: Vec<SlotId>,
-    /// Open outputs of each process, ended ones included.
+    /// Open outputs of each process, including ended processes.
     outputs: BTreeMap<SlotId, usize>,
-    /// Signals that each process was sent.
+    /// Signals that each process has received.
     pub(super) signals: BTreeMap<SlotId, Vec<Signal>>,
     pub(super) events: Vec<Event>,
     /// Answers to sessions, by ticket.
@@ -48,12 +48,12 @@ pub(super) struct World {
     pub(super) answers: BTreeMap<u64, Result<JobId, SpawnError>>,
     pub(super) tickets: u64,
     pub(super) stdin_fed: usize,
-    /// Number of jobs that were forgotten.
+    /// Number of removed jobs.
     pub(super) released: usize,
     sweeps: usize,
-    /// Signals that had been sent when the session was to give way.
+    /// Number of signals that had been sent before the session gave way.
     pub(super) gave_way_after: Option<usize>,
-    /// Preparations of the next jobs; others are done.
+    /// Results of the next preparations of jobs; the default is success.
     pub(super) preparations: Vec<Preparation>,
     /// The fences that servers report.
     pub(super) fences: Vec<FenceSeen>,
@@ -61,14 +61,14 @@ pub(super) struct World {
     pub(super) silent: SilentSeen,
     /// Processes that the sweep reports as still running.
     pub(super) survivors: Vec<u32>,
-    /// Deaths that servers were told of.
+    /// Deaths that were announced to servers.
     pub(super) announced: Vec<(JobNumber, Vec<Death>)>,
     pub(super) terminal_size: Option<TerminalSize>,
     /// Answer to looks at call stacks.
     pub(super) stacks: StackAnswer,
     /// Call stack of every rank.
     pub(super) stack: Option<&'static str>,
-    /// Looks at call stacks, with the ranks that were looked at.
+    /// Looks at call stacks, with the inspected ranks.
     pub(super) looks: Vec<(StackLook, Vec<SlotId>)>,
     exits_told: BTreeSet<Rank>,
 }
@@ -76,9 +76,9 @@ pub(super) struct World {
 /// Time of the answer to a look at call stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StackAnswer {
-    /// At once: ranks with even numbers are in one function, the others in another one.
+    /// At once. Ranks with even numbers are in one function, the other ranks in another one.
     AtOnce,
-    /// When a test says so.
+    /// At the request of a test.
     Later,
 }
 
@@ -91,7 +91,7 @@ pub(super) enum Preparation {
 }
 
 impl World {
-    /// A world in which the launched job was prepared and its ranks are being started.
+    /// A world with a prepared launched job. Its ranks are being started.
     pub(super) fn new(spec: Arc<SessionSpec>) -> Self {
         Self::prepared(spec, Preparation::Done)
     }
@@ -129,7 +129,7 @@ impl World {
         world
     }
 
-    /// A world whose ranks all run.
+    /// A world in which all ranks run.
     pub(super) fn running(spec: Arc<SessionSpec>) -> Self {
         let mut world = Self::new(spec);
         world.start_all();
@@ -149,7 +149,7 @@ impl World {
         self.settle();
     }
 
-    /// The rank runs, and its PMI socket cannot be watched.
+    /// Starts a rank with a PMI socket that cannot be watched.
     pub(super) fn start_unserved(&mut self, slot: SlotId) {
         self.start(slot);
         self.machine.on_not_served(slot, "no descriptor left".to_owned(), self.now);
@@ -166,7 +166,7 @@ impl World {
         self.machine.ranks().alive().map(|(slot, _)| slot).collect()
     }
 
-    /// The process ends, and its pipes with it.
+    /// Ends the process together with its pipes.
     pub(super) fn exit(&mut self, slot: SlotId, exit: RankExit) {
         self.exit_with(slot, exit, Vec::new());
         for _ in 0..2 {
@@ -178,7 +178,7 @@ impl World {
         self.exit_beside(slot, exit, reasons, &[]);
     }
 
-    /// The same, while others have ended that the machine has not been told of.
+    /// The same, before the machine has received the ends of `others`.
     pub(super) fn exit_beside(
         &mut self,
         slot: SlotId,
@@ -204,7 +204,7 @@ impl World {
         self.settle();
     }
 
-    /// A server says that a rank has died, and that the others go on without it.
+    /// A server reports that a rank has died, and that the other ranks continue.
     pub(super) fn died(&mut self, job: JobNumber, death: Death) {
         self.machine.on_died(job, death);
         self.settle();
@@ -220,7 +220,7 @@ impl World {
         self.settle();
     }
 
-    /// Servers of other nodes may ask this one's, so long.
+    /// Sets how long servers of other nodes may ask this node's servers.
     pub(super) fn need(&mut self, need: Need) {
         self.machine.on_need(need, self.now);
         self.settle();
@@ -231,7 +231,7 @@ impl World {
         self.settle();
     }
 
-    /// A rank of `job` asks for a new job.
+    /// Requests a new job for a rank of `job`.
     pub(super) fn spawn(&mut self, job: JobNumber, ranks: u32) {
         self.tickets += 1;
         let request = SpawnRequest {
@@ -242,14 +242,14 @@ impl World {
         self.settle();
     }
 
-    /// Does something; the first job that it adds is prepared as said.
+    /// Runs `act`. The preparation of the first job that it adds has this result.
     pub(super) fn prepare_next(&mut self, preparation: Preparation, act: impl FnOnce(&mut Self)) {
         self.preparations.push(preparation);
         act(self);
         self.preparations.clear();
     }
 
-    /// Lets time go by, with every wake-up on its way.
+    /// Advances the clock by `time`, with every wake-up on the way.
     pub(super) fn advance(&mut self, time: Duration) {
         let end = self.now + time;
         let mut wakes = 0;
@@ -263,12 +263,12 @@ impl World {
         self.now = end;
     }
 
-    /// Time since the beginning.
+    /// Time since the start.
     pub(super) fn age(&self) -> Duration {
         self.now - self.start
     }
 
-    /// Lets the session come to its end: ranks end when they are killed, or by themselves if nobody ends them.
+    /// Runs the session to its end. Ranks end when they are killed; otherwise they end by themselves.
     pub(super) fn finish(&mut self) {
         self.control(Control::Release);
         for _ in 0..10_000 {
@@ -303,7 +303,7 @@ impl World {
         events.map(|event| if let Event::Notice(notice) = event { notice } else { unreachable!() }).collect()
     }
 
-    /// The ranks of the last look were seen.
+    /// Answers the last look at call stacks.
     pub(super) fn see_stacks(&mut self) {
         self.answer_look();
         self.settle();
@@ -320,12 +320,12 @@ impl World {
         self.machine.on_stacks_seen(look, seen, self.now);
     }
 
-    /// Carries out all effects, and checks what must hold then.
+    /// Carries out all effects, and checks the invariants.
     pub(super) fn settle(&mut self) {
         while let Some(effect) = self.machine.poll_effect() {
             self.carry_out(effect);
         }
-        // Failures that are borne end nothing: nobody is told before the report.
+        // Tolerated failures end nothing: there is no alarm before the report.
         let cause = self.machine.report().cause.filter(|cause| !matches!(cause.kind, CauseKind::FailedRanks { .. }));
         assert_eq!(cause.as_ref(), self.alarms.first(), "the first cause is the one that was told");
         assert!(self.alarms.len() <= 1 && self.stdin_fed <= 1 && self.sweeps <= 1);

@@ -1,7 +1,7 @@
-//! Output that was read and not passed on: where it is cut, and when the beginning of a line is passed on without its end. Pure.
+//! Output that was read and not passed on: where it is cut, and when an incomplete line is passed on. Pure.
 //!
-//! Whole lines are passed on at once. Where output is shown as it comes, a carriage return ends a piece as well, since progress bars are
-//! overwritten by it, and no byte is held for longer than the time that the launch sets.
+//! Whole lines are passed on at once. If output is shown as it arrives, a carriage return also ends a piece, because progress bars use
+//! it to overwrite a line. No byte is then held longer than the time that the launch sets.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use tokio::time::Instant;
 
 use crate::event::Output;
 
-/// Shortest time for which output that comes without a pause is collected.
+/// Minimum time for which output without a pause is collected.
 const COLLECT: Duration = Duration::from_millis(10);
 
-/// Bytes that are held: the beginning of a line.
+/// Held bytes: the beginning of a line.
 pub(super) struct HeldLine {
     /// Empty without memory while nothing is held: most ranks are silent most of the time.
     bytes: BytesMut,
-    /// Arrival of the first byte that is held.
+    /// Arrival of the first held byte.
     since: Option<Instant>,
-    /// Longest time that a byte is held; `None` waits for the end of the line.
+    /// Maximum time for which a byte is held; `None` waits for the end of the line.
     longest: Option<Duration>,
 }
 
@@ -29,7 +29,7 @@ impl HeldLine {
         Self { bytes: BytesMut::new(), since: None, longest }
     }
 
-    /// Room behind what is held, to read into. [`HeldLine::next_piece`] follows.
+    /// Returns the room after the held bytes, to read into. [`HeldLine::next_piece`] must follow.
     pub(super) fn room(&mut self) -> &mut BytesMut {
         if self.bytes.capacity() - self.bytes.len() < 512 {
             self.bytes.reserve(if self.bytes.len() >= 4096 { Output::PIECE_MAX } else { 4096 });
@@ -37,11 +37,11 @@ impl HeldLine {
         &mut self.bytes
     }
 
-    /// Takes the bytes that are passed on at once: whole lines, a line that is too long, and bytes that were held for too long.
+    /// Returns the bytes that are passed on at once: whole lines, a line that is too long, and bytes that were held too long.
     pub(super) fn next_piece(&mut self, now: Instant) -> Option<Bytes> {
         let piece = self.whole().map(|end| self.bytes.split_to(end).freeze());
         if piece.is_some() {
-            // The rest has come with the end of the piece.
+            // The remaining bytes arrived with the end of the piece.
             self.since = None;
         }
         if self.bytes.is_empty() {
@@ -53,7 +53,7 @@ impl HeldLine {
         piece.or_else(|| (is_overdue || self.bytes.len() >= Output::PIECE_MAX).then(|| self.take()))
     }
 
-    /// Length of what ends with the end of a line, if any does. A carriage return before a line end that is still to come is no end.
+    /// Returns the length up to the last end of a line, if any. A carriage return as the last byte is no end: a line end may follow.
     fn whole(&self) -> Option<usize> {
         let line_end = memrchr(b'\n', &self.bytes);
         let before_last = self.bytes.len().saturating_sub(1);
@@ -61,12 +61,12 @@ impl HeldLine {
         line_end.max(returned).map(|end| end + 1)
     }
 
-    /// Time at which what is held is passed on, if nothing follows; `None` if nothing is held, or for whole lines.
+    /// Returns the time at which held bytes are passed on if nothing follows; `None` without held bytes, or for whole lines.
     pub(super) fn due(&self) -> Option<Instant> {
         Some(self.since? + self.longest?)
     }
 
-    /// Takes all that is held.
+    /// Returns all held bytes, and holds none.
     pub(super) fn take(&mut self) -> Bytes {
         self.since = None;
         std::mem::take(&mut self.bytes).freeze()
@@ -79,7 +79,7 @@ mod tests {
 
     const LONGEST: Duration = Duration::from_millis(100);
 
-    /// The pieces, each with the milliseconds after which it is passed on, of texts that come after these milliseconds.
+    /// Returns the pieces of texts that arrive at these milliseconds, each with the millisecond at which it is passed on.
     fn passed(longest: Option<Duration>, texts: &[(u64, &str)]) -> Vec<(u64, String)> {
         let start = Instant::now();
         let at = |milliseconds| start + Duration::from_millis(milliseconds);
@@ -118,14 +118,14 @@ mod tests {
         // Dots: the time of the first one counts.
         let dots: Vec<(u64, &str)> = (0..10).map(|number| (number * 30, ".")).collect();
         check(live, &dots, &[(100, "...."), (220, "...."), (340, "..")]);
-        // Bars that end with a carriage return, and those that begin with one.
+        // Bars that end with a carriage return, and bars that begin with one.
         check(live, &[(0, "10%\r"), (30, "20%\r"), (60, "30%\r")], &[(30, "10%\r"), (60, "20%\r"), (160, "30%\r")]);
         check(live, &[(0, "\r 10%"), (30, "\r 20%")], &[(0, "\r"), (30, " 10%\r"), (130, " 20%")]);
         check(live, &[(0, "a\r"), (10, "\nb\r\n")], &[(10, "a\r\nb\r\n")]);
         // Whole lines.
         check(None, &[(0, "10%\r"), (500, "20%\r"), (900, "done\n")], &[(900, "10%\r20%\rdone\n")]);
         check(None, &[(0, "name? ")], &[]);
-        // Each byte as it comes.
+        // Each byte as it arrives.
         check(Some(Duration::ZERO), &[(0, "a"), (1, "b\nc")], &[(0, "a"), (1, "b\n"), (1, "c")]);
     }
 

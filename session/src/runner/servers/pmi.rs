@@ -1,4 +1,4 @@
-//! The server of a job for PMI-1 and PMI-2, as it is made: of the job, of this node, and of what the user chose.
+//! Creation of a job's server for PMI-1 and PMI-2, from the job, this node and the user's settings.
 
 use std::io;
 use std::net::TcpListener;
@@ -20,11 +20,11 @@ use crate::plan::PmiPort;
 use crate::random;
 use crate::settings::{Entrance, JobMemory, PmiFamily};
 
-/// Time within which a rank that came through `PMI_PORT` must say which one it is.
+/// Time limit for a rank that connected through `PMI_PORT` to identify itself.
 const CLAIM_WITHIN: Duration = Duration::from_secs(30);
 
 impl Servers {
-    /// Makes the server, and returns its port if ranks come that way, and the memory beside it.
+    /// Makes the server. Returns its port if ranks connect through one, and the memory for the ranks.
     pub(super) fn serve_pmi(
         &mut self,
         number: JobNumber,
@@ -53,7 +53,7 @@ impl Servers {
         Ok((port, memory))
     }
 
-    /// Makes the server itself, and tells it of this node.
+    /// Makes the server itself, with the facts about this node.
     fn pmi_server(&self, job: &JobState, here: RanksHere<'_>) -> Server {
         let pmi = self.spec.settings.pmi;
         let offer = Offer {
@@ -77,7 +77,7 @@ impl Servers {
         server
     }
 
-    /// Draws a key for each rank here, if ranks come through a port.
+    /// Generates a key for each rank here, if ranks connect through a port.
     fn claim_keys(&self, job: &JobState) -> io::Result<Option<ClaimKeys>> {
         match self.spec.settings.pmi.entrance {
             Entrance::Socket => Ok(None),
@@ -88,7 +88,7 @@ impl Servers {
         }
     }
 
-    /// Has the server driven, and what it says of ranks heard.
+    /// Starts the driver of the server, and connects its reports about ranks.
     fn drive_pmi(&mut self, number: JobNumber, job: &JobState, server: Server) -> Driver {
         let (fence, trace) = (self.nodes.fence(&job.spec.job), self.trace.as_ref().map(share));
         let (driver, end_reason) = Driver::new(server, fence, self.services(number, job), trace);
@@ -107,7 +107,7 @@ impl Servers {
         driver
     }
 
-    /// Lets ranks come by their keys: at a loopback port, and at a socket in the file system, if that can be made.
+    /// Lets ranks connect by their keys: at a loopback port, and at a socket in the file system if it can be made.
     fn listen_for_keys(&self, number: JobNumber, driver: &Driver, keys: ClaimKeys) -> io::Result<PmiPort> {
         let admission = Admission { uid: geteuid().as_raw(), claim_within: CLAIM_WITHIN };
         let listener = TcpListener::bind(("127.0.0.1", 0))?;

@@ -1,4 +1,4 @@
-//! The PMIx server that all jobs of a launch on this node share, and the namespace of each of them.
+//! The PMIx server that all jobs of a launch on this node share, and the namespace of each job.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -22,7 +22,7 @@ use crate::session_io::Nodes;
 use crate::spec::SessionSpec;
 
 impl Servers {
-    /// Adds a job to the PMIx server, and makes that if there is none yet.
+    /// Adds a job to the PMIx server, and makes the server if there is none yet.
     pub(super) fn serve_pmix(
         &mut self,
         number: JobNumber,
@@ -95,7 +95,7 @@ impl Servers {
     }
 }
 
-/// The command line of a job's first program, as far as it is told to those who ask.
+/// Returns the command line of a job's first program, in the length for PMIx clients.
 fn command_line(spec: &SessionSpec) -> Bytes {
     const LONGEST: usize = 4096;
     let Some(app) = spec.apps.first() else { return Bytes::new() };

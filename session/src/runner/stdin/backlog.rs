@@ -1,4 +1,4 @@
-//! Backlog of standard input that its readers share. Pure: no I/O, no clock.
+//! Backlog of standard input, which its readers share. Pure: no I/O, no clock.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use bytes::Bytes;
 use pmi_transport::limits::kept_cost;
 use tokio::time::Instant;
 
-/// Time for which a reader may hold back the input without reading a byte.
+/// Time for which a reader may delay the input without reading a byte.
 const STALL_MAX: Duration = Duration::from_secs(10);
 
 /// Input that not all readers have read.
@@ -21,7 +21,7 @@ pub(crate) struct Backlog {
     input: InputState,
     /// Time since which the backlog has been full.
     full_since: Option<Instant>,
-    /// By number; `None` once a reader has left or was cut.
+    /// Readers by number; `None` once a reader has left or was cut off.
     readers: Vec<Option<Reader>>,
 }
 
@@ -36,7 +36,7 @@ enum InputState {
 struct Reader {
     /// Position of the next byte that it reads.
     at: u64,
-    /// Time at which it last read something.
+    /// Time of its last read.
     read: Option<Instant>,
 }
 
@@ -44,18 +44,18 @@ struct Reader {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Piece(Bytes),
-    /// Wait for more input: everything so far is read.
+    /// Wait for more input: all present input is read.
     Wait,
-    /// End of the input: everything is read, or the reader was cut.
+    /// End of the input: all input is read, or the reader was cut off.
     End,
 }
 
 /// State of a backlog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BacklogState {
-    /// Not full: more input is taken.
+    /// Not full: more input is accepted.
     Room,
-    /// Full; a reader that holds it up without reading is cut at the deadline.
+    /// Full. A reader that delays the input without reading is cut off at the deadline.
     Full { deadline: Instant },
 }
 
@@ -102,7 +102,8 @@ impl Backlog {
 
     pub(crate) fn next(&self, reader: usize) -> Next {
         let Some(Reader { at, .. }) = self.readers[reader] else { return Next::End };
-        // The last piece that begins at or before the position holds it, unless that is the end of the input.
+        // The last piece that begins at or before the position contains it, unless the position is the end of
+        // the input.
         let after = self.pieces.partition_point(|&(start, _)| start <= at);
         match after.checked_sub(1).map(|index| &self.pieces[index]) {
             Some((start, piece)) if at < start + piece.len() as u64 => {
@@ -133,7 +134,7 @@ impl Backlog {
         deadline.map_or(BacklogState::Room, |deadline| BacklogState::Full { deadline })
     }
 
-    /// Cuts the readers whose time is up, and returns them.
+    /// Cuts off the readers that have exceeded their time, and returns them.
     pub(crate) fn cut_stalled(&mut self, now: Instant) -> Vec<usize> {
         let Some(full_since) = self.full_since else { return Vec::new() };
         let is_stalled = |reader: &Reader| self.holds_up(reader) && reader.stalls_at(full_since) <= now;
@@ -147,7 +148,7 @@ impl Backlog {
         stalled
     }
 
-    /// True if the first piece stays because of this reader.
+    /// Returns true if the first piece stays because of this reader.
     fn holds_up(&self, reader: &Reader) -> bool {
         self.pieces.front().is_some_and(|(start, piece)| reader.at < start + piece.len() as u64)
     }
@@ -253,7 +254,7 @@ mod tests {
     }
 
     proptest! {
-        /// Each reader sees a beginning of the input, in order, and all of it if it stays.
+        /// Each reader gets a prefix of the input, in order, and all of it if it stays.
         #[test]
         fn what_a_reader_reads_is_the_input(steps in proptest::collection::vec(step(), 0..60)) {
             let now = Instant::now();
@@ -281,7 +282,7 @@ mod tests {
                         left[reader] = true;
                     }
                     Step::Push(_) => {}
-                    // No time has gone by: nobody is stalled.
+                    // No time has passed, so no reader is stalled.
                     Step::Cut => prop_assert!(backlog.cut_stalled(now).is_empty()),
                 }
             }

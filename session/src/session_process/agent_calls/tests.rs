@@ -5,7 +5,7 @@ use proto::from_session::What;
 use super::*;
 use crate::sample::spec_on;
 
-/// Calls of node 0 in a launch with one rank on each of two nodes, and the agent that they reach.
+/// Calls of node 0 in a launch with one rank on each of two nodes, and the agent that receives them.
 fn calls() -> (AgentCalls, Agent) {
     let (outgoing, calls) = mpsc::channel(8);
     let session = AgentCalls::new(&spec_on(&[1, 1]), outgoing);
@@ -18,7 +18,7 @@ struct Agent {
 }
 
 impl Agent {
-    /// Answers the next call; returns it.
+    /// Answers the next call and returns it.
     async fn answer(&mut self, answer: AnswerWhat) -> CallWhat {
         let Some(What::Call(call)) = self.calls.recv().await.unwrap().into_what() else { panic!("not a call") };
         self.session.answer(proto::Answer { id: call.id, what: Some(answer) });
@@ -135,7 +135,7 @@ async fn a_fence_of_this_node_alone_needs_no_agent() {
 async fn a_call_ends_with_a_reason_whenever_the_agent_goes_away() {
     let gone = Err("the node agent is gone".to_owned());
     let reason = |answer: Result<Bytes, AskError>| answer.map_err(|error| error.reason);
-    // Before the call, as the reader of its messages or as the writer sees it.
+    // The agent disconnects before the call: first the reading side detects it, then the writing side.
     let (session, agent) = calls();
     session.close();
     assert_eq!(reason(session.ask(NodeIndex(1), Bytes::new()).await), gone);

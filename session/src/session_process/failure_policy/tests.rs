@@ -13,12 +13,12 @@ fn failed(node: u32, exit: RankExit) -> Cause {
     Cause { host: format!("n{node}"), kind: CauseKind::Failed { rank: Rank(node), exit } }
 }
 
-/// Of no other cause.
+/// A cause that cannot follow from another cause.
 fn killed(node: u32) -> Cause {
     failed(node, RankExit::Signal { signal: 9, core_dumped: false })
 }
 
-/// Of another cause, as a rule.
+/// A cause that usually follows from another cause.
 fn gave_up(node: u32) -> Cause {
     Cause { host: format!("n{node}"), kind: CauseKind::Fence { reason: "a node left".to_owned() } }
 }
@@ -35,7 +35,7 @@ fn to_all(cause: Cause) -> Decision {
     Decision::TellBelow(LaunchFailure { cause, below: NODES - 1, api_is_silent: false })
 }
 
-/// A policy, the time, and what it has decided since the last look.
+/// A policy, the time, and the decisions since the last look.
 struct World {
     policy: FailurePolicy,
     now: Instant,
@@ -156,7 +156,7 @@ fn what_the_root_chose_replaces_the_own_cause_and_is_passed_on_once() {
     assert_eq!(World::of_node(2).hears(0, from_other(killed(3))), [Decision::Take(killed(3))]);
 }
 
-/// A signal or a time limit ends each part by itself; so does the end of the agent's lease.
+/// A signal or a time limit ends each part of the launch by itself. The end of the agent's lease does, too.
 #[test]
 fn what_each_session_finds_by_itself_is_told_to_nobody() {
     let limit = Duration::from_secs(1);
@@ -174,8 +174,8 @@ fn what_each_session_finds_by_itself_is_told_to_nobody() {
 }
 
 proptest! {
-    /// Whatever sessions find in whatever order while there is no API server, all of them end for one and the same cause, and it is not
-    /// one that can follow from another which is known in time.
+    /// For all causes in all orders without an API server, all sessions end for the same cause. That cause cannot follow from another cause
+    /// that is known in time.
     #[test]
     fn all_sessions_take_one_cause(found in prop::collection::vec((0..NODES, any::<bool>()), 1..6), order in any::<u64>()) {
         let mut worlds: Vec<World> = (0..NODES).map(World::of_node).collect();
@@ -207,7 +207,7 @@ proptest! {
                 }
                 Decision::TellRoot(failure) => (0, worlds[0].hears(node, failure)),
                 Decision::TellBelow(LaunchFailure { cause, below, .. }) => {
-                    // The node after this one has all others below itself.
+                    // The node after this one has all other nodes below it.
                     let failure = LaunchFailure { cause, below: below - 1, api_is_silent: false };
                     (node + 1, worlds[node as usize + 1].hears(node, failure))
                 }

@@ -6,7 +6,7 @@ use tokio_util::codec::Decoder;
 
 use super::*;
 
-/// Reads one frame from a peer that sends `sent` and goes away.
+/// Reads one frame from a peer that sends `sent` and disconnects.
 fn read_from_peer(sent: &[u8]) -> io::Result<Option<Vec<u8>>> {
     let (mut socket, mut peer) = UnixStream::pair().unwrap();
     let sent = sent.to_vec();

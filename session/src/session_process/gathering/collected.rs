@@ -1,4 +1,4 @@
-//! Answers of nodes put together in bounded size: where there is no room, the largest ones are cut.
+//! Collection of the answers of nodes, in bounded size. Without enough room, the largest answers are cut.
 
 use std::collections::HashSet;
 use std::mem;
@@ -9,24 +9,24 @@ use crate::call_stacks::{CallStacks, RankStack};
 use crate::gathered::{GatherDetail, Gathered, GatheredStacks, NodeAnswer, RankAnswer, Unheard};
 use crate::wire::gathered::cost;
 
-/// Most bytes that the ranks of an answer take, so that it fits one message of a link and of a report beside its stacks.
+/// Limit of the ranks in an answer, in bytes. The answer and its stacks must fit one message of a link and of a report.
 pub(super) const RANKS_MAX: usize = 2 << 20;
-/// The same while answers come in.
+/// The same limit while answers arrive.
 const RANKS_HELD_MAX: usize = 4 * RANKS_MAX;
-/// Bytes that a node takes beside its ranks.
+/// Bytes that a node needs in addition to its ranks.
 const NODE_COST: usize = 16;
-/// Most nodes whose reasons are told.
+/// Limit of nodes that are reported with a reason.
 const UNHEARD_MAX: usize = 64;
-/// Most characters of a reason.
+/// Limit of a reason, in characters.
 const REASON_MAX: usize = 200;
 
-/// Answers so far.
+/// Answers that have arrived.
 #[derive(Debug, Default)]
 pub(super) struct Collected {
     nodes: Vec<NodeAnswer>,
-    /// Those that have told, whatever is left of it.
+    /// Nodes that have answered, even if their answers were cut.
     told: HashSet<NodeIndex>,
-    /// Bytes of their ranks.
+    /// Size of the nodes' ranks, in bytes.
     bytes: usize,
     stacks: Option<CallStacks>,
     stacks_left_out: u32,
@@ -38,7 +38,7 @@ impl Collected {
         Self { stacks: (detail == GatherDetail::Stacks).then(CallStacks::default), ..Self::default() }
     }
 
-    /// Adds what was told, as far as it is of nodes that were asked and have not told yet.
+    /// Adds an answer. Nodes that were not asked, or have already answered, are ignored.
     pub(super) fn add(&mut self, told: Gathered, is_asked: impl Fn(NodeIndex) -> bool) {
         for answer in told.nodes {
             if is_asked(answer.node) && self.told.insert(answer.node) {
@@ -56,14 +56,14 @@ impl Collected {
         told.unheard.into_iter().filter(|unheard| is_asked(unheard.node)).for_each(|unheard| self.miss(unheard));
     }
 
-    /// A node will not tell.
+    /// Records that a node will not answer.
     pub(super) fn miss(&mut self, Unheard { node, reason }: Unheard) {
         if self.unheard.len() < UNHEARD_MAX {
             self.unheard.push(Unheard { node, reason: reason.chars().take(REASON_MAX).collect() });
         }
     }
 
-    /// All that was told, as far as there is room.
+    /// Returns all answers, cut to the available room.
     pub(super) fn take(&mut self) -> Gathered {
         self.cut();
         let Self { mut nodes, stacks, stacks_left_out, unheard, .. } = mem::take(self);
@@ -82,8 +82,8 @@ fn bytes_of(ranks: &[RankAnswer]) -> usize {
     ranks.iter().map(cost).sum()
 }
 
-/// Cuts answers until all together have at most `room` bytes. Each keeps as many of its first ranks as the others do, in bytes.
-/// Nodes that there is no room for at all are dropped.
+/// Cuts answers until all of them together have at most `room` bytes. Each node keeps its first ranks, up to the same number of bytes.
+/// Nodes without any room are dropped.
 fn cut(nodes: &mut Vec<NodeAnswer>, room: usize) {
     nodes.truncate(room / NODE_COST);
     let room = room - nodes.len() * NODE_COST;
@@ -99,7 +99,7 @@ fn cut(nodes: &mut Vec<NodeAnswer>, room: usize) {
     }
 }
 
-/// The largest share of `room` that all can have who need so much, when nobody gets more than needed.
+/// Returns the largest equal share of `room`, where no participant gets more than it needs.
 fn share(needs: &[usize], room: usize) -> usize {
     let mut needs = needs.to_vec();
     needs.sort_unstable();
@@ -202,7 +202,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever nodes tell, the answer fits one message, and says of each rank that it is there or left out.
+        /// For all answers of nodes, the result fits one message, and each rank is either present or counted as left out.
         #[test]
         fn an_answer_fits_one_message_and_counts_what_it_leaves_out(
             nodes in prop::collection::vec((0_u32..300, 0_usize..4000), 0..40)

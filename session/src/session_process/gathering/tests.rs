@@ -20,17 +20,17 @@ fn asks(gathering: &mut Gathering, now: Instant) -> Vec<(u32, Vec<u32>)> {
     std::iter::from_fn(next).collect()
 }
 
-/// Answers of sessions that are there, and hands on to those below; `lost` sessions refuse, `silent` ones never answer.
+/// Sessions that answer and send orders to sessions below them. `lost` sessions refuse, `silent` sessions never answer.
 struct Sessions {
     fan_out: u32,
     lost: BTreeSet<u32>,
     silent: BTreeSet<u32>,
-    /// Number of questions that each session was asked.
+    /// Number of questions that each session has received.
     asked: BTreeMap<u32, usize>,
 }
 
 impl Sessions {
-    /// The answer of the first node of `order`, with the time at which it gives it; `None` if it never does.
+    /// Returns the answer of the first node of `order`, and the time of the answer; `None` for no answer.
     fn ask(&mut self, order: GatherOrder, now: Instant) -> Option<(Result<Gathered, String>, Instant)> {
         let me = order.nodes.nodes().next().unwrap();
         *self.asked.entry(me).or_default() += 1;
@@ -150,7 +150,7 @@ fn an_answer_that_comes_late_or_from_nobody_counts_for_nothing() {
 }
 
 proptest! {
-    /// Lost nodes cost nothing but themselves; each living one is asked once.
+    /// A lost node causes no other node to be missing. Each living node is asked once.
     #[test]
     fn whoever_lives_is_in_the_answer(
         nodes in prop::collection::btree_set(0_u32..2000, 1..300),
@@ -166,7 +166,7 @@ proptest! {
         prop_assert!(all.asked.values().all(|count| *count == 1));
     }
 
-    /// Whoever is silent, the answer comes in time, and has at least the node that was asked.
+    /// With any silent nodes, the answer arrives in time, and contains at least the node that was asked.
     #[test]
     fn silent_nodes_never_hold_the_answer_up(
         count in 1_u32..200,

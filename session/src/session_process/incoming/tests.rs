@@ -14,7 +14,7 @@ use crate::session_io::{Nodes, StdinSource};
 use crate::session_process::frames::append_frame;
 use crate::session_process::stdin::{Readers, connect};
 
-/// Agent that sends messages to a session, and the ends where they come out.
+/// An agent that sends messages to a session, and the receivers of these messages.
 struct World {
     agent: UnixStream,
     control: mpsc::Receiver<Control>,
@@ -78,7 +78,7 @@ impl World {
         }
     }
 
-    /// Ends as the session does when its agent is gone: no control, no waiting for credit, no answers.
+    /// Checks the end of a session without an agent: it has no control, needs no credit, and gets no answers.
     async fn ends_without_agent(mut self) {
         self.reading.await.unwrap();
         assert!(self.control.recv().await.is_none());
@@ -122,7 +122,7 @@ async fn pieces_for_several_nodes_are_passed_on_and_their_answers_told() {
         Some(proto::from_session::What::Event(event)) => assert_eq!(event.what, Some(expected)),
         other => panic!("{other:?} is no event"),
     }
-    // The session is ending: the API server hears that, and sends the piece to others.
+    // The session is ending, so no answer is sent. The API server sends the piece to other nodes.
     world.command(CommandWhat::Input(piece));
     drop(world.arrived.recv().await.unwrap());
     world.command(CommandWhat::Stdin("more".into()));
@@ -195,7 +195,7 @@ async fn an_agent_that_goes_away_at_any_byte_ends_the_session() {
     }
 }
 
-/// Messages of a later version, and a second start, are no reason to end ranks that run.
+/// Messages of a later version, and a second start, do not end running ranks.
 #[tokio::test]
 async fn messages_without_a_meaning_here_are_passed_over() {
     let mut world = World::new();
@@ -230,7 +230,7 @@ async fn a_question_of_another_node_is_answered_by_the_session_or_by_its_end() {
     assert_eq!(world.told.recv().await, Some(ToAgent::reply("1".to_owned(), 4, no_answer)));
 }
 
-/// The session's ends of connections that follow the first one, and where they are handed in.
+/// Returns the session's receiver of later connections, and its sender.
 fn next_agents() -> (mpsc::Sender<UnixStream>, NextAgents) {
     let (sender, connections) = mpsc::channel(1);
     (sender, NextAgents { connections, lease: Duration::from_secs(3600) })
@@ -269,7 +269,7 @@ async fn what_the_api_server_has_is_passed_on_to_the_task_that_writes() {
     assert_eq!(news.resume, Some(Resume { stream: 2, position: Position::After(7) }));
 }
 
-/// Another agent goes on where the one before stopped, in the middle of a message.
+/// Another agent continues after the previous one has stopped in the middle of a message.
 #[tokio::test]
 async fn a_session_goes_on_with_the_next_agent_and_asks_it_again() {
     let (agents, next) = next_agents();

@@ -20,7 +20,7 @@ fn report() -> proto::NodeEvent {
     proto::NodeEvent { what: Some(What::Report(proto::SessionReport::default())), ..Default::default() }
 }
 
-/// Everything that can be written now: the number of each event, and what it says.
+/// Writes all writable events. Returns the number and text of each event.
 fn written(kept: &mut KeptEvents) -> Vec<(u64, String)> {
     use tokio_util::codec::Decoder;
     let (mut bytes, mut frames) = (BytesMut::new(), codec(1 << 20));
@@ -103,7 +103,7 @@ fn hosts(kept: &KeptEvents) -> Vec<&str> {
     kept.sent.iter().filter_map(host_of).collect()
 }
 
-/// The API server may have gone down between taking a death and writing it down; then ranks would wait for the dead.
+/// The API server may have stopped after it received a death and before it stored it. Ranks would then wait for the dead rank.
 #[test]
 fn an_api_server_that_knows_nothing_is_told_every_death() {
     let mut kept = KeptEvents::default();
@@ -179,10 +179,10 @@ fn commands_that_were_taken_are_told_with_the_next_event() {
 enum Step {
     Push,
     Write,
-    /// So many of the events that are under way reach the API server.
+    /// Deliver at most this number of written events to the API server.
     Deliver(usize),
     Confirm,
-    /// The stream breaks, and the next one is that of the same API server, or of another.
+    /// Break the stream. The next stream is from the same API server, or from a new one if `anew` is true.
     Break {
         anew: bool,
     },
@@ -199,8 +199,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Streams break anywhere, and API servers are started anew: no output comes twice or out of order, and none is lost but what was
-    /// handed to a server that is no more. Each server hears of the cause and of the report.
+    /// With breaks and new API servers at any time, no output arrives twice or out of order. Only output that was sent to a previous API
+    /// server is lost. Each API server receives the cause and the report.
     #[test]
     fn each_event_arrives_once(steps in prop::collection::vec(step(), 0..100), cause_at in 0_usize..20) {
         let mut kept = KeptEvents::default();

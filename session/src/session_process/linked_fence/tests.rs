@@ -1,4 +1,4 @@
-//! Fences of three nodes of one process, of which one gets no frames for a while.
+//! Fences of three nodes in one process. One of the nodes receives its frames late.
 
 use std::collections::HashMap;
 use std::sync::Weak;
@@ -14,16 +14,16 @@ use tonic::Status;
 
 use super::*;
 
-/// Against hangs; nothing here takes long.
+/// Limit for a test that hangs. All tests are short.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 const NODES: u32 = 3;
-/// The node that gets frames only after the gate is open.
+/// The node that receives frames only when the gate is open.
 const LATE: usize = 1;
-/// The node whose rank dies.
+/// The node with the rank that dies.
 const DEAD: usize = 2;
 
-/// Reaches nodes of the same process by calling them.
+/// Transport between nodes of the same process, by direct calls.
 struct Memory {
     me: usize,
     nodes: Arc<Mutex<HashMap<String, Weak<FenceNode>>>>,
@@ -49,7 +49,7 @@ impl Transport for Memory {
     }
 }
 
-/// Source of no answers.
+/// A source that never answers.
 struct Never;
 
 #[async_trait]
@@ -96,7 +96,7 @@ fn nodes(gate: &watch::Sender<bool>) -> Vec<Node> {
     (0..NODES as usize).map(node).collect()
 }
 
-/// Brings a value of the node; returns those of all.
+/// Contributes a value of the node. Returns the values of all nodes.
 async fn exchange(fence: Arc<LinkedFence>, node: usize, epoch: u64) -> Vec<String> {
     let contribution = Segment::several([(name(node), node.to_string())]).into();
     let id = FenceId { scope: Scope::World, epoch: Epoch(epoch) };
@@ -116,7 +116,7 @@ async fn a_value_of_a_rank_that_died_just_after_a_fence_is_on_every_node() {
     nodes.iter().for_each(|node| node.living.die(Rank(DEAD as u32)));
     gate.send_replace(true);
     assert_eq!(late.await.unwrap(), ["0", "1", "2"], "others have the value of the dead rank");
-    // The next fence goes on among the living, of which none has its result.
+    // The next fence continues among the living nodes. None of them has its result.
     let (first, late) = (call(0, 1), call(LATE, 1));
     assert_eq!(
         (first.await.unwrap(), late.await.unwrap()),

@@ -16,7 +16,7 @@ use crate::session_process::failure_policy::Way;
 use crate::session_process::frames::read_frame;
 use crate::session_process::kept_events::Position;
 
-/// Sources of a session and the packets that are written of them: one for each write.
+/// Message sources of a session, and the packets that it writes: one for each write.
 struct Ends {
     events: mpsc::Sender<Event>,
     report: oneshot::Sender<Report>,
@@ -73,7 +73,7 @@ fn exited() -> Event {
     Event::Exited { rank: Rank(0), exit: RankExit::Code(0), reached: None, ran: Duration::ZERO }
 }
 
-/// Next message that the agent reads, in a word.
+/// Returns the text or kind of the next message that the agent reads.
 async fn word(packets: &UnixStream) -> String {
     let mut packets = packets.try_clone().unwrap();
     let frame = tokio::task::spawn_blocking(move || read_frame(&mut packets)).await.unwrap().unwrap();
@@ -177,7 +177,7 @@ async fn a_start_is_told_of_though_nothing_follows() {
     running.abort();
 }
 
-/// What a session writes after a break is what the API server does not have, on the connection of the next agent.
+/// After a break, a session writes the events that the API server does not have, to the connection of the next agent.
 #[tokio::test(flavor = "current_thread")]
 async fn the_next_agent_gets_what_the_one_before_did_not_deliver() {
     let mut ends = run_on(UnixStream::pair().unwrap(), 1 << 20);
@@ -208,7 +208,7 @@ async fn the_next_agent_gets_what_the_one_before_did_not_deliver() {
     ends.running.await.unwrap().unwrap();
 }
 
-/// The next cause or other event, in a word.
+/// Returns the host of the next cause, or the kind of the next other event.
 async fn next_host(packets: &UnixStream) -> String {
     let mut packets = packets.try_clone().unwrap();
     let frame = tokio::task::spawn_blocking(move || read_frame(&mut packets)).await.unwrap().unwrap().unwrap();
@@ -226,7 +226,7 @@ fn on(host: &str) -> Cause {
     Cause { host: host.to_owned(), kind: CauseKind::Fence { reason: "it left".to_owned() } }
 }
 
-/// An API server that comes back is told one cause, and it is known when it has heard it.
+/// After an outage, the API server receives one cause, and the session detects the acknowledgement.
 #[tokio::test(flavor = "current_thread")]
 async fn the_cause_that_sessions_chose_is_told_in_place_of_the_own_one() {
     let mut ends = run_on(UnixStream::pair().unwrap(), 1 << 20);
@@ -251,7 +251,7 @@ async fn the_cause_that_sessions_chose_is_told_in_place_of_the_own_one() {
     let expected = Told { cause: Some(on("chosen")), is_heard: true, way: Way::Open };
     ends.told.wait_for(|told| *told == expected).await.unwrap();
     drop(ends.events);
-    // The report may be long in coming, and the API server is heard meanwhile.
+    // Updates about the API server are handled while the report is pending.
     ends.confirmations.unheard();
     ends.told.wait_for(|told| told.way == Way::Broken).await.unwrap();
     ends.report.send(report()).unwrap();

@@ -1,5 +1,5 @@
-//! Input of a simulated session on its way from commands and other sessions to ranks. The order of pieces, their bounds and what other
-//! nodes missed are the real ones; the tasks and the pipes between the backlog and the ranks are stood in for.
+//! Input of a simulated session on its way from commands and other sessions to ranks. The order and limits of pieces, and the nodes without
+//! a piece, are handled by the real code. Tasks, and pipes between the backlog and the ranks, are simulated.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -19,21 +19,21 @@ use crate::session_process::stdin::{self, Input, InputEnd, Pieces, Readers, Wait
 use crate::wire;
 use crate::wire::event::{NodeHappening, encode_happening};
 
-/// Bytes that the backlog of ranks keeps, with the overhead of each piece. The product's has 64 MiB.
+/// Limit of the ranks' backlog, in bytes, with the overhead of each piece. The real limit is 64 MiB.
 const BACKLOG_MAX: usize = 4 << 10;
 
-/// Answer to a rank that reads.
+/// Answer to a read of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InputRead {
-    /// These bytes.
+    /// Input that was read.
     Bytes(Bytes),
-    /// Nothing yet: [`super::SessionEffect::InputReady`] follows.
+    /// No input is available yet. [`super::SessionEffect::InputReady`] follows.
     Wait,
     /// The end of the input.
     End,
 }
 
-/// Source of a piece for several nodes, which gets the answer.
+/// Sender of a piece for several nodes, and receiver of the answer.
 pub(super) enum Asker {
     /// The API server.
     Api,
@@ -49,27 +49,27 @@ pub(super) struct Sent {
     pub(super) piece: InputPiece,
 }
 
-/// A piece that is passed on.
+/// A piece that is being forwarded.
 struct Relayed {
     number: u64,
     offset: u64,
     passing: Passing,
-    /// `None` if this node took nothing of it, or has taken it.
+    /// `None` if this node refused the piece or has taken it.
     taken: Option<oneshot::Receiver<()>>,
     asker: Asker,
 }
 
-/// What the input has caused.
+/// Effects of the input.
 #[derive(Default)]
 pub(super) struct Outcome {
     pub(super) to_agent: Vec<ToAgent>,
     pub(super) shares: Vec<Sent>,
     pub(super) answers: Vec<(AnswerId, Result<Bytes, String>)>,
-    /// Ranks for which there is more, or the end.
+    /// Ranks for which more input, or the end of the input, is available.
     pub(super) ready: Vec<Rank>,
-    /// Ranks whose input was closed, as they did not read it.
+    /// Ranks with input that was closed because they did not read it.
     pub(super) closed: Vec<Rank>,
-    /// The input was ended before its end.
+    /// The reason why the input was ended early.
     pub(super) ended: Option<InputEnd>,
 }
 
@@ -91,11 +91,11 @@ pub(super) struct SessionInput {
     input: Input,
     pieces: Pieces,
     readers: Readers,
-    /// A piece that the session has taken, and the backlog has not.
+    /// A piece that the session has taken, but not the backlog.
     taken: VecDeque<Bytes>,
-    /// `None` before the ranks run, and once no rank reads any more.
+    /// `None` before the ranks run, and after the last reader has stopped.
     backlog: Option<Backlog>,
-    /// Ranks that read, by their numbers in the backlog.
+    /// Reading ranks, by their index in the backlog.
     fed: Vec<Rank>,
     has_ended: bool,
     is_over: bool,
@@ -123,7 +123,7 @@ impl SessionInput {
         }
     }
 
-    /// The ranks run that read.
+    /// Starts the backlog for the ranks that read.
     pub(super) fn feed(&mut self, ranks: Vec<Rank>) {
         let mut backlog = Backlog::new(BACKLOG_MAX);
         for _ in &ranks {
@@ -147,7 +147,7 @@ impl SessionInput {
         self.outcome.ended = Some(end);
     }
 
-    /// A piece for several nodes has come.
+    /// Handles a piece for several nodes.
     pub(super) fn arrived(&mut self, piece: InputPiece, asker: Asker) {
         if let Some(reason) = Passing::refusal(self.me, &piece, self.relayed.len()) {
             if let Asker::Session(id) = asker {
@@ -177,7 +177,7 @@ impl SessionInput {
         self.outcome.shares.extend(sent);
     }
 
-    /// Another node has answered to a share, or cannot.
+    /// Handles another node's answer to a share, or the error of the question.
     pub(super) fn answered(&mut self, number: u64, part: Range<u32>, answer: Result<Bytes, String>) {
         let Some(relayed) = self.relayed.iter_mut().find(|relayed| relayed.number == number) else { return };
         let answer: Option<Option<NodeSelection>> =
@@ -186,7 +186,7 @@ impl SessionInput {
         self.send(number, shares);
     }
 
-    /// A rank reads so many bytes at most.
+    /// Reads at most `most` bytes for a rank.
     pub(super) fn read(&mut self, rank: Rank, most: usize, now: Instant) -> InputRead {
         let Some(reader) = self.fed.iter().position(|known| *known == rank) else { return self.unfed() };
         let Some(backlog) = &mut self.backlog else { return InputRead::End };
@@ -201,13 +201,13 @@ impl SessionInput {
         }
     }
 
-    /// A rank that is not fed reads an empty file; before the ranks are fed it waits.
+    /// A rank without input reads an empty file. Before the backlog exists, it waits.
     fn unfed(&self) -> InputRead {
         let waits = self.readers == Readers::Here && self.backlog.is_none() && !self.is_over;
         if waits { InputRead::Wait } else { InputRead::End }
     }
 
-    /// A rank reads no more.
+    /// Stops a rank's input.
     pub(super) fn leave(&mut self, rank: Rank) {
         if let (Some(reader), Some(backlog)) = (self.fed.iter().position(|known| *known == rank), &mut self.backlog) {
             backlog.leave(reader);
@@ -222,7 +222,7 @@ impl SessionInput {
         }
     }
 
-    /// Moves pieces on as far as there is room; returns what has come of it.
+    /// Moves pieces as far as there is room. Returns the effects.
     pub(super) fn pump(&mut self, now: Instant) -> Outcome {
         while self.feed_backlog(now) | self.take_piece() {}
         let is_taken =
@@ -246,7 +246,7 @@ impl SessionInput {
         std::mem::take(&mut self.outcome)
     }
 
-    /// The task that feeds ranks, as far as it goes.
+    /// Simulates the task that feeds ranks, as far as it can proceed.
     fn feed_backlog(&mut self, now: Instant) -> bool {
         let Some(backlog) = &mut self.backlog else { return false };
         if let BacklogState::Full { deadline } = backlog.state()
@@ -278,7 +278,7 @@ impl SessionInput {
         true
     }
 
-    /// The task between the commands and the session: one piece is with the session, and one may be on its way.
+    /// Simulates the task between the commands and the session. The session has one piece, and one more may be on its way.
     fn take_piece(&mut self) -> bool {
         if !self.taken.is_empty() {
             return false;

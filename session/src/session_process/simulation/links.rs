@@ -1,5 +1,5 @@
-//! Part of a simulated session in its launch's fences, and what sessions tell each other. A fence's course across the deaths of nodes is
-//! the real one; its exchanges, which `linked_fence` awaits, begin and end here.
+//! Links of a simulated session: its part in the launch's fences, and messages between sessions. The course of a fence when nodes die is
+//! real code. Its exchanges, which `linked_fence` awaits, start and end here.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -31,7 +31,7 @@ use crate::wire::question;
 /// Interval between the ticks of fences.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Fences and questions of one session, and what came of them.
+/// Fences and questions of one session, and their results.
 pub(super) struct Links {
     launch: Option<Launch>,
     launch_id: String,
@@ -40,10 +40,10 @@ pub(super) struct Links {
     fan_out: FanOut,
     job: JobId,
     living: LivingNodes,
-    /// Nodes that are lost to the launch.
+    /// Lost nodes of the launch.
     cut_off: BTreeSet<NodeIndex>,
     node_deaths: NodeDeaths,
-    /// Fences that were begun and have not ended here, and those that are repeated for others.
+    /// Fences that have started and not ended on this node, and fences that are repeated for other nodes.
     open: Vec<OpenFence>,
     /// The fence that ended last, for a repetition.
     kept: Option<FenceCourse>,
@@ -52,25 +52,25 @@ pub(super) struct Links {
     frames: Vec<(NodeIndex, proto::LinkFrame)>,
     telling: BTreeMap<u64, Telling>,
     tells: u64,
-    /// Questions that other nodes have not answered.
+    /// Unanswered questions to other nodes.
     asked: Vec<(QuestionId, Purpose)>,
     news: VecDeque<News>,
     next_tick: Instant,
 }
 
-/// A fence that was begun.
+/// A fence that has started.
 struct OpenFence {
     course: FenceCourse,
     attempt: Attempt,
-    /// True if it has ended here before, and is repeated for others.
+    /// True for a fence that has already ended on this node and is repeated for other nodes.
     is_repetition: bool,
 }
 
-/// Question to another node.
+/// Purpose of a question to another node.
 enum Purpose {
-    /// The share of a piece of input, with its part of the piece's nodes.
+    /// A share of a piece of input, with its positions in the piece's nodes.
     Share(u64, Range<u32>),
-    /// A question of the PMIx server.
+    /// A question from the PMIx server.
     Server(Ticket),
 }
 
@@ -83,27 +83,27 @@ impl Purpose {
     }
 }
 
-/// News from other nodes.
+/// Messages from other nodes.
 pub(super) enum News {
-    /// Another session passes a piece of input on.
+    /// Another session forwards a piece of input.
     InputAsked(AnswerId, InputPiece),
-    /// Another node has answered to a share of a piece.
+    /// Another node has answered a share of a piece.
     InputAnswered(u64, Range<u32>, Result<Bytes, String>),
-    /// The PMIx server of another node asks.
+    /// The PMIx server of another node sends a question.
     ServerAsked(AnswerId, Bytes),
-    /// It has answered.
+    /// The PMIx server of another node has answered.
     ServerAnswered(Ticket, Result<Bytes, String>),
 }
 
-/// Way of a fence to its end.
+/// State of a fence's exchange.
 enum Attempt {
-    /// It is exchanged under this key.
+    /// The exchange with this key is open.
     Open(proto::FenceKey),
-    /// It failed over a lost node, which may be declared dead until then.
+    /// The exchange failed because of a lost node. The node may be declared dead until this time.
     Failed { error: FenceError, until: Instant },
 }
 
-/// A node that is being told of a failure, with those that it is to tell.
+/// An unacknowledged failure notification. The first node must notify the remaining nodes.
 struct Telling {
     id: QuestionId,
     nodes: Range<u32>,
@@ -169,7 +169,7 @@ impl Links {
         }
     }
 
-    /// Brings a contribution to a fence of several nodes; gives it back if the fence is this node's alone.
+    /// Starts a fence of several nodes with this node's contribution. Returns the contribution if the fence is among this node alone.
     pub(super) fn begin(&mut self, id: FenceId, contribution: Contribution, now: Instant) -> Option<Contribution> {
         let (all, among) = (self.living.count_all(&id.scope), members(&id.scope, &self.living.watch().borrow()));
         let course = FenceCourse::new(id, self.me, all, among, contribution.clone());
@@ -180,7 +180,7 @@ impl Links {
         None
     }
 
-    /// Begins the next exchange of a fence, or ends it if there is none.
+    /// Starts the next exchange of a fence, or ends the fence if no exchange is left.
     fn go_on(&mut self, course: FenceCourse, is_repetition: bool, now: Instant) {
         let Some(FenceExchange { scope, among, contribution }) = course.exchange() else {
             return self.is_over(course, is_repetition, now);
@@ -211,7 +211,7 @@ impl Links {
         self.take(effects, now);
     }
 
-    /// A fence needs no further exchange. It is kept for others in place of the one before it.
+    /// Ends a fence without a further exchange. Keeps it for other nodes, in place of the previous fence.
     fn is_over(&mut self, course: FenceCourse, is_repetition: bool, now: Instant) {
         if is_repetition {
             self.kept = Some(course);
@@ -231,8 +231,8 @@ impl Links {
         }
     }
 
-    /// Ranks have died. The fences that their nodes take no part in any more go on among the others, and so does the last one that
-    /// ended here, for others may not have its result.
+    /// Handles deaths of ranks. Fences continue without nodes that are no longer members. The last fence that ended on this node is
+    /// repeated, because other nodes may not have its result.
     pub(super) fn ranks_died(&mut self, deaths: &[Death], now: Instant) {
         let before = self.living.watch().borrow().clone();
         deaths.iter().for_each(|death| self.living.die(death.rank));
@@ -254,7 +254,7 @@ impl Links {
         self.go_on(course, is_repetition, now);
     }
 
-    /// A node is lost to the launch: what its session says from now on does not count, and nothing is sent to it.
+    /// Cuts off a lost node of the launch. Its messages are ignored from now on, and no message is sent to it.
     pub(super) fn cut_off(&mut self, node: NodeIndex, now: Instant) {
         if self.cut_off.insert(node) {
             self.act(now, |launch, effects| {
@@ -285,7 +285,7 @@ impl Links {
         self.news.pop_front()
     }
 
-    /// Asks the PMIx server of another node.
+    /// Sends a question to the PMIx server of another node.
     pub(super) fn ask_server(&mut self, node: NodeIndex, question: Bytes, ticket: Ticket, now: Instant) {
         self.ask(node, Question::Server(question), Purpose::Server(ticket), now);
     }
@@ -299,14 +299,14 @@ impl Links {
         self.take(effects, now);
     }
 
-    /// Passes a share of a piece on.
+    /// Sends a share of a piece.
     pub(super) fn pass_on(&mut self, sent: Sent, now: Instant) {
         let Sent { number, part, to, piece } = sent;
         let question = Question::Session(question::encode(&question::Question::Input(piece)));
         self.ask(to, question, Purpose::Share(number, part), now);
     }
 
-    /// Answers another session.
+    /// Answers a question of another session.
     pub(super) fn answer(&mut self, id: AnswerId, answer: Result<Bytes, String>, now: Instant) {
         self.act(now, |launch, effects| launch.answer(id, answer, effects));
     }
@@ -316,12 +316,12 @@ impl Links {
         std::mem::take(&mut self.frames).into_iter().filter(move |(to, _)| !cut_off.contains(to))
     }
 
-    /// Returns true while a node is being told of a failure.
+    /// Returns true while a failure notification is unacknowledged.
     pub(super) fn is_telling(&self) -> bool {
         !self.telling.is_empty()
     }
 
-    /// Tells the nodes after this one, so many as the failure says, through the tree that fences go up.
+    /// Sends the failure to the next `below` nodes after this one, through the tree of the fences.
     pub(super) fn tell_below(&mut self, failure: &LaunchFailure, now: Instant) {
         let first = self.me.0 + 1;
         self.tell_each(first..self.nodes.min(first.saturating_add(failure.below)), &failure.cause, now);
@@ -335,12 +335,12 @@ impl Links {
         }
     }
 
-    /// Tells the root what this session found.
+    /// Sends this session's cause to the root.
     pub(super) fn tell_root(&mut self, failure: LaunchFailure, now: Instant) {
         self.tell(0..1, failure, now);
     }
 
-    /// Tells the first of these nodes, which is to tell the others.
+    /// Sends the failure to the first of these nodes, which notifies the remaining nodes.
     fn tell(&mut self, nodes: Range<u32>, failure: LaunchFailure, now: Instant) {
         let question = Question::Session(failure::encode(&failure));
         let mut effects = Effects::default();
@@ -354,7 +354,7 @@ impl Links {
         self.take(effects, now);
     }
 
-    /// Leaves the launch: others hear so, and what is open here fails.
+    /// Leaves the launch. Other nodes receive a notice, and open fences and questions fail.
     pub(super) fn leave(&mut self) {
         let Some(mut launch) = self.launch.take() else { return };
         let mut effects = Effects::default();

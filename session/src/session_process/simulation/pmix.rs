@@ -1,4 +1,4 @@
-//! The PMIx server of a simulated session, with what its driver keeps: timers, and how long other nodes need it.
+//! PMIx server of a simulated session, with the state of its driver: timers, and the time for which other nodes need it.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -14,10 +14,10 @@ use pmix_core::{JobIndex, Namespace, NodeFacts, Seat};
 
 use crate::spec::SessionSpec;
 
-/// Namespace of the launched job, behind its name. The product's is secret.
+/// Suffix of the launched job's namespace. The real suffix is secret.
 const SECRET: &str = "secret";
 
-/// Something that the server wants done.
+/// An effect that the server requests.
 pub(super) enum PmixEffect {
     Send(LocalRank, Bytes),
     Close(LocalRank),
@@ -28,7 +28,7 @@ pub(super) enum PmixEffect {
     End(EndReason),
 }
 
-/// The server, and what is around it.
+/// The server and its driver's state.
 pub(super) struct Pmix {
     server: Server,
     job: JobIndex,
@@ -39,7 +39,7 @@ pub(super) struct Pmix {
 }
 
 impl Pmix {
-    /// A server of the launched job, which has so many ranks here.
+    /// Returns a server of the launched job, which has `ranks` ranks on this node.
     pub(super) fn new(spec: &SessionSpec, ranks: usize) -> Self {
         let mut server = Server::new(Settings { exchange: spec.settings.pmi.exchange.into(), ..Settings::default() });
         let job = server.add(Namespace {
@@ -74,7 +74,7 @@ impl Pmix {
         due.into_iter().for_each(|ticket| self.server.handle_timer(ticket));
     }
 
-    /// A rank connects.
+    /// Handles the connection of a rank.
     pub(super) fn connect(&mut self, local: LocalRank) {
         self.connections[local.index()] = Some(self.server.accept());
     }
@@ -85,7 +85,7 @@ impl Pmix {
         }
     }
 
-    /// The process of a rank has ended, and its connection with it.
+    /// Closes a rank's connection after the exit of its process.
     fn hang_up(&mut self, local: LocalRank) {
         if let Some(connection) = self.connections[local.index()].take() {
             self.server.handle_disconnect(connection);
@@ -174,7 +174,7 @@ impl Pmix {
                 self.server.handle_heard(text.len());
                 None
             }
-            // Ranks of the simulation ask the host for nothing, register no files and have no tools.
+            // Ranks of the simulation send no calls to the host, register no files and have no tools.
             _ => None,
         }
     }

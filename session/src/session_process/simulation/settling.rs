@@ -1,4 +1,4 @@
-//! What follows from an input of a simulated session: what its machines want is carried out, until they want nothing more.
+//! Effects of an input of a simulated session: carries out the actions of its machines until no action is left.
 
 use std::mem;
 use std::time::Instant;
@@ -28,7 +28,7 @@ use crate::timeouts;
 use crate::wire;
 
 impl SimulatedSession {
-    /// Carries everything out that follows, until nothing does.
+    /// Carries out all pending actions.
     pub(super) fn settle(&mut self, now: Instant) {
         let mut batch = BytesMut::new();
         loop {
@@ -56,7 +56,7 @@ impl SimulatedSession {
         }
     }
 
-    /// Carries out what the PMI server wants.
+    /// Carries out the actions of the PMI server.
     pub(super) fn take_actions(&mut self, now: Instant) {
         while let Some(action) = self.server.poll_action() {
             match action {
@@ -131,7 +131,7 @@ impl SimulatedSession {
         }
     }
 
-    /// A server of another node asks, or has answered.
+    /// Handles a question or an answer from a server of another node.
     fn take_peer_news(&mut self, news: News, now: Instant) {
         let Some(pmix) = &mut self.pmix else { return };
         match news {
@@ -184,14 +184,15 @@ impl SimulatedSession {
                 Effect::LookAtStacks { look, .. } => self.machine.on_stacks_seen(look, Vec::new(), now),
                 Effect::FeedStdin => self.feed(),
                 Effect::ReleaseJob { job, .. } => self.spawned.release(job),
-                // Ranks of the simulation have no terminals; the API server places their jobs. Sessions do not gather, and work takes no time.
+                // Ranks of the simulation have no terminals. The API server places their jobs. Sessions do not gather, and work takes no
+                // time.
                 Effect::ResizeTerminal(_) | Effect::AnswerSpawn { .. } | Effect::Tell { .. } | Effect::GiveWay => {}
             }
         }
         any
     }
 
-    /// The ranks that read the launch's input are fed.
+    /// Starts the input of the ranks that read it.
     fn feed(&mut self) {
         let slots = self.machine.ranks().iter().map(|(_, slot)| slot);
         let runs = |slot: &&Slot| slot.job == JobNumber::LAUNCHED && matches!(slot.state, RankState::Running { .. });
@@ -203,7 +204,7 @@ impl SimulatedSession {
         self.input.feed(ranks);
     }
 
-    /// Moves input on.
+    /// Moves input.
     fn take_input(&mut self, batch: &mut BytesMut, now: Instant) -> bool {
         let mut any = false;
         while let Some(news) = self.links.as_mut().and_then(Links::poll_news) {
@@ -241,7 +242,7 @@ impl SimulatedSession {
         any
     }
 
-    /// Passes events on, as far as there is room.
+    /// Forwards events, as far as there is room.
     fn take_news(&mut self, batch: &mut BytesMut) -> bool {
         let mut news = self.confirmations.take();
         let mut any = news.connection.is_some() || news.resume.is_some() || news.end.is_some();
@@ -302,7 +303,7 @@ impl SimulatedSession {
         any
     }
 
-    /// Moves on from the last rank's end to the report, as far as nobody has to be told of a failure.
+    /// Proceeds from the end of the last rank to the report, unless a failure notification is pending.
     fn proceed_to_end(&mut self, batch: &mut BytesMut, now: Instant) -> bool {
         match mem::replace(&mut self.ending, Ending::Over) {
             Ending::NotYet if matches!(self.machine.phase(), Phase::Done { .. }) => {

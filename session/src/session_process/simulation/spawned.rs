@@ -1,4 +1,4 @@
-//! Spawned jobs of a simulated session: a PMI server for each, and the calls of ranks to the API server. The ranks of a spawned job are
+//! Spawned jobs of a simulated session: a PMI server for each job, and the calls of ranks to the API server. All ranks of a spawned job are
 //! on one node, so its fences end at once.
 
 use std::collections::BTreeMap;
@@ -15,11 +15,11 @@ use super::{SessionEffect, SimulatedSession};
 use crate::machine::jobs::JobNumber;
 use crate::machine::ranks::Slot;
 
-/// The spawned jobs here.
+/// The spawned jobs on this node.
 #[derive(Default)]
 pub(super) struct SpawnedJobs {
     servers: BTreeMap<JobNumber, SpawnedServer>,
-    /// Calls that are not answered, by number.
+    /// Unanswered calls, by number.
     calls: BTreeMap<u64, (JobNumber, Ticket)>,
     count: u64,
 }
@@ -64,7 +64,7 @@ impl SpawnedJobs {
 }
 
 impl SimulatedSession {
-    /// Makes the server of a job.
+    /// Creates the server of a job.
     pub(super) fn prepare_job(&mut self, job: JobNumber, now: Instant) {
         if job != JobNumber::LAUNCHED {
             let spec = Arc::clone(&self.machine.jobs().get(job).spec);
@@ -73,7 +73,7 @@ impl SimulatedSession {
         self.machine.on_job_prepared(job, Ok(()), now);
     }
 
-    /// Carries out what the servers of spawned jobs want.
+    /// Carries out the actions of the servers of spawned jobs.
     pub(super) fn take_spawned_actions(&mut self) {
         let jobs: Vec<JobNumber> = self.spawned.servers.keys().copied().collect();
         for job in jobs {
@@ -104,7 +104,7 @@ impl SimulatedSession {
         }
     }
 
-    /// A rank asks the launch.
+    /// Handles a call of a rank to the launcher.
     pub(super) fn call_host(&mut self, job: JobNumber, ticket: Ticket, rank: Rank, call: Call) {
         let Call::Spawn(request) = call else { return };
         self.spawned.count += 1;
@@ -114,7 +114,7 @@ impl SimulatedSession {
         self.effects.push_back(SessionEffect::Spawn { call, parent, rank, request });
     }
 
-    /// The API server has answered a call for a new job.
+    /// Handles the API server's answer to a call for a new job.
     pub fn spawn_answered(&mut self, call: u64, answer: Result<JobId, SpawnError>, now: Instant) {
         let Some((job, ticket)) = self.spawned.calls.remove(&call) else { return };
         let server = if job == JobNumber::LAUNCHED { Some(&mut self.server) } else { self.spawned.server(job) };

@@ -1,4 +1,4 @@
-//! Lines: what carries frames to one neighbour of a member and back, and the tasks that write and read it.
+//! Lines: connections that carry the frames between a member and one neighbour, and the tasks that write and read them.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -19,44 +19,44 @@ use tokio::task::AbortHandle;
 
 use super::Input;
 
-/// Bytes that are gathered for one write, unless a single frame has more.
+/// Limit of one write, in bytes. A larger single frame is also one write.
 const WRITE_ROOM: usize = 256 << 10;
-/// Room for what one read brings.
+/// Buffer space for one read, in bytes.
 const READ_ROOM: usize = 16 << 10;
-/// Frames that the session of another node has not confirmed yet; further ones wait.
+/// Limit of frames that the session of another node has not confirmed. Further frames wait.
 const UNCONFIRMED_MAX: usize = 16;
 
-/// Frames that were written before the member is told so: the machine counts hundreds.
+/// Number of written frames after which the member receives a report. The machine counts hundreds of frames.
 const WRITTEN_TOLD: u32 = 16;
 
-/// End of the way of a frame: the session that it was for has it, or does not for this reason.
+/// Result of a sent frame: the receiving session has it, or has not received it for this reason.
 pub type Confirmation = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 
-/// Way to the sessions of a launch's other nodes.
+/// Connections to the sessions of a launch's other nodes.
 pub trait Sessions: Send + Sync {
-    /// Sends the session of a node a frame.
+    /// Sends a frame to the session of a node.
     fn send(&self, node: NodeIndex, frame: Bytes) -> Confirmation;
 }
 
 /// Carrier of the frames of one link.
 pub(in super::super) enum Line {
-    /// A connection on this machine: of another set, or of a process.
+    /// A connection on this machine, to another set or to a process.
     Local(UnixStream),
-    /// A connection to the root of another set of a cluster.
+    /// A connection to the root of another set on a cluster.
     Sealed(Entered),
-    /// The links between the sessions of the launch. What comes over them is told to the member by whoever has them.
+    /// The links between the sessions of the launch. Their owner passes received frames to the member.
     Session(NodeIndex, Arc<dyn Sessions>),
 }
 
-/// A link that is open. Its tasks end with it.
+/// An open link. Its tasks end when it is dropped.
 pub(super) struct Link {
     pub(super) number: u64,
-    /// The machine limits what waits here.
+    /// The machine limits the number of waiting frames.
     pub(super) frames: mpsc::UnboundedSender<Frame>,
     #[expect(dead_code, reason = "held")]
     tasks: Tasks,
-    /// The other one, where both ends have opened a link at a time. Nothing is sent over it any more, but it is read, for the far end may
-    /// have used it before it knew of both.
+    /// The second link, if both ends have opened a link at the same time. No frame is sent over it. It is still read, because the far end
+    /// may have used it before it detected both.
     #[expect(dead_code, reason = "held")]
     second: Option<Box<Self>>,
 }
@@ -70,18 +70,18 @@ impl Drop for Tasks {
     }
 }
 
-/// What tasks of a link tell the member.
+/// Sender of reports from a link's tasks to the member.
 #[derive(Clone)]
 struct Told {
     inputs: mpsc::Sender<Input>,
     neighbour: Neighbour,
     number: u64,
-    /// Frames that were written and not told of.
+    /// Number of written frames that were not reported.
     written: u32,
 }
 
 impl Told {
-    /// Tells of frames that were written, of several writes together; false if the member has ended.
+    /// Reports written frames, for several writes together. Returns false if the member has ended.
     async fn written(&mut self, frames: u32) -> bool {
         self.written += frames;
         if self.written < WRITTEN_TOLD {
@@ -92,7 +92,7 @@ impl Told {
     }
 
     async fn ended(&self) {
-        // The member may have ended.
+        // Fails if the member has ended.
         let _ = self.inputs.send(Input::Ended(self.neighbour, self.number)).await;
     }
 }
@@ -115,7 +115,7 @@ impl Link {
         Self { number, frames, tasks: Tasks(tasks), second: None }
     }
 
-    /// This one, where both ends have opened a link at a time, and the other one is not used any more.
+    /// Keeps `other` as the unused second link, if both ends have opened a link at the same time.
     pub(super) fn beside(self, other: Self) -> Self {
         Self { second: Some(Box::new(Self { second: None, ..other })), ..self }
     }
@@ -138,7 +138,7 @@ enum Reading {
 }
 
 impl Reading {
-    /// Reads more; false at the end.
+    /// Reads more bytes. Returns false at the end.
     async fn more(&mut self, stream: &mut BytesMut) -> bool {
         match self {
             Self::Local(socket) => {
@@ -168,7 +168,7 @@ impl Writing {
     }
 }
 
-/// Reads the frames of a link to its end. While the machine takes none, none are read.
+/// Reads the frames of a link until its end. Reading stops while the machine's input queue is full.
 async fn read(mut reading: Reading, mut stream: BytesMut, told: Told) {
     loop {
         match Frame::take(&mut stream) {
@@ -211,7 +211,7 @@ async fn write(mut writing: Writing, mut outgoing: mpsc::UnboundedReceiver<Frame
     told.ended().await;
 }
 
-/// Sends the frames of a link to the session of another node until one does not arrive.
+/// Sends the frames of a link to the session of another node until one of them is not delivered.
 async fn send(
     sessions: Arc<dyn Sessions>,
     node: NodeIndex,
@@ -242,7 +242,7 @@ async fn send(
     told.ended().await;
 }
 
-/// The first confirmation; `None` if none is waited for.
+/// Waits for the first confirmation; `None` without a pending confirmation.
 async fn first(unconfirmed: &mut VecDeque<Confirmation>) -> Option<Result<(), String>> {
     match unconfirmed.front_mut() {
         Some(confirmation) => Some(confirmation.await),

@@ -1,4 +1,4 @@
-//! Whoever comes to a set without being entitled to, and sets that cannot be reached.
+//! Connections to a set without permission, and sets that cannot be reached.
 
 use std::io::Read;
 use std::os::linux::net::SocketAddrExt;
@@ -13,10 +13,10 @@ use tokio::io::AsyncReadExt;
 
 use super::*;
 
-/// Variable by which this program, started again, knows the socket that it is to come to.
+/// Environment variable with the socket to which this program connects when it is started again.
 const COMES_TO: &str = "SESSION_TEST_COMES_TO";
 
-/// Comes to a set and reads its challenge.
+/// Connects to a set and reads its challenge.
 async fn come(record: &SetRecord) -> (UnixStream, [u8; PROOF_LEN]) {
     let mut socket = UnixStream::connect(connection::path(record.nonce())).await.unwrap();
     let mut challenge = [0; PROOF_LEN];
@@ -68,7 +68,7 @@ async fn whoever_listens_for_a_set_and_does_not_know_its_key_is_sent_no_call() {
     set.leave().await;
 }
 
-/// Not a test by itself: what the next one starts.
+/// Not a separate test. The next test starts this process.
 #[test]
 fn a_process_that_comes() {
     let Some(name) = std::env::var_os(COMES_TO) else { return };
@@ -94,7 +94,8 @@ async fn a_process_of_another_user_is_told_nothing() {
     set.leave().await;
 }
 
-/// The caller hears that there is no way. The file of a set of another machine stays, for nobody here knows if the set lives.
+/// The caller receives the error that no route exists. The file of a set on another machine is kept, because this machine cannot check
+/// whether that set is alive.
 #[tokio::test]
 async fn sets_of_another_home_and_of_another_machine_are_out_of_reach() {
     let [(_here, place), (_there, elsewhere)] = [home(), home()];

@@ -56,7 +56,7 @@ fn plane(ranks: u32) -> Distribution {
     Distribution::Plane(NonZeroU32::new(ranks).unwrap())
 }
 
-/// A request that went through bytes.
+/// Encodes and decodes a request.
 fn travelled(request: &LaunchRequest) -> LaunchRequest {
     let sent = encode(request, "7f3k".to_owned()).encode_to_vec();
     let got = proto::LaunchTasksRequest::decode(&*sent).unwrap();
@@ -87,7 +87,7 @@ fn requests_travel() {
     }
 }
 
-/// A server of an older version compares `num_tasks` with the programs' ranks, where it is not 0.
+/// A server of an older version compares a nonzero `num_tasks` with the ranks of the programs.
 #[test]
 fn ranks_are_sent_once() {
     let sent = encode(&request(), String::new());
@@ -205,7 +205,7 @@ fn what_no_launch_can_be_made_of_is_refused_in_words() {
             placement(wrong).only = "node0".to_owned();
             placement(wrong).hosts = vec![proto::HostSlots { node: "node0".to_owned(), slots: 1 }];
         },
-        "a node list and a hostfile both say which nodes to use; give one of them",
+        "both a node list and a hostfile name the nodes to use; give one of them",
     );
     for list in ["node[", "node[0-65536]"] {
         let mut wrong = encode(&request(), String::new());
@@ -218,7 +218,7 @@ fn what_no_launch_can_be_made_of_is_refused_in_words() {
     assert_eq!(error.to_string(), "the message has no program");
 }
 
-/// A hostfile whose hosts have no slots has no room; it does not stand for all nodes.
+/// A hostfile without slots has no room. It does not mean all nodes.
 #[test]
 fn a_hostfile_without_slots_stays_a_hostfile() {
     let line = proto::HostSlots { node: "node0".to_owned(), slots: 0 };
@@ -228,7 +228,7 @@ fn a_hostfile_without_slots_stays_a_hostfile() {
 }
 
 proptest! {
-    /// Requests come from any user who can reach the API server.
+    /// Any user with access to the API server can send requests.
     #[test]
     fn bytes_that_are_a_request_of_some_kind_are_taken_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(request) = proto::LaunchTasksRequest::decode(&*bytes)

@@ -301,7 +301,7 @@ fn calls_that_mean_nothing_are_refused_by_name() {
     assert_eq!(error, "a node of a fence is 1; possible is a new one, below 1048576");
 }
 
-/// An answer comes from a newer API server, or from one that is broken: the call fails, and the session goes on.
+/// The answer comes from a newer or faulty API server. The call fails, and the session continues.
 #[test]
 fn answers_that_mean_nothing_fail_their_calls_alone() {
     let reason = "it answered with 77, which means nothing here".to_owned();

@@ -261,7 +261,7 @@ proptest! {
         prop_assert_eq!(decoded, (rank, exit, reached));
     }
 
-    /// A sender that charged less than the receiver would overrun its window.
+    /// If the sender charged less than the receiver, it would exceed its window.
     #[test]
     fn both_ends_charge_the_same_for_output(output in any_output()) {
         let cost = kept_cost(output.bytes.len());
@@ -343,7 +343,7 @@ fn causes_that_this_version_has_no_meaning_for_are_refused_by_name() {
     check(Kind::NotStarted(failure), "the class of a failed start is 7; possible is 0 to 2");
 }
 
-/// A later version may know more phases than this one.
+/// A later version may have more phases than this one.
 #[test]
 fn a_phase_that_is_unknown_here_is_none() {
     assert_eq!([-1, 0, 99].map(cause::decode_phase), [None; 3]);

@@ -39,7 +39,7 @@ fn questions_between_sessions_travel() {
     }
 }
 
-/// A session of a version that gathers nothing takes the question for a failure, and must refuse it.
+/// A session of a version that gathers nothing decodes the question as a failure, and must refuse it.
 #[test]
 fn a_question_is_no_failure_and_a_failure_no_question() {
     assert_eq!(refusal(failure::decode(question::encode(&Question::Gather(order())))), "the message has no cause");
@@ -79,7 +79,7 @@ fn a_program_that_all_ranks_run_is_sent_once() {
     assert!(answer(101) - answer(1) < 100 * 16);
 }
 
-/// Every second rank is in a stack of its own kind: more ranges than an answer has room for.
+/// Alternate ranks are in different stacks. This results in more ranges than an answer has room for.
 #[test]
 fn ranks_that_have_no_room_in_the_stacks_are_counted() {
     let ranks = 200_000;

@@ -15,14 +15,14 @@ use crate::fabric::NodeFabric;
 fn a_session_spec_travels() {
     let sent = launch().encode_to_vec();
     let got = spec::decode(proto::LaunchSpec::decode(&*sent).unwrap(), NodeIndex(1)).unwrap();
-    // Its types have no equality of their own.
+    // These types do not implement equality.
     assert_eq!(format!("{got:?}"), format!("{:?}", session()));
     assert_eq!(got.secret.to_string(), "000102030405060708090a0b0c0d0e0f");
     assert_eq!(spec::addresses(&launch().addresses, 3).unwrap()[2], "10.0.0.4:50052");
     assert_eq!(spec::nodes(&launch().nodes).unwrap(), session().hosts);
 }
 
-/// As users are told of it: with neither secret nor environment.
+/// The form for users has neither secret nor environment.
 #[test]
 fn a_placed_launch_travels_without_its_secret() {
     let sent = proto::LaunchSpec { secret: Bytes::new(), environment: Vec::new(), ..launch() };
@@ -225,7 +225,7 @@ proptest! {
         prop_assert_eq!(wire_settings::take(&mut got).unwrap(), settings);
     }
 
-    /// Specs come from the API server by way of relays, which are not trusted with them.
+    /// Specs from the API server pass through relays, which are not trusted.
     #[test]
     fn a_spec_of_any_bytes_is_refused_or_names_the_node_that_reads_it(
         bytes in proptest::collection::vec(any::<u8>(), 0..200),
@@ -248,7 +248,7 @@ proptest! {
     }
 }
 
-/// A launch from a client that says nothing of times.
+/// A launch from a client that sends no timeouts.
 #[test]
 fn a_launch_without_timeouts_gets_the_default_ones() {
     let mut silent = proto::LaunchSpec::default();
@@ -298,7 +298,7 @@ fn order() -> StartOrder {
     StartOrder { serial: Serial(9), spec, node: NodeIndex(1), signature: Signature::default(), nics: None }
 }
 
-/// What an agent says of a launch itself counts for nothing.
+/// The launch in an agent's message is ignored.
 fn session_start() -> proto::StartSession {
     proto::StartSession {
         spec: Bytes::from_static(b"\xff"),

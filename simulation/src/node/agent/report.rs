@@ -1,4 +1,4 @@
-//! The streams of an agent to the API server: its session's events and its own go up, commands come down.
+//! The streams of an agent to the API server. The events of the session and of the agent go up, commands come down.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::connection::{ConnectionId, End, Host, Purpose, Side};
 use crate::event::{AgentEvent, Message, StreamEnd};
 use crate::surroundings::Surroundings;
 
-/// The longest pause before a stream is opened again.
+/// Maximum pause before the next stream is opened.
 const PAUSE: Duration = Duration::from_millis(1000);
 
 impl Agent {
@@ -42,7 +42,7 @@ impl Agent {
         early.into_iter().for_each(|event| self.put(connection, ReportWhat::Event(event), around));
     }
 
-    /// Says something itself.
+    /// Adds an event of the agent itself.
     pub(super) fn push_own(&mut self, event: proto::NodeEvent, around: &mut Surroundings) {
         if let Some(launch) = &mut self.launch {
             launch.own.push(event);
@@ -50,7 +50,7 @@ impl Agent {
         self.pass_own_on(around);
     }
 
-    /// Puts what the agent says itself into the present stream.
+    /// Sends events of the agent itself on the present stream.
     fn pass_own_on(&mut self, around: &mut Surroundings) {
         while let Some(launch) = &mut self.launch
             && let Some(event) = launch.own.get(launch.own_put).cloned()
@@ -73,7 +73,7 @@ impl Agent {
         around.send(connection, Side::Accepter, Message::Report(report.into()));
     }
 
-    /// The present stream has ended: what follows is dropped, until there is another.
+    /// The present stream has ended. Later events are dropped until the next stream is open.
     pub(super) fn stream_over(&mut self, fork_server: &mut ForkServer, around: &mut Surroundings) {
         let Some(launch) = &mut self.launch else { return };
         launch.passes_on = false;
@@ -105,7 +105,7 @@ impl Agent {
         }
     }
 
-    /// The API server has sent something.
+    /// Handles a message of the API server.
     pub(crate) fn on_message(
         &mut self,
         connection: ConnectionId,
@@ -155,7 +155,7 @@ impl Agent {
         say(what, fork_server, around);
     }
 
-    /// Frames of the session have come.
+    /// Handles frames of the session.
     pub(super) fn hear_session(&mut self, mut bytes: Bytes, fork_server: &mut ForkServer, around: &mut Surroundings) {
         around.journal.hash(&bytes);
         while bytes.len() >= 4 {

@@ -1,5 +1,5 @@
-//! Links of a session to those of other nodes: opened when the first frame is to be sent, closed when the session leaves the launch
-//! and has sent what it owes.
+//! Links of a session to sessions of other nodes. A link is opened for the first frame. It is closed after the session has left the
+//! launch and has sent its remaining frames.
 
 use std::time::Duration;
 
@@ -15,38 +15,38 @@ use crate::event::{Message, SessionEvent};
 use crate::surroundings::{LEASE, Surroundings};
 use crate::time::Time;
 
-/// Pause before a link is tried again whose other end is not there yet.
+/// Pause before the next attempt to open a link, if the other end does not exist yet.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Time for which it is tried.
+/// Time limit for the attempts.
 const TRIES: Duration = Duration::from_secs(5);
 
-/// Another node, for a session that opens a link to it.
+/// State of another node, for a session that opens a link to it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LinkTarget {
-    /// Its session, if it takes links.
+    /// Process of its session, if the session accepts links.
     pub(crate) session: Option<u64>,
-    /// It has had the launch, and has no such session any more.
+    /// The node has had the launch, and has no such session any more.
     pub(crate) has_ended: bool,
-    /// Somebody is there to pass the link on.
+    /// The node has an agent, which can pass the link on.
     pub(crate) has_agent: bool,
 }
 
-/// The link to another node: one stream, or one of each node. The rules are those of `Links` of the crate `pmi-transport`.
+/// The link to another node: one stream, or one stream from each node. The rules are those of `Links` of the crate `pmi-transport`.
 #[derive(Clone, Debug)]
 pub(super) struct NodeLink {
-    /// The stream that is written to.
+    /// The stream for writes.
     writes: ConnectionId,
     streams: Vec<ConnectionId>,
 }
 
 impl SessionHost {
-    /// Returns true if it takes links.
+    /// Returns true if the session accepts links.
     pub(crate) fn takes_links(&self) -> bool {
         !self.has_ended() && !self.machines.has_left()
     }
 
-    /// Sends a frame to another node. What waits for a link that is being opened is not overtaken, though the other one may have opened a
-    /// link meanwhile.
+    /// Sends a frame to another node. It does not overtake frames that wait for a link that is being opened, even if the other node has
+    /// opened a link in the meantime.
     pub(super) fn send_frame(&mut self, to: u32, frame: Bytes, around: &mut Surroundings) {
         match (self.opening.get_mut(&to), self.links.get(&to)) {
             (Some(waiting), _) => waiting.push(frame),
@@ -76,7 +76,7 @@ impl SessionHost {
         }
     }
 
-    /// Opens a link for which it has tried since then, if it is still wanted. Returns the link, and the session that accepts it.
+    /// Opens a link, if it is still needed. `since` is the start of the attempts. Returns the link, and the session that accepts it.
     pub(crate) fn open_link(
         &mut self,
         to: u32,
@@ -124,7 +124,7 @@ impl SessionHost {
                 let is_given_up = self.left_at.is_some_and(|left| around.now() > left + timeouts::KILL);
                 if around.now() > since + tries || has_ended || is_given_up {
                     self.opening.remove(&to);
-                    // One that the other node has opened ends with it.
+                    // A link that the other node has opened ends as well.
                     self.lose_link(to, "no link can be opened", around);
                 } else {
                     around.after(PAUSE, self.opens_link(to, since));
@@ -134,7 +134,7 @@ impl SessionHost {
         }
     }
 
-    /// Another node has opened a link. If it had opened one before, that one has ended for it.
+    /// Accepts a link from another node. If there is an earlier link from this node, the node has ended it.
     pub(crate) fn accept_link(&mut self, from: u32, stream: ConnectionId, around: &mut Surroundings) {
         let before = self.links.get(&from).into_iter().flat_map(|link| &link.streams);
         if before.into_iter().any(|&stream| self.has_accepted(stream, around)) {
@@ -155,7 +155,7 @@ impl SessionHost {
         around.network.side_of(stream, self.end()) == Some(Side::Accepter)
     }
 
-    /// The link to a node ends, with all its streams.
+    /// Ends the link to a node, with all its streams.
     fn lose_link(&mut self, node: u32, reason: &str, around: &mut Surroundings) {
         let streams = self.links.remove(&node).map(|link| link.streams).unwrap_or_default();
         streams.into_iter().for_each(|stream| self.close_link(stream, around));
@@ -168,7 +168,7 @@ impl SessionHost {
         }
     }
 
-    /// A stream has ended. Its link ends, unless the last frames of the other node come on a stream of that node.
+    /// Handles the end of a stream. Its link ends, unless the last frames of the other node arrive on a stream of that node.
     pub(crate) fn link_broke(&mut self, stream: ConnectionId, around: &mut Surroundings) {
         let Some(connection) = around.network.get(stream) else { return };
         let (peer, is_broken) = (connection.other_host(Host(self.node)), connection.is_broken);
@@ -185,14 +185,14 @@ impl SessionHost {
         }
     }
 
-    /// The session has left the launch. What it sent reaches the others, also over links that are being opened, for a while.
+    /// The session leaves the launch. For a while, its sent frames still reach the other sessions, also over links that are being opened.
     pub(super) fn leave_links(&mut self, around: &mut Surroundings) {
         self.left_at.get_or_insert(around.now());
         let streams = std::mem::take(&mut self.links).into_values().flat_map(|link| link.streams);
         streams.for_each(|stream| self.close_link(stream, around));
     }
 
-    /// Returns true if there is a link to this node, or will be one.
+    /// Returns true if a link to this node is open or is being opened.
     pub(super) fn is_linked(&self, to: u32) -> bool {
         self.links.contains_key(&to) || self.opening.contains_key(&to)
     }

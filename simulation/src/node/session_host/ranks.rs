@@ -1,4 +1,4 @@
-//! The processes of a session's ranks: started, written to, struck and reaped.
+//! The processes of a session's ranks: starts, writes, signals and ends.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use crate::rank::{Deed, RankProcess};
 use crate::scenario::OnTerm;
 use crate::surroundings::Surroundings;
 
-/// Pause before a rank writes again whose output is not read.
+/// Pause before a rank writes again, if its output is not read.
 const UNREAD: Duration = Duration::from_millis(20);
 
-/// Numbers of ranks' processes begin here.
+/// First number for the processes of ranks.
 const FIRST_PID: u32 = 1 << 24;
 
 impl SessionHost {
-    /// The ranks whose processes run.
+    /// Returns the running ranks.
     pub(crate) fn alive(&self) -> Vec<Rank> {
         self.ranks.keys().copied().collect()
     }
@@ -40,7 +40,7 @@ impl SessionHost {
         self.rank_goes_on(rank, around);
     }
 
-    /// A rank takes its next step soon.
+    /// Schedules the next step of a rank.
     fn rank_goes_on(&mut self, rank: Rank, around: &mut Surroundings) {
         let pace = around.scenario.programs[rank.index()].pace;
         let time = around.some_time(1, 2 * pace.as_micros() as u64);
@@ -73,10 +73,10 @@ impl SessionHost {
         }
     }
 
-    /// A rank reads its input, and waits while there is none.
+    /// A rank reads its input. It waits while there is none.
     fn read_input(&mut self, rank: Rank, most: usize, around: &mut Surroundings) {
         let mut read = InputRead::Wait;
-        // News of more input may come before the answer is looked at.
+        // More input may be announced before the result of the read is processed.
         if let Some(known) = self.ranks.get_mut(&rank) {
             known.waits_for_input = true;
         }
@@ -94,7 +94,7 @@ impl SessionHost {
         self.rank_goes_on(rank, around);
     }
 
-    /// There is more input for a rank.
+    /// Handles more input for a rank.
     pub(super) fn input_ready(&mut self, rank: Rank, around: &mut Surroundings) {
         if let Some(known) = self.ranks.get_mut(&rank)
             && std::mem::take(&mut known.waits_for_input)
@@ -103,7 +103,7 @@ impl SessionHost {
         }
     }
 
-    /// A rank writes to its output; it waits while the session does not read.
+    /// A rank writes to its output. It waits while the session does not read.
     pub(super) fn print(&mut self, rank: Rank, line: Bytes, around: &mut Surroundings) {
         if !self.has_rank(rank) {
             return;
@@ -125,7 +125,7 @@ impl SessionHost {
         }
     }
 
-    /// Somebody sends a rank a signal; a kill takes no time.
+    /// Sends a signal to a rank. SIGKILL takes effect at once.
     pub(crate) fn strike_rank(&mut self, rank: Rank, signal: i32, around: &mut Surroundings) {
         match Signal::try_from(signal) {
             Ok(Signal::SIGKILL) | Err(_) => self.rank_dies(rank, signal, around),
@@ -153,7 +153,7 @@ impl SessionHost {
         self.rank_ends(rank, exit, around);
     }
 
-    /// The process of a rank ends; what it wrote before arrives before that is known.
+    /// Ends the process of a rank. Its earlier output arrives before its end is reported.
     fn rank_ends(&mut self, rank: Rank, exit: RankExit, around: &mut Surroundings) {
         if self.ranks.remove(&rank).is_some() {
             around.note(format_args!("rank {rank} {exit}"));

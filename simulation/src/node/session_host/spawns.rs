@@ -1,4 +1,4 @@
-//! New jobs that ranks of a session want: the API server is asked until it answers, as the agent's calls are.
+//! Requests of ranks for new jobs. They are repeated until the API server answers, as the agent repeats its calls.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::connection::Host;
 use crate::event::{Call, SessionEvent};
 use crate::surroundings::{SpawnWish, Surroundings};
 
-/// Pause before the API server is asked again.
+/// Pause before the request is repeated.
 const AGAIN: Duration = Duration::from_secs(1);
 
 impl SessionHost {

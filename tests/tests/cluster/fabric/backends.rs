@@ -1,8 +1,9 @@
-//! The back ends that are not the design document's: HPE's vnid, and a pool of our own.
+//! The back ends that are not in the design document: HPE's vnid, and Lattice's own pool.
 
 use super::with_fabric;
 
-/// It numbers VNIs itself, so a job is deleted after the nodes have confirmed, or its VNI would be another's too early.
+/// The vnid assigns VNIs itself. Therefore a job is deleted only after the nodes have confirmed; otherwise its VNI
+/// could be reused too early.
 #[test]
 fn a_vnid_has_the_vni_back_after_the_nodes() {
     let script = r#"
@@ -30,7 +31,7 @@ fn a_vnid_has_the_vni_back_after_the_nodes() {
     with_fabric(script).run().exits(0).prints_lines(lines.into_iter().chain(calls));
 }
 
-/// There is no service anywhere, and none is missed.
+/// No service exists, and none is required.
 #[test]
 fn a_pool_needs_no_service() {
     let script = r#"

@@ -1,10 +1,11 @@
-//! Nobody's time of day matters: the manager's, the API server's and a node's are hours apart.
+//! The time of day does not matter: the clocks of the manager, the API server and a node differ by hours.
 
 use lattice_tests::mpi::compile_text;
 
 use super::with_fabric;
 
-/// A library that, loaded before all others, sets a process's time of day ahead by the seconds in `CLOCK_AHEAD`.
+/// A library that is loaded before all other libraries and advances a process's time of day by the seconds in
+/// `CLOCK_AHEAD`.
 const AHEAD: &str = r#"
     #define _GNU_SOURCE
     #include <dlfcn.h>

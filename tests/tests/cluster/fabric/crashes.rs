@@ -1,12 +1,12 @@
-//! The API server or an agent is killed at every step of the life of credentials; afterwards nothing is held by anybody.
+//! The API server or an agent is killed at every step of the life of credentials. Afterwards no credentials remain.
 
 use super::with_fabric;
 
-/// What is under way when a daemon is killed, and the words that bring it there: they make an allocation `$alloc`, and may
-/// leave a launch running in it, `$launch`.
+/// The operation that is in progress when a daemon is killed, and the commands that start it. They create an allocation
+/// `$alloc`, and may leave a launch running in it, `$launch`.
 type Step = (&'static str, &'static str);
 
-/// Words for steps.
+/// Functions for the steps.
 const STEPS: &str = r#"
     slow='{"slow": {"milliseconds": 5000}}'
     allocate() { begun=$(wc -l <"$here/api.log"); alloc=$(lattice alloc create -N 2); }
@@ -66,7 +66,7 @@ fn an_api_server_killed_at_any_step_gives_everything_back_afterwards() {
     );
 }
 
-/// Without its journal it knows its services by their names.
+/// Without its journal it finds its services by their names.
 #[test]
 fn an_api_server_that_has_lost_its_state_deletes_what_it_had() {
     let script = r#"
@@ -100,7 +100,8 @@ fn an_agent_killed_at_any_step_gives_everything_back_afterwards() {
             ),
             (
                 "while it retires the VNI",
-                // The session ends with its fork server. The allocation fails with the node, so the VNI is retired at once.
+                // The session ends with its fork server. The allocation fails with the node, so that the VNI is retired at
+                // once.
                 r#"run; kill -STOP $(daemon node1); kill -KILL $(pgrep -P $(daemon node1)); kill_dead node1; touch "$here/nics/node1/cxi1/slow"; again node1; soon services_are 1"#,
             ),
         ],

@@ -1,4 +1,5 @@
-//! The life of credentials: asked for with the allocation, in the environment of every rank, given back after the last launch.
+//! The life of credentials: requested with the allocation, provided in the environment of every rank, released after the last
+//! launch.
 
 use lattice_tests::lattice;
 use lattice_tests::mpi::Flavour;
@@ -29,7 +30,7 @@ fn without_a_fabric_nothing_is_set() {
     outcome.exits(125).prints_lines(["FI_CXI_DEVICE_NAME=cxi0"]).says("gives out no fabric credentials");
 }
 
-/// As root the nodes have networks of their own, and every step crosses them with mutual TLS.
+/// As root the nodes have separate networks, and every step uses mutual TLS between them.
 #[test]
 fn an_allocations_launches_share_one_service_until_it_is_released() {
     let script = r#"
@@ -88,7 +89,7 @@ fn nodes_are_asked_after_the_manager_has_answered_and_it_is_told_after_the_last_
     outcome.exits(0).check(seen == order, || format!("should have happened in the order {order:?}"));
 }
 
-/// Each node is asked by the one before it; the numbers of its services are its own.
+/// Each node receives the request from the node before it. The numbers of its services differ.
 #[test]
 fn credentials_reach_nodes_by_way_of_others() {
     let script = r#"

@@ -1,8 +1,9 @@
-//! What a fabric manager can do to launches: what passes is waited out, what does not is told in its own words.
+//! Faults of a fabric manager that affect launches. Lattice waits for the end of temporary faults, and reports
+//! permanent ones in the manager's own words.
 
 use super::with_fabric;
 
-/// What passes is no failure of the launch, and nothing of it is left at the manager.
+/// A temporary fault does not fail the launch, and leaves nothing at the manager.
 #[test]
 fn faults_that_pass_are_waited_out() {
     const FAULTS: [&str; 11] = [
@@ -72,7 +73,7 @@ fn a_manager_that_is_gone_fails_a_launch_in_time() {
     outcome.exits(125).says("gave up at the deadline").says("cannot be reached").prints_lines(["all given back"]);
 }
 
-/// A VNI that a node has not confirmed is not given out again.
+/// A VNI is not assigned again until all nodes have confirmed its release.
 #[test]
 fn an_exhausted_pool_is_told_with_counts() {
     let script = r#"

@@ -1,4 +1,4 @@
-//! What NICs and nodes can do: be down, busy, short of something, or gone.
+//! States of NICs and nodes: down, busy, short of a resource, or gone.
 
 use super::with_fabric;
 
@@ -16,7 +16,7 @@ fn a_node_without_a_link_fails_the_launch_and_leaves_nothing() {
     outcome.prints_lines(["code 125", "none is left", "cxi0,cxi1"]);
 }
 
-/// A launch shares what others leave, and whoever runs the node is told of what.
+/// A launch shares the remaining resources. The operator of the node receives a message that names the exhausted ones.
 #[test]
 fn exhausted_pools_lower_what_is_reserved_and_are_named() {
     let script = r#"

@@ -1,12 +1,11 @@
-//! Who may see and do what: keys are seen by ranks only, services are for administrators.
+//! Access rights: only ranks receive keys, and only administrators can see services.
 
 use nix::unistd::geteuid;
 
 use super::with_fabric_on;
 use crate::unprivileged::GIVE_UP_ROOT;
 
-/// Whoever has no more than an account is told so, and changes nothing: at the API server's socket, and by a certificate from a
-/// node.
+/// A user with only an account is refused, and changes nothing: at the API server's socket, and with a certificate from a node.
 #[test]
 fn who_is_no_administrator_is_refused() {
     assert!(geteuid().is_root(), "this test must run as root");
@@ -32,7 +31,7 @@ fn who_is_no_administrator_is_refused() {
         .check(refusals == 6, || format!("{refusals} refusals in place of 6"));
 }
 
-/// Whatever a launch writes, shows or leaves: the key and the secret are in it nowhere, in no spelling.
+/// The files and the output of a launch contain neither the key nor the secret, in any encoding.
 #[test]
 fn no_key_is_left_anywhere() {
     let script = r#"
@@ -69,7 +68,7 @@ fn no_key_is_left_anywhere() {
     command.run().exits(0).prints_lines(["all given back", "clean"]);
 }
 
-/// Services are root's: processes of fork servers make them, and end what the agents before have left.
+/// Services require root. Processes of fork servers create them, and remove services of earlier agents.
 #[test]
 fn agents_that_are_not_root_have_services_made_and_ended() {
     let script = r#"

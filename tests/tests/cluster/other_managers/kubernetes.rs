@@ -1,12 +1,13 @@
-//! `--via k8s` in stand-ins for pods: network namespaces whose names a name server knows as that of Kubernetes would, and that the system's
-//! resolver asks for them; a user without an entry in the table of users; and a key in a file.
+//! `--via k8s` with stand-ins for pods: network namespaces with names that a name server resolves like that of Kubernetes. The system's
+//! resolver queries this server. The user has no entry in the table of users, and the key is in a file.
 
 use lattice_tests::mpi::Flavour;
 use lattice_tests::{Command, built};
 
 use super::script_with;
 
-/// `pod N WORDS...` runs words in a pod, `begin N` starts what waits there for invitations and makes its name known.
+/// `pod N WORDS...` runs a command in a pod. `begin N` starts the process that waits there for invitations, and adds its name to the name
+/// server.
 const PODS: &str = r#"
     names=$here/names key=$here/key
     (umask 077; openssl rand -hex 32 >$key; chown 4712:4712 $key)
@@ -35,7 +36,7 @@ const PODS: &str = r#"
     cd /tmp
 "#;
 
-/// A bash script beside so many pods.
+/// Returns a bash script with `pods` pods.
 fn script_with_pods(pods: u32, script: &str) -> Command {
     script_with(pods, &format!("{PODS}\n{script}"))
 }
@@ -88,7 +89,7 @@ fn who_has_another_key_starts_nothing() {
     assert!(lines[2].parse::<u32>().is_ok_and(|refused| refused >= 2), "{lines:?}");
 }
 
-/// A name server may still know the address of a pod that is gone.
+/// A name server may still return the address of a pod that is gone.
 #[test]
 fn an_address_of_another_pod_is_not_taken_for_the_one_that_is_meant() {
     let script = r#"export LATTICE_K8S_PODS='mpi-[0-1].mpi'; begin 0; begin 1
@@ -99,7 +100,7 @@ fn an_address_of_another_pod_is_not_taken_for_the_one_that_is_meant() {
     script_with_pods(2, script).run().exits(0).prints("mpi-0 mpi-1 ");
 }
 
-/// Pods of a Job end when the launch does.
+/// Pods of a Job end with the launch.
 #[test]
 fn what_waits_for_one_invitation_ends_with_its_agent_and_what_waits_for_more_stays() {
     let script = r#"export LATTICE_K8S_PODS='mpi-[0-1].mpi'; begin 0; once=1 begin 1
@@ -111,7 +112,7 @@ fn what_waits_for_one_invitation_ends_with_its_agent_and_what_waits_for_more_sta
     outcome.exits(0).prints("mpi-0\nmpi-1\ncode 0\ncode 0\nnothing is left\n");
 }
 
-/// The words of the manifest, in which the programs are where they were built.
+/// The words of the manifest, with the paths of the programs in the build directory.
 #[test]
 fn pods_of_a_job_launch_once_and_end() {
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/kubernetes/job/job.yaml");
@@ -130,7 +131,7 @@ fn pods_of_a_job_launch_once_and_end() {
     outcome.exits(0).prints_lines(["mpi-0", "mpi-1", "code 0", "code 0"]);
 }
 
-/// Neither a launcher that is killed nor a pod that is left any agent or rank behind.
+/// No agent or rank remains after the launcher is killed, or after a pod is gone.
 #[test]
 fn nothing_is_left_when_the_launcher_or_a_pod_is_gone() {
     for end in [

@@ -5,7 +5,8 @@ use lattice_tests::{Command, built};
 
 use super::script_with_user;
 
-/// Slurm believes whoever says who he is here; three nodes of four processors each, as it is told.
+/// In this configuration Slurm trusts the claimed identity of a client. Three nodes are configured with four
+/// processors each.
 const SLURM: &str = r#"
     slurm=$here/slurm
     mkdir -p $slurm/state
@@ -37,7 +38,7 @@ END
     until [ "$(user sinfo -h -o '%D %t' 2>/dev/null)" = "3 idle" ]; do sleep 0.05; done
 "#;
 
-/// A bash script beside three nodes of Slurm's.
+/// Returns a bash script with three nodes of Slurm.
 fn script_with_slurm(script: &str) -> Command {
     script_with_user(3, &format!("{SLURM}\n{script}"))
 }
@@ -55,7 +56,8 @@ fn a_launch_in_an_allocation_runs_on_its_nodes_and_in_its_slots() {
     script_with_slurm(script).run().exits(0).prints(" 4 node0 4711\n 2 node1 4711\n 1 node2 4711\nnode0\n");
 }
 
-/// `srun` takes variables of the job for options; in the step of the agents they would bind, divide or refuse.
+/// `srun` reads variables of the job as options. In the step of the agents they would bind or divide it, or
+/// cause an error.
 #[test]
 fn what_a_job_asks_for_does_not_confine_the_agents() {
     let script = r#"
@@ -66,7 +68,7 @@ fn what_a_job_asks_for_does_not_confine_the_agents() {
     outcome.exits(0).prints_lines(["node0", "node1", "node0", "node1"]);
 }
 
-/// Our client and our library of PMI-2, served by Slurm itself: it wants to be told which job a rank is of.
+/// Lattice's client and library of PMI-2, served by Slurm itself, which requires the job of a rank.
 #[test]
 fn ranks_of_srun_join_by_its_own_server() {
     let script = r#"
@@ -86,7 +88,7 @@ fn a_batch_script_keeps_its_nodes_ready_with_lattice_start() {
     outcome.exits(0).prints_lines(["code 3", "node0", "node0", "node1", "node1", "second"]);
 }
 
-/// In the job itself Hydra would take `srun`, and the variables of the job.
+/// In the job itself Hydra would use `srun`, and the variables of the job.
 #[test]
 fn an_unchanged_mpiexec_finds_the_nodes_that_are_ready() {
     let script = r#"user salloc -Q -N 3 -n 7 lattice start -- mpiexec.hydra "$1""#;

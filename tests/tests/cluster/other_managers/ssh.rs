@@ -1,4 +1,4 @@
-//! `--via ssh` with the real OpenSSH: an sshd on each node, and a plain user whom it lets in by a key.
+//! `--via ssh` with the real OpenSSH: an sshd on each node, and a plain user with a key for it.
 
 use lattice_tests::Command;
 use lattice_tests::mpi::{Flavour, OPEN_MPIS};
@@ -19,7 +19,7 @@ const SSHD: &str = r#"
     for node in node0 node1 node2; do until grep -q 'Server listening' $ssh/$node.log; do sleep 0.05; done; done
 "#;
 
-/// A bash script on a machine beside three nodes that ssh reaches.
+/// Returns a bash script on a machine with three further nodes that ssh reaches.
 fn script_with_ssh(script: &str) -> Command {
     script_with_user(3, &format!("{SSHD}\n{script}"))
 }
@@ -59,11 +59,11 @@ fn a_host_that_ssh_does_not_reach_is_named_with_its_words() {
     outcome
         .exits(125)
         .says("1 of 2 nodes did not join: node2")
-        .says("ssh for node2 ended (exit status: 255); it said:");
+        .says("ssh for node2 ended (exit status: 255); its log ends:");
     outcome.says("Connection refused");
 }
 
-/// What ssh has started has no other way to hear of that.
+/// Processes on the hosts can detect the end of the cluster only through ssh.
 #[test]
 fn nothing_is_left_on_hosts_when_a_cluster_by_ssh_is_killed() {
     let script = r#"

@@ -1,13 +1,13 @@
-//! PBS, LSF, Grid Engine and Flux by stand-ins: programs that do with standard input, environment and arguments what the manuals and
-//! sources of those managers say. The real ones were not at hand.
+//! PBS, LSF, Grid Engine and Flux as stand-ins: programs that handle standard input, environment and arguments according to the manuals
+//! and sources of these managers. The real managers were not available.
 
 use lattice_tests::Command;
 use lattice_tests::mpi::Flavour;
 
 use super::script_with;
 
-/// Makes programs of the words on standard input, which write into `calls` how they were called. Who runs `user` is root: the way of the
-/// stand-ins into the nodes' namespaces is nobody else's.
+/// Creates programs from standard input that append their arguments to `calls`. `user` runs as root, because the stand-ins must enter
+/// the namespaces of the nodes.
 const STAND_INS: &str = r#"
     home=$here/home; mkdir -p $home/bin; cd $home
     as_user="$enter node0 env HOME=$home"
@@ -42,7 +42,7 @@ END
 END
 "#;
 
-/// The variables and files that a job of each manager has, with two slots on each of three nodes.
+/// The variables and files of a job of each manager, with two slots on each of three nodes.
 const JOBS: [(&str, &str); 4] = [
     ("pbs", "printf 'node%d\n' 0 0 1 1 2 2 >nodefile; export PBS_JOBID=7.node0 PBS_NODEFILE=$home/nodefile"),
     ("lsf", "export LSB_JOBID=7 LSB_MCPU_HOSTS='node0 2 node1 2 node2 2'"),
@@ -50,7 +50,7 @@ const JOBS: [(&str, &str); 4] = [
     ("flux", "export FLUX_URI=local:///run/flux FLUX_ENCLOSING_ID=f7"),
 ];
 
-/// A bash script in a job with these variables.
+/// Returns a bash script in a job with these variables.
 fn script_in_job(job: &str, script: &str) -> Command {
     script_with(3, &format!("{STAND_INS}\n{job}\n{script}"))
 }
@@ -86,7 +86,7 @@ fn nothing_is_left_of_a_job_whose_launcher_is_killed() {
     }
 }
 
-/// PBS passes no input on: what nodes must know is in a file that nobody else can enter, until they do.
+/// PBS passes no input on. The data for the nodes is in a file that no other user can open, until the nodes have read it.
 #[test]
 fn a_file_that_tells_nodes_of_pbs_is_seen_by_nobody_else_and_gone_when_they_have_joined() {
     let (_, job) = JOBS[0];
@@ -108,7 +108,7 @@ fn a_file_that_tells_nodes_of_pbs_goes_with_a_launcher_that_is_killed() {
     script_in_job(job, script).run().exits(0).prints("nothing is left\n");
 }
 
-/// An agent without an input leaves when the API server does, not when a lease is over.
+/// An agent without an input ends with the API server, before the lease expires.
 #[test]
 fn agents_of_pbs_leave_with_the_cluster() {
     let (_, job) = JOBS[0];

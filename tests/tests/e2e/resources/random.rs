@@ -1,5 +1,5 @@
-//! Programs that make, register and release resources of all kinds at random, whose ranks or whose launcher are killed at random steps: nothing
-//! of a launch is left that was registered, and everything is still there that was not, or is of others.
+//! Programs that create, register and release resources of all kinds at random, while their ranks or their launcher are killed at random steps.
+//! Of each launch no registered resource may remain. All unregistered resources, and resources of other launches, must remain.
 //!
 //! `LATTICE_RESOURCE_CASES` is the number of cases, `LATTICE_RESOURCE_SEED` the seed of the first one.
 
@@ -20,28 +20,28 @@ use nix::unistd::Pid;
 
 const PROGRAM: &str = "libpmi_random_resources";
 const RANKS: usize = 3;
-/// Kinds as the program numbers them, of which a test knows these by name.
+/// Kinds by the numbers of the program, as far as a test names them.
 const SEMAPHORES: u8 = 1;
 const MESSAGES: u8 = 2;
 const PROCESS: u8 = 8;
-/// Time that a registered resource may be older than its launch, as clocks of file systems may be behind, and a second.
+/// Maximum age of a registered resource before its launch, in seconds: the delay of file system clocks, and one second.
 const OLDER: u64 = 4;
-/// Time for a keeper to remove what is left.
+/// Time limit for a keeper to remove the remaining resources.
 const REMOVED_WITHIN: Duration = Duration::from_secs(20);
 
-/// A place of resources: the names of all of them are made of the directory and the tag.
+/// A namespace of resources. The directory and the tag are part of all their names.
 struct Place {
     program: PathBuf,
     directory: tempfile::TempDir,
     tag: u16,
 }
 
-/// Number of a resource in its place, and its kind.
+/// Number of a resource in its namespace, and its kind.
 type Resource = (u16, u8);
 
 impl Place {
     fn new(number: u16) -> Self {
-        // Tests may run beside each other.
+        // Tests may run concurrently.
         let tag = (process::id() as u16).wrapping_mul(256).wrapping_add(number);
         Self { program: Flavour::LatticePmi.program(PROGRAM), directory: tempfile::tempdir().unwrap(), tag }
     }
@@ -50,14 +50,14 @@ impl Place {
         [self.directory.path().display().to_string(), self.tag.to_string()]
     }
 
-    /// What the program prints that is told to `make`, `list` or `clean`.
+    /// Runs the program with `make`, `list` or `clean`. Returns its output.
     fn told(&self, word: &str) -> String {
         let output = process::Command::new(&self.program).args(self.words()).arg(word).output().unwrap();
         assert!(output.status.success(), "{word}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// All resources that are there, but for processes.
+    /// Returns all existing resources, except processes.
     fn there(&self) -> BTreeSet<Resource> {
         let resource = |line: &str| {
             let (number, kind) = line.split_once(' ').unwrap();
@@ -77,7 +77,7 @@ impl Drop for Place {
     }
 }
 
-/// A truth that is not known of an act under way when its process was killed.
+/// A boolean that is unknown if the process was killed during an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Is {
     #[default]
@@ -86,7 +86,7 @@ enum Is {
     Yes,
 }
 
-/// A resource as its rank's log tells of it.
+/// State of a resource according to the log of its rank.
 #[derive(Clone, Copy, Debug, Default)]
 struct Told {
     is_there: Is,
@@ -95,7 +95,7 @@ struct Told {
     pid: Option<u32>,
 }
 
-/// The end of a resource after its launch.
+/// State of a resource after its launch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
     Gone,
@@ -105,7 +105,7 @@ enum End {
 
 impl Told {
     fn end(self, kind: u8) -> End {
-        // The kernel tells nobody who has made these.
+        // The kernel does not provide the creator of these kinds.
         let is_found = self.is_intended == Is::Yes && kind != SEMAPHORES && kind != MESSAGES;
         let is_loose = self.is_intended == Is::No || (kind == SEMAPHORES || kind == MESSAGES);
         match self.is_there {
@@ -116,7 +116,7 @@ impl Told {
         }
     }
 
-    /// Takes in a line of the log. Of an act that failed, as the launcher had been killed, nobody knows how far it came.
+    /// Processes a line of the log. If an operation failed because the launcher had been killed, its progress is unknown.
     fn take_in(&mut self, act: &str, code: i64) {
         match act {
             "intended" | "registered" | "begun" | "ended" if code != 0 => {}
@@ -136,7 +136,8 @@ impl Told {
     }
 }
 
-/// Reads a log. Every act that ended must have succeeded, but for registering what is somebody else's, and without the launcher.
+/// Parses a log. Every completed operation must have succeeded. Exceptions are registrations of foreign resources, and operations without the
+/// launcher.
 fn read(log: &str, killed: Killed, context: &str) -> BTreeMap<Resource, Told> {
     let mut resources = BTreeMap::<Resource, Told>::new();
     for line in log.lines() {
@@ -157,7 +158,7 @@ fn read(log: &str, killed: Killed, context: &str) -> BTreeMap<Resource, Told> {
     resources
 }
 
-/// Kills by the test, besides those by the ranks themselves.
+/// Kills by the test, in addition to the ranks' own kills.
 #[derive(Clone, Copy, Debug)]
 enum Killed {
     Nobody,
@@ -177,7 +178,7 @@ impl Killed {
     }
 }
 
-/// Runs a launch at random, and checks what is left of it.
+/// Runs a random launch, and checks the remaining resources.
 fn check(place: &Place, seed: u32, foreign: &[String]) {
     let killed = Killed::of(seed);
     let command = launch(&format!("-n {RANKS} -K0")).arg(&place.program);
@@ -198,7 +199,7 @@ fn check(place: &Place, seed: u32, foreign: &[String]) {
             running.wait_until("the rank has done so much", || is_over(pid) || lines(&place.log(rank)) > after);
             let log = place.log(rank);
             let process = log.lines().next().and_then(|line| line.rsplit(' ').next()?.parse().ok());
-            // It may have ended by itself.
+            // The process may have ended by itself.
             let _ = process.map(|process| kill(Pid::from_raw(process), Signal::SIGKILL));
         }
     }
@@ -215,7 +216,7 @@ fn is_left(place: &Place, told: &BTreeMap<Resource, Told>, outcome: &Outcome, co
     };
     let (gone, stays) = (with_end(End::Gone), with_end(End::Stays));
     let deadline = Instant::now() + REMOVED_WITHIN;
-    // The keeper of a launcher that was killed may be at work.
+    // The keeper of a killed launcher may still be working.
     while !place.there().is_disjoint(&gone) && Instant::now() < deadline {
         thread::sleep(LOOK_EVERY);
     }
@@ -249,7 +250,7 @@ fn now() -> u64 {
 fn whoever_is_killed_when_what_is_registered_goes_and_nothing_else() {
     let number = |name: &str, usual: u32| env::var(name).map_or(usual, |text| text.parse().expect("a number"));
     let (cases, first) = (number("LATTICE_RESOURCE_CASES", 20), number("LATTICE_RESOURCE_SEED", 0));
-    // Resources of nobody, and of another launch.
+    // Resources without a launch, and resources of another launch.
     let (nobody, other) = (Place::new(254), Place::new(255));
     nobody.told("make");
     let stranger = Bystander(process::Command::new("sleep").arg("1000").stdout(Stdio::null()).spawn().unwrap());

@@ -80,7 +80,7 @@ fn a_job_that_is_over_leaves_its_ends_and_no_number_to_others() {
     assert_eq!((ranks.all_ends().len(), ranks.ends().len(), ranks.failures().len()), (2000, 0, 0));
 }
 
-/// Something that changes what is known of ends.
+/// A change of the state of ends.
 #[derive(Clone, Debug)]
 enum Step {
     Exited(u32, RankEnd),

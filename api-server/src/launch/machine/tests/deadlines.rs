@@ -1,4 +1,4 @@
-//! Limits of time: each with the moment before it, when nothing is due, and the moment itself.
+//! Time limits. Each test checks one tick before the limit, when no action is due, and the limit itself.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::super::event::{ClientRequest, NodeCommand};
 use super::super::{Delivery, Machine, Stored};
 use super::simulation::{GRACE, Simulation, TICK, facts};
 
-/// After `limit` something is due, and not a tick before.
+/// Checks that `is_due` becomes true after `limit`, and not a tick before.
 #[track_caller]
 fn check(what: &str, mut simulation: Simulation, limit: Duration, is_due: impl Fn(&Simulation) -> bool) {
     simulation.pass(limit - TICK);
@@ -27,7 +27,7 @@ fn accepted() -> Simulation {
     simulation
 }
 
-/// Both nodes report, and the owner follows.
+/// Both nodes report, and the owner is attached.
 fn followed() -> (Simulation, u64) {
     let mut simulation = Simulation::running(2, 1);
     let owner = simulation.attach(Role::Owner).unwrap().client;
@@ -104,7 +104,7 @@ fn nodes_that_do_not_end_are_killed_and_then_given_up() {
 
 #[test]
 fn a_server_that_is_not_told_of_time_judges_nobody_by_it() {
-    // The runner's clock leaves out a time in which the server stood still: the machine then sees two ticks with nothing between.
+    // The runner's clock leaves out standstills of the server. After a standstill, the machine receives two ticks with no time between them.
     let (mut simulation, owner) = followed();
     simulation.request(owner, ClientRequest::End(2));
     simulation.pass(GRACE);

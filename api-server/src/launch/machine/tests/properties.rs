@@ -19,7 +19,7 @@ use pmi_transport::proto::v1::RefusalReason;
 const NODES: u32 = 3;
 const RANKS: u32 = 2;
 
-/// Something that happens to a launch.
+/// An event of a launch.
 #[derive(Clone, Debug)]
 enum Step {
     Accepted,
@@ -101,7 +101,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A launch that steps are taken with.
+/// A launch and the state of the test that applies steps to it.
 struct Walk {
     simulation: Simulation,
     owner: Option<u64>,
@@ -184,7 +184,7 @@ impl Walk {
         }
     }
 
-    /// Everybody leaves the launch alone, and somebody wants it to end.
+    /// All clients disconnect, and another user ends the launch.
     fn end(&mut self) {
         self.take(&Step::Accepted);
         let clients: Vec<u64> = self.owner.take().into_iter().chain(self.viewers.drain(..)).collect();
@@ -229,7 +229,7 @@ proptest! {
         prop_assert!(endings.len() <= 1, "{:?}", endings);
         let completion = walk.simulation.completion().unwrap();
         if completion.cause != endings.first().cloned() {
-            // Only a launch that was not started ends without a word before.
+            // Only a launch that was not started ends without an earlier announcement.
             prop_assert_eq!(&walk.simulation.started, &[false]);
         }
     }
@@ -265,14 +265,14 @@ proptest! {
         walk.end();
         let Simulation { lost, unclean, .. } = &walk.simulation;
         let given_up: BTreeSet<u32> = lost.difference(&died).copied().collect();
-        // Of a launch that was not started something may be left wherever it was not refused.
+        // Parts of a refused launch may be left on every node that did not refuse it.
         let is_refused = walk.simulation.started == [false];
         let others = if is_refused { BTreeSet::from([0, 2]) } else { BTreeSet::new() };
         prop_assert_eq!(unclean.clone(), &given_up | &others);
         let completion = walk.simulation.completion().unwrap();
         for node in given_up {
             let node = format!("n{node}");
-            prop_assert!(completion.message.contains("did not say that "), "{} {}", node, completion.message);
+            prop_assert!(completion.message.contains("did not report the end of "), "{} {}", node, completion.message);
         }
     }
 
@@ -320,7 +320,7 @@ proptest! {
         }
     }
 
-    /// The driver's nodes send no more than they were granted, and `Simulation` fails if that is more than their window.
+    /// The simulated nodes send only granted bytes. `Simulation` fails if the grants exceed their window.
     #[test]
     fn a_node_that_keeps_to_its_credit_is_never_lost_for_its_output(
         pieces in prop::collection::vec((0..NODES * RANKS, 1..4000_usize, any::<bool>()), 0..200),
@@ -340,7 +340,7 @@ proptest! {
         }
     }
 
-    /// In whatever order causes arrive, the one that the others can follow from is the first; among equals, the one that came first.
+    /// In any order of arrival, the cause that explains the other causes counts as the first. Among equals, the first arrival counts.
     #[test]
     fn the_first_cause_is_the_one_that_the_others_can_follow_from(
         order in prop::collection::vec((0..NODES, 0..7_usize), 1..6),

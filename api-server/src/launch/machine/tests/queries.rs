@@ -1,4 +1,4 @@
-//! Questions to all nodes about the progress of their ranks: who is asked, who is waited for, and what comes of the answers.
+//! Queries to all nodes for the progress of their ranks: the queried nodes, the end of the wait, and the consequences of the answers.
 
 use bytes::Bytes;
 use lattice_session::call_stacks::RankStack;
@@ -18,7 +18,7 @@ use super::simulation::{Simulation, TICK, facts, progress, reached};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The status of each node, as the question with this number was answered.
+/// The status of each node in the answer to this query.
 fn nodes(simulation: &Simulation, ticket: u64) -> Option<&[NodeStatus]> {
     simulation.status_answers.get(&ticket).map(|status| &status.nodes[..])
 }
@@ -49,7 +49,7 @@ fn a_status_is_answered_as_soon_as_nobody_is_waited_for() {
     }
 }
 
-/// Clients can ask as often as they like, of a launch of as many ranks as they have.
+/// Clients can send any number of queries, for a launch with any number of ranks.
 #[test]
 fn statuses_that_are_answered_together_are_one() {
     let mut simulation = Simulation::running(2, 1);
@@ -133,7 +133,7 @@ fn a_stuck_start_is_told_once_with_the_ranks_that_all_nodes_miss() {
     assert_eq!(simulation.notices(), [expected]);
 }
 
-/// Rank 0 is in MPI_Finalize; rank 2 runs on the other node.
+/// Rank 0 is in MPI_Finalize. Rank 2 runs on the other node.
 #[test]
 fn a_rank_in_mpi_that_another_node_waits_for_after_the_start_is_looked_at_and_reported() {
     let mut simulation = Simulation::running(2, 2);
@@ -157,7 +157,7 @@ fn a_rank_in_mpi_that_another_node_waits_for_after_the_start_is_looked_at_and_re
     }
 }
 
-/// Programs of MPICH on one node and of Open MPI on the other waited for ever, and were said to wait for nobody.
+/// Regression: programs of MPICH on one node and of Open MPI on the other node waited indefinitely. The notice listed no missing ranks.
 #[test]
 fn ranks_that_begin_in_two_protocols_on_two_nodes_end_the_launch() {
     let speaks = |rank, protocol| RankProgress { protocol: Some(protocol), ..progress(rank, true) };
@@ -220,7 +220,7 @@ fn large() -> Simulation {
     simulation
 }
 
-/// Questions that a node was asked by itself, and as the root of others.
+/// Number of direct queries to a node, and of queries to it as a root.
 fn questions(simulation: &Simulation, node: u32) -> (usize, usize) {
     let commands = &simulation.commands[node as usize];
     let count = |is: fn(&NodeCommand) -> bool| commands.iter().filter(|command| is(command)).count();

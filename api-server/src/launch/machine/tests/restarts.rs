@@ -1,4 +1,4 @@
-//! A launch over restarts of the API server: what is durable and what agents report again are all that the next server needs.
+//! A launch over restarts of the API server. The next server needs only the durable state and the repeated reports of agents.
 
 use lattice_session::cause::{Cause, CauseKind, HOLD, RankExit};
 use lattice_session::event::Event;
@@ -16,17 +16,17 @@ use super::super::{Machine, Stored};
 use super::simulation::{Simulation, TICK, facts, progress, reached};
 use crate::launch::summary::Course;
 
-/// Longer than the time for which a desertion is suspected before it is confirmed.
+/// Longer than half of the time for which a desertion is suspected before it is confirmed.
 const GRACE_OF_DESERTION: Duration = Duration::from_millis(600);
 const NODES: u32 = 2;
 const RANKS: u32 = 2;
 
-/// A session: its events in order, of which it sends the cause and the report again to a server that knows of none, as
+/// A session. It sends its events in order. To a server that has not received them, it sends its cause and its report again, as
 /// `session/src/session_process/kept_events.rs` does.
 #[derive(Clone, Debug)]
 struct Agent {
     node: u32,
-    /// Ends of its ranks, and before one of them the cause for which the launch ends, if it is of this node.
+    /// Ends of its ranks. If the cause of the launch's end is of this node, it precedes one of them.
     events: Vec<Event>,
     sent: usize,
     streams: u64,
@@ -60,7 +60,7 @@ impl Agent {
         }
     }
 
-    /// Sends the next event; after the last one the report.
+    /// Sends the next event; after the last event, the report.
     fn advance(&mut self, server: &mut Simulation) {
         self.connect(server);
         match self.events.get(self.sent) {
@@ -82,14 +82,14 @@ impl Agent {
     }
 }
 
-/// Something that happens to a launch and its server.
+/// An event of a launch and its server.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A node's session goes on.
+    /// The session of a node sends its next event.
     Advance(u32),
-    /// Time passes, and an attempt to store ends, well or not.
+    /// Time passes, and an attempt to store ends with this result.
     Pass(Stored),
-    /// The server ends, and another one takes the launch up.
+    /// The server ends, and another server resumes the launch.
     Restart,
 }
 
@@ -102,7 +102,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The first cause and the end of every rank of a launch that these steps were taken with, until its end.
+/// Applies these steps to a launch, and completes it. Returns the first cause, and the end of every rank.
 fn outcome(mut agents: Vec<Agent>, steps: &[Step]) -> (Option<Cause>, Vec<(Rank, RankExit)>) {
     let mut server = Simulation::running(NODES, RANKS);
     agents.iter_mut().for_each(|agent| (agent.is_connected, agent.streams) = (true, 1));
@@ -121,7 +121,7 @@ fn outcome(mut agents: Vec<Agent>, steps: &[Step]) -> (Option<Cause>, Vec<(Rank,
                     agent.connect(&mut server);
                 }
             }
-            // A launch whose end was reported is not taken up.
+            // A launch with a reported end is not resumed.
             Step::Restart => {}
         }
     }
@@ -144,7 +144,7 @@ fn a_launch_that_was_being_ended_for_a_cause_that_is_lost_has_failed() {
     server.stored(Stored::Durable);
     assert!(server.durable.cause.is_some(), "it is written down at once");
 
-    // Without that, ranks end as they were told, and no node knows why.
+    // Without the durable cause, ranks end as ordered, and no node has the cause.
     let mut server = Simulation::running(NODES, RANKS).resumed();
     let killed = RankExit::Signal { signal: 15, core_dumped: false };
     for node in 0..NODES {
@@ -160,7 +160,7 @@ fn a_launch_that_was_being_ended_for_a_cause_that_is_lost_has_failed() {
 fn answers_to_a_new_server_that_are_of_different_moments_accuse_nobody() {
     let mut server = Simulation::running(2, 1).resumed();
     (0..2).for_each(|node| server.open(node, 2));
-    // Rank 0 had left the fence when its node was asked, and rank 1 left it just after.
+    // Rank 0 had left the fence when its node was queried. Rank 1 left it just after its node was queried.
     server.exit(0, Some(RankPhase::Finalized));
     server.pass(TICK);
     server.answer(0, vec![progress(0, false)]);
@@ -205,7 +205,7 @@ fn many_nodes_that_come_back_are_asked_once_each() {
     assert!(server.commands.iter().all(|commands| questions(commands) == 1));
 }
 
-/// What happens to node 1 of a launch.
+/// A loss of node 1 of a launch.
 type Loss = fn(&mut Machine, Instant);
 
 #[test]
@@ -259,7 +259,7 @@ proptest! {
         let undisturbed: Vec<Step> = steps.iter().copied().filter(|step| !matches!(step, Step::Restart)).collect();
         let expected = outcome(agents.clone(), &undisturbed);
         prop_assert_eq!(expected.1.len(), (NODES * RANKS) as usize);
-        // Without a cause, it is a rank that failed.
+        // Without a cause, the first failed rank is the cause.
         let failed = expected.1.iter().find(|(_, exit)| !exit.is_success());
         let failed = failed.map(|&(rank, exit)| CauseKind::Failed { rank, exit });
         prop_assert_eq!(expected.0.clone().map(|cause| cause.kind), cause.map(|(kind, ..)| kind).or(failed));

@@ -1,5 +1,5 @@
-//! A launch in virtual time: a machine, the time, and everything that its effects have come to. After each input, what must hold of
-//! any sequence of effects is checked.
+//! A launch in virtual time: a machine, the time, and the results of its effects. After each input, the simulation checks the invariants of the
+//! effects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,19 +30,19 @@ use crate::launch::Part;
 use crate::launch::outbox::Attempt;
 use crate::launch::summary::Course;
 
-/// The output that a node may send before it is granted more.
+/// Bytes of output that a node may send before it is granted more.
 pub(super) const WINDOW: u64 = 10_000;
-/// The time that ranks have to end.
+/// Grace period of ranks.
 pub(super) const GRACE: Duration = Duration::from_secs(5);
-/// The machine's tick.
+/// Interval of the machine's ticks.
 pub(super) const TICK: Duration = Duration::from_millis(100);
 
-/// The point of a dialogue in this phase, before the first fence is over.
+/// The state of a dialogue in this phase, before the first fence is complete.
 pub(super) fn reached(phase: RankPhase) -> Option<DialoguePoint> {
     Some(DialoguePoint { phase, fences: 0 })
 }
 
-/// A launch of `ranks_per_node` ranks on each of `nodes` nodes, whose owner settles.
+/// A launch of `ranks_per_node` ranks on each of `nodes` nodes. Its owner settles events.
 pub(super) fn facts(nodes: u32, ranks_per_node: u32) -> Facts {
     Facts {
         id: "l".to_owned(),
@@ -68,13 +68,13 @@ pub(super) fn facts(nodes: u32, ranks_per_node: u32) -> Facts {
     }
 }
 
-/// Everything that the effects of a machine have come to.
+/// The results of a machine's effects.
 pub(super) struct Simulation {
     pub machine: Machine,
     pub start: Instant,
     pub now: Instant,
     pub ranks_per_node: u32,
-    /// The commands that each node was given.
+    /// The commands that each node was sent.
     pub commands: Vec<Vec<NodeCommand>>,
     pub closed: BTreeSet<u32>,
     pub aborted: Vec<(u32, i32)>,
@@ -85,28 +85,28 @@ pub(super) struct Simulation {
     pub log: Vec<(u64, LogEvent)>,
     pub settled: u64,
     pub snapshot: Option<Snapshot>,
-    /// An attempt to store is under way.
+    /// True while an attempt to store is in progress.
     pub storing: bool,
-    /// The last one that was made durable.
+    /// The last state that became durable.
     pub durable: Progressed,
     pub spawn_answers: BTreeMap<u64, Result<JobId, SpawnError>>,
     pub status_answers: BTreeMap<u64, Arc<Status>>,
     pub started: Vec<bool>,
-    /// The launch as others were let see it.
+    /// The published overviews of the launch.
     pub overviews: Vec<Overview>,
-    /// Progress of the start as clients were told.
+    /// The reports on the start to clients.
     pub start_reports: Vec<StartProgress>,
     pub concluded: Option<bool>,
     /// Its course, once it is over.
     pub course: Option<Course>,
     pub dismissed: Vec<u64>,
-    /// Bytes that each node may send, as it was told.
+    /// Bytes that each node may send, according to its grants.
     pub credit: Vec<u64>,
     /// The number of each node's last event.
     sent: Vec<u64>,
-    /// The number up to which each node was told that its events were taken.
+    /// The number up to which the events of each node were acknowledged.
     pub acknowledged: Vec<u64>,
-    /// Nodes that were told which of their events have come.
+    /// Nodes that were sent the number of their last received event.
     resumed: Vec<(u32, Option<u64>)>,
     tickets: u64,
 }
@@ -118,7 +118,7 @@ impl Simulation {
         Self::with(Machine::new(facts, 1, now), nodes, ranks_per_node, now)
     }
 
-    /// A launch that all nodes have accepted and report of.
+    /// A launch that all nodes have accepted. All nodes report.
     pub(super) fn running(nodes: u32, ranks_per_node: u32) -> Self {
         Self::running_with(facts(nodes, ranks_per_node), ranks_per_node)
     }
@@ -132,7 +132,7 @@ impl Simulation {
         simulation
     }
 
-    /// The launch as another server takes it up from what is durable.
+    /// The launch after another server has resumed it from the durable state.
     pub(super) fn resumed(&self) -> Self {
         let nodes = self.commands.len() as u32;
         let facts = Facts { origin: Origin::Resumed, ..facts(nodes, self.ranks_per_node) };
@@ -177,7 +177,7 @@ impl Simulation {
         }
     }
 
-    /// Gives the machine an input, and takes in the effects.
+    /// Passes an input to the machine, and applies the effects.
     pub(super) fn input<R>(&mut self, input: impl FnOnce(&mut Machine, Instant) -> R) -> R {
         let result = input(&mut self.machine, self.now);
         self.take();
@@ -248,7 +248,7 @@ impl Simulation {
         }
     }
 
-    /// The end, if it was appended.
+    /// The completion, if it was appended.
     pub(super) fn completion(&self) -> Option<&Completion> {
         match self.log.last() {
             Some((_, LogEvent::Complete(completion))) => Some(completion),
@@ -256,7 +256,7 @@ impl Simulation {
         }
     }
 
-    /// The causes that those who follow were told.
+    /// The causes that clients received.
     pub(super) fn endings(&self) -> Vec<Cause> {
         let cause = |(_, event): &(u64, LogEvent)| match event {
             LogEvent::Node(NodeEvent::Happened(NodeHappening::Event(Event::Ending(cause)), _)) => Some(cause.clone()),
@@ -265,7 +265,7 @@ impl Simulation {
         self.log.iter().filter_map(cause).collect()
     }
 
-    /// The jobs that a node was told to start a part of.
+    /// The jobs of which a node was ordered to start a part.
     pub(super) fn spawned(&self, node: usize) -> Vec<JobId> {
         let job = |command: &NodeCommand| match command {
             NodeCommand::Spawn(order) => Some(order.job.id.clone()),
@@ -274,7 +274,7 @@ impl Simulation {
         self.commands[node].iter().filter_map(job).collect()
     }
 
-    /// The notices that those who follow were told.
+    /// The notices that clients received.
     pub(super) fn notices(&self) -> Vec<Notice> {
         let notice = |(_, event): &(u64, LogEvent)| match event {
             LogEvent::Node(NodeEvent::Happened(NodeHappening::Event(Event::Notice(notice)), _)) => Some(notice.clone()),
@@ -283,7 +283,7 @@ impl Simulation {
         self.log.iter().filter_map(notice).collect()
     }
 
-    /// A node answers the last question that it was asked.
+    /// A node answers the last query that it was sent.
     pub(super) fn answer(&mut self, node: u32, ranks: Vec<RankProgress>) {
         let question = self.commands[node as usize].iter().rev().find_map(|command| match command {
             NodeCommand::AskProgress(question) | NodeCommand::AskUsage(question) => Some(*question),
@@ -292,7 +292,7 @@ impl Simulation {
         self.event(node, Event::Progress { question: question.expect("it was asked"), ranks, stacks: None });
     }
 
-    /// Returns true if a node was given such a command.
+    /// Returns true if a node was sent such a command.
     pub(super) fn was_told(&self, node: u32, is: impl Fn(&NodeCommand) -> bool) -> bool {
         self.commands[node as usize].iter().any(is)
     }
@@ -304,7 +304,7 @@ impl Simulation {
         self.input(|machine, now| machine.on_stream_opened(node, stream, attempt, now));
         for (node, after) in std::mem::take(&mut self.resumed) {
             if after.is_none() {
-                // Grants of the server before may have gone astray, and are made good.
+                // Grants of the previous server may have been lost, and are repeated.
                 self.credit[node as usize] = 0;
             }
             let sent = self.sent[node as usize];
@@ -317,7 +317,7 @@ impl Simulation {
         self.happened(node, NodeEvent::of_session(event));
     }
 
-    /// An event of a node comes, and comes again, as over a stream that follows one that broke.
+    /// A node's event arrives twice, as over a new stream after a broken one.
     pub(super) fn happened(&mut self, node: u32, event: NodeEvent) {
         self.sent[node as usize] += 1;
         let sequence = self.sent[node as usize];
@@ -336,7 +336,7 @@ impl Simulation {
         self.event(rank / self.ranks_per_node, event);
     }
 
-    /// A node's rank writes something, if the node has the credit for it.
+    /// A node's rank writes output, if the node has enough credit.
     pub(super) fn output(&mut self, rank: u32, bytes: usize) {
         let output = Output { rank: Rank(rank), stream: Stream::Stdout, bytes: vec![b'x'; bytes].into() };
         let cost = happening_cost(&NodeHappening::Event(Event::Output(output.clone()))) as u64;
@@ -368,7 +368,7 @@ impl Simulation {
         self.input(|machine, now| machine.on_abort("user 7".to_owned(), String::new(), now));
     }
 
-    /// A rank of `node` asks for a job of `ranks` ranks. Returns the number of the question.
+    /// A rank of `node` requests a job of `ranks` ranks. Returns the number of the query.
     pub(super) fn spawn(&mut self, node: u32, ranks: u32) -> u64 {
         self.tickets += 1;
         let ticket = self.tickets;
@@ -384,7 +384,7 @@ impl Simulation {
         ticket
     }
 
-    /// Somebody asks how far the ranks are. Returns the number of the question.
+    /// A caller requests the status. Returns the number of the query.
     pub(super) fn status(&mut self) -> u64 {
         self.tickets += 1;
         let ticket = self.tickets;
@@ -392,7 +392,7 @@ impl Simulation {
         ticket
     }
 
-    /// The attempt to store that is under way ends.
+    /// The attempt to store that is in progress ends.
     pub(super) fn stored(&mut self, stored: Stored) {
         if !std::mem::replace(&mut self.storing, false) {
             return;
@@ -403,7 +403,7 @@ impl Simulation {
         self.input(|machine, now| machine.on_stored(stored, now));
     }
 
-    /// Time passes, in ticks; whatever is to be stored is, at once.
+    /// Time passes in ticks. Each write succeeds at once.
     pub(super) fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end {
@@ -418,7 +418,7 @@ impl Simulation {
     }
 }
 
-/// Progress of a rank that runs, and waits in a fence or not.
+/// Progress of a running rank, which may wait in a fence.
 pub(super) fn progress(rank: u32, waiting: bool) -> RankProgress {
     RankProgress {
         pid: Some(100 + rank),

@@ -21,15 +21,14 @@ fn refused() -> Result<(), NotStarted> {
     Err(Refusal { node, message, reason: RefusalReason::User }.into())
 }
 
-/// A launch on two nodes that are being asked; the first one reports already.
+/// A launch in its start phase on two nodes. The first node already reports.
 fn asking() -> Simulation {
     let mut simulation = Simulation::new(facts(2, 1), 1);
     simulation.open(0, 1);
     simulation
 }
 
-/// Something happens while nodes are asked, and then they have answered `result`: what whoever ordered the launch is told, and the
-/// cause of its end, if it ends.
+/// Runs `before` in the start phase. Then the nodes answer with `result`. Checks the answer to the caller, and the cause of the launch's end.
 #[track_caller]
 fn check(what: &str, before: fn(&mut Simulation), result: Result<(), NotStarted>, told: bool, cause: Option<&str>) {
     let mut simulation = asking();
@@ -40,7 +39,7 @@ fn check(what: &str, before: fn(&mut Simulation), result: Result<(), NotStarted>
     simulation.stored(Stored::Durable);
     assert_eq!(simulation.started, [told], "{what}");
     if is_accepted {
-        // Those who were asked report, and end their parts.
+        // The nodes report, and end their parts.
         simulation.open(1, 1);
         simulation.pass(Duration::from_secs(1));
         [0, 1].into_iter().for_each(|node| simulation.report(node));

@@ -1,4 +1,4 @@
-//! Single courses of events that a property does not tell apart.
+//! Single sequences of events that no property covers.
 
 use lattice_session::cause::{Cause, CauseKind, RankExit};
 use lattice_session::event::{Event, Notice};
@@ -78,7 +78,7 @@ fn nodes_drop_jobs_that_are_over_and_so_does_the_launch() {
     });
     assert_eq!(levels[0], levels[1]);
     assert_eq!(levels[1], (16, 32, 17));
-    // The next server goes on with both numbers.
+    // The next server continues both numbers.
     let mut resumed = simulation.resumed();
     [0, 1].into_iter().for_each(|node| resumed.open(node, 2));
     let job = spawn_and_end(&mut resumed);
@@ -88,7 +88,7 @@ fn nodes_drop_jobs_that_are_over_and_so_does_the_launch() {
     assert_eq!(resumed.completion().unwrap().ends.len(), 404);
 }
 
-/// Two nodes with a rank each, in a launch that bears failures.
+/// Two nodes with one rank each, in a launch that tolerates failures.
 fn bearing() -> Simulation {
     let facts = super::super::Facts { failed_ranks: FailedRanks::AreBorne, ..facts(2, 1) };
     let mut simulation = Simulation::new(facts, 1);
@@ -181,7 +181,7 @@ fn a_node_whose_ranks_failed_and_are_missed_is_blamed_for_their_failure() {
 #[test]
 fn a_lost_node_that_is_borne_leaves_the_others_running_and_is_the_cause_at_the_end() {
     let facts = super::super::Facts { lost_nodes: LostNodes::AreBorne, ..facts(3, 2) };
-    // Its agent says so, or nothing comes from it.
+    // The agent of the node reports the loss, or the server detects it.
     for by_agent in [true, false] {
         let mut simulation = Simulation::running_with(facts.clone(), 2);
         simulation.exit(2, Some(RankPhase::Finalized));
@@ -291,7 +291,7 @@ fn a_cause_waits_for_a_node_whose_stream_broke_and_that_may_be_lost() {
     assert!(matches!(endings[0].kind, CauseKind::NodeLost { .. }), "{endings:?}");
 }
 
-/// It is known of the node that it is not lost.
+/// The node is known not to be lost.
 #[test]
 fn a_cause_does_not_wait_for_a_node_whose_agent_is_away() {
     let mut simulation = Simulation::running(2, 1);

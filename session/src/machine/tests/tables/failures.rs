@@ -1,4 +1,5 @@
-//! Ranks that fail in a launch that bears it, the time after the first exit, and the signal before the time limit.
+//! Ranks that fail in a launch that tolerates failures, the time after the first exit, and the signal before the
+//! time limit.
 
 use pmi_core::deaths::{Death, DeathKind};
 
@@ -45,7 +46,7 @@ fn what_others_cannot_go_on_after_ends_a_launch_that_bears_failures() {
     check(left.clone(), failed(1));
     check(abort(1), aborted(1));
     check(EndReason::LeftWithoutFinalize { rank: Rank(1) }, CauseKind::LeftWithoutFinalize { rank: Rank(1) });
-    // They come to the fence later.
+    // The other ranks reach the fence later.
     let mut world = World::running(bearing(2));
     world.exit(SlotId(1), FAILED);
     assert!(world.alarms.is_empty());
@@ -78,7 +79,7 @@ fn deaths_elsewhere_are_those_of_the_job_that_has_the_numbers() {
     let mut world = World::running(spec_on(&[2, 1]));
     world.control(Control::Spawn(order("kvs_1_0.s1", 2, 3)));
     world.start_all();
-    // Of this node are 0, 1 and 3, 4.
+    // Ranks 0, 1, 3 and 4 are on this node.
     world.control(Control::Deaths([0, 2, 4, 5, 99].map(death).to_vec()));
     assert_eq!(world.announced, [(LAUNCHED, vec![death(2)]), (JobNumber(1), vec![death(2)])]);
     world.finish();

@@ -1,4 +1,4 @@
-//! Looks at the call stacks of ranks that do not get on.
+//! Looks at the call stacks of ranks that make no progress.
 
 use super::super::super::effect::StackLook;
 use super::super::world::StackAnswer;
@@ -11,7 +11,7 @@ use crate::timeouts;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A world of so many ranks on each node, at its time limit, with ranks that are still being looked at.
+/// A world with these numbers of ranks on the nodes, at its time limit, while its ranks are being inspected.
 fn at_limit(counts: &[u32]) -> World {
     let mut spec = spec_on(counts);
     Arc::make_mut(&mut spec).settings.timeouts = Timeouts { time_limit: Some(LIMIT), ..Timeouts::default() };
@@ -69,7 +69,8 @@ fn who_ends_the_launch_meanwhile_waits_for_the_look_unless_he_kills() {
     world.finish();
 }
 
-/// Sessions begin one after the other, and the first one that reaches the limit has the others give up.
+/// Sessions start one after the other. The first one that reaches the limit causes a `GiveUp` message to the
+/// other sessions.
 #[test]
 fn a_session_that_is_about_to_reach_the_limit_looks_at_its_ranks_too() {
     for (ahead, looks) in [(timeouts::LIMIT_SKEW, 1), (timeouts::LIMIT_SKEW + Duration::from_millis(1), 0)] {
@@ -98,7 +99,7 @@ fn ranks_that_others_wait_for_are_looked_at_on_one_node_by_itself() {
     world.finish();
 }
 
-/// Rank 1 has raised an exception, and is in MPI_Finalize; rank 0 and 2 are elsewhere.
+/// Rank 1 has raised an exception and is in MPI_Finalize; ranks 0 and 2 are not.
 #[test]
 fn ranks_that_are_waited_for_in_mpi_finalize_are_reported_once_if_they_are_in_mpi() {
     let check = |stack: &'static str, expected: &[&str]| {
@@ -120,7 +121,7 @@ fn ranks_that_are_waited_for_in_mpi_finalize_are_reported_once_if_they_are_in_mp
     check("#0 write ()\n#1 write_results ()\n#2 main ()\n", &[]);
 }
 
-/// MPICH has no fence in MPI_Init on one node: its first one is in MPI_Finalize.
+/// MPICH has no fence in MPI_Init on one node: its first fence is in MPI_Finalize.
 #[test]
 fn a_start_that_is_late_in_another_function_than_mpi_init_is_told_apart() {
     for (stack, is_reported) in [("#0 PMPI_Recv ()", true), ("#0 PMPI_Init_thread ()", false), ("1 thread", false)] {

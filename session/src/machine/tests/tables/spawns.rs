@@ -210,7 +210,7 @@ fn a_job_on_several_nodes_is_over_when_the_launch_says_so_and_its_ranks_here_hav
     world.finish();
 }
 
-/// The user is told of silent ranks at the end of the launch.
+/// The user gets a report of silent ranks at the end of the launch.
 #[test]
 fn some_jobs_with_ranks_that_ended_in_silence_are_kept_for_the_report() {
     let mut world = World::running(spec(2));
@@ -228,7 +228,7 @@ fn some_jobs_with_ranks_that_ended_in_silence_are_kept_for_the_report() {
     world.finish();
 }
 
-/// A program may ask time and again, with names as long as it likes.
+/// A program may repeat its request, with names of any length.
 #[test]
 fn the_user_is_told_why_a_rank_got_no_new_processes_but_not_for_ever() {
     let mut world = World::running(spec(2));
@@ -241,7 +241,7 @@ fn the_user_is_told_why_a_rank_got_no_new_processes_but_not_for_ever() {
     for (number, notice) in told.into_iter().enumerate() {
         let Notice::NotSpawned { rank: Rank(1), reason } = notice else { panic!("{notice:?}") };
         assert!(reason.starts_with(&number.to_string()) && reason.len() < 2200, "{reason}");
-        assert_eq!(reason.ends_with("further failures of this kind are not told"), number == 15, "{reason}");
+        assert_eq!(reason.ends_with("further failures of this kind are not reported"), number == 15, "{reason}");
     }
     world.finish();
 

@@ -1,4 +1,4 @@
-//! Reports of ranks that wait, are silent, or are asked for their progress.
+//! Reports of ranks that wait or are silent, and answers about their progress.
 
 use super::*;
 use crate::event::SpokenProtocol;
@@ -12,7 +12,7 @@ pub(super) fn fence(job: usize, waiting: &[u32], missing: &[u32]) -> FenceSeen {
     FenceSeen { job, protocol, name, epoch, whole_job: true, at_start: true, waiting, missing, strangers }
 }
 
-/// Only the launched job was looked at: ranks of a spawned one waited for ever for a rank that had finalized on another node.
+/// Before, only the launched job was inspected. Ranks of a spawned job waited indefinitely for a rank that had finalized on another node.
 #[test]
 fn ranks_of_every_job_that_wait_for_other_nodes_are_told_of_once() {
     let mut world = World::running(spec_on(&[2, 1]));
@@ -26,7 +26,7 @@ fn ranks_of_every_job_that_wait_for_other_nodes_are_told_of_once() {
     world.finish();
 }
 
-/// After their start-up, whether the missing ranks are here or elsewhere.
+/// Ranks wait after their start-up; the missing ranks are here or on another node.
 #[test]
 fn ranks_of_several_nodes_that_wait_for_long_are_reported_to_the_launch() {
     for missing in [&[][..], &[1]] {
@@ -50,7 +50,7 @@ fn ranks_that_miss_one_of_their_own_node_wait_for_nobody_else() {
     world.finish();
 }
 
-/// Some import their modules from a slow file system for minutes.
+/// Some ranks import their modules from a slow file system for minutes.
 #[test]
 fn ranks_may_come_late_to_a_fence() {
     let mut world = World::running(spec(2));
@@ -85,7 +85,7 @@ fn a_start_up_that_is_stuck_is_told_of_less_and_less_often() {
     world.finish();
 }
 
-/// An MPICH program and one of Open MPI under the same launch waited for ever.
+/// Before, an MPICH program and an Open MPI program under the same launch waited indefinitely.
 #[test]
 fn ranks_that_wait_for_each_other_in_two_protocols_end_the_launch() {
     let mut world = World::running(spec(3));
@@ -94,14 +94,14 @@ fn ranks_that_wait_for_each_other_in_two_protocols_end_the_launch() {
     let Some(CauseKind::Fence { reason }) = world.cause() else { panic!("{:?}", world.cause()) };
     assert_eq!(
         reason,
-        "rank 0 speaks PMI (MPICH and its kin), and ranks 1-2 speak PMIx (Open MPI): they wait for each other for ever; build all \
+        "rank 0 speaks PMI (MPICH and its kin), and ranks 1-2 speak PMIx (Open MPI): each waits for a rank that never comes; build all \
          programs of a launch with one MPI"
     );
     assert_eq!(world.notices(), Vec::<&Notice>::new());
     world.finish();
 }
 
-/// A library beside MPI speaks the other protocol: its ranks wait in both, by two threads.
+/// A library other than MPI speaks the other protocol: its ranks wait in both protocols, by two threads.
 #[test]
 fn ranks_that_wait_in_both_protocols_are_only_slow() {
     let mut world = World::running(spec(2));
@@ -123,8 +123,8 @@ fn ranks_that_meet_again_and_again_are_not_called_stuck() {
     world.finish();
 }
 
-/// Ranks that waited in `MPI_Finalize` for one that wrote its results were reported as stuck in their start-up. A debugger stops the one that
-/// writes at doubling times only.
+/// Before, ranks that waited in `MPI_Finalize` for a rank that wrote its results were reported as stuck in their start-up. A debugger stops
+/// the writing rank at doubling times only.
 #[test]
 fn ranks_that_wait_after_their_start_up_are_not_called_stuck() {
     let mut world = World::running(spec(2));
@@ -157,7 +157,7 @@ fn silent_ranks_that_run_are_told_of_once_with_the_library_that_was_seen_in_them
     let mut world = World::running(spec(3));
     world.silent = SilentSeen { slots: vec![SlotId(0), SlotId(2)], mapped: Some(mpich()), ..SilentSeen::default() };
     world.advance(seconds(1));
-    // It may be gone from memory when they are told of.
+    // The library may be gone from memory at the time of the report.
     world.silent.mapped = None;
     world.advance(seconds(20));
     assert_eq!(silences(&world), [(vec![0, 2], false, Some("MPICH"))]);
@@ -221,7 +221,7 @@ fn progress_is_told_at_any_time_even_after_the_last_rank() {
     assert_eq!(told[1], (8, vec![(Some(1000), true, Some(GOOD)), (Some(1001), false, Some(GOOD))]));
 }
 
-/// A program may have the same trouble with each of its resources; the one that ends it is told in any case.
+/// A program may have the same problem with each of its resources. A release that kills its rank is always reported.
 #[test]
 fn overdue_releases_are_told_but_not_for_ever() {
     let mut world = World::running(spec(2));
