@@ -36,17 +36,27 @@ static void look(void) {
     pmix_info_t found;
     pmix_value_t *value = NULL;
     pmix_proc_t all;
-    pmix_status_t status = ask(PMIX_QUERY_PROC_TABLE, job, &found);
-    if (status != PMIX_SUCCESS) {
-        printf("no table: %s\n", PMIx_Error_string(status));
-        return;
-    }
-    const pmix_proc_info_t *rows = found.value.data.darray->array;
-    for (size_t row = 0; row < found.value.data.darray->size; row++)
-        printf("rank %u: %s\n", rows[row].proc.rank, strrchr(rows[row].executable_name, '/') + 1);
+    size_t size = 0, rows = 0;
     PMIX_LOAD_PROCID(&all, job, PMIX_RANK_WILDCARD);
-    status = PMIx_Get(&all, PMIX_JOB_SIZE, NULL, 0, &value);
-    printf("size %d\n", status == PMIX_SUCCESS ? (int)value->data.uint32 : status);
+    pmix_status_t status = PMIx_Get(&all, PMIX_JOB_SIZE, NULL, 0, &value);
+    if (status == PMIX_SUCCESS)
+        size = value->data.uint32;
+    /* The table has no rank that is still being started. */
+    for (int tries = 0; tries < 500; tries++) {
+        pmix_status_t asked = ask(PMIX_QUERY_PROC_TABLE, job, &found);
+        if (asked != PMIX_SUCCESS) {
+            printf("no table: %s\n", PMIx_Error_string(asked));
+            return;
+        }
+        rows = found.value.data.darray->size;
+        if (rows >= size)
+            break;
+        usleep(10000);
+    }
+    const pmix_proc_info_t *processes = found.value.data.darray->array;
+    for (size_t row = 0; row < rows; row++)
+        printf("rank %u: %s\n", processes[row].proc.rank, strrchr(processes[row].executable_name, '/') + 1);
+    printf("size %d\n", status == PMIX_SUCCESS ? (int)size : status);
     status = PMIx_Fence(&all, 1, NULL, 0);
     printf("in a fence: %s\n", status == PMIX_SUCCESS ? "SUCCESS" : "refused");
 }
