@@ -4,6 +4,7 @@
 //! signals.
 
 use std::io;
+use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 use nix::sys::signal::{Signal, kill};
@@ -72,9 +73,15 @@ pub(crate) fn pass_on(child: &Child, signal: Signal) {
 }
 
 /// Exit code of a command that this program waited for, in the convention of a shell.
-pub(crate) fn code_of(status: ExitStatus) -> u8 {
+///
+/// If SIGINT killed the command, the terminal has sent it to this program as well, which may not have read it yet: it is read now, since
+/// this program must end by it too.
+pub(crate) async fn code_of(status: ExitStatus, signals: &mut Signals) -> u8 {
     if status.code().is_some() {
         signals::leave_interrupt_to_command();
+    } else if status.signal() == Some(Signal::SIGINT as i32) {
+        tokio::task::yield_now().await;
+        signals.arrived().await;
     }
     exit::of_status(status)
 }
@@ -86,7 +93,7 @@ pub(crate) fn code_of(status: ExitStatus) -> u8 {
 pub(crate) async fn wait(mut child: Child, signals: &mut Signals) -> io::Result<u8> {
     loop {
         tokio::select! {
-            status = child.wait() => return Ok(code_of(status?)),
+            status = child.wait() => return Ok(code_of(status?, signals).await),
             arrival = signals.next() => match arrival {
                 Arrival::Everybody(_) => {}
                 Arrival::Us(signal) => pass_on(&child, signal),

@@ -60,11 +60,11 @@ impl ClusterCommand<'_> {
             let mut child = self.start(start)?;
             loop {
                 tokio::select! {
-                    status = child.wait() => return Ok(code_of(status?)),
+                    status = child.wait() => return Ok(code_of(status?, signals).await),
                     arrival = signals.next() => match arrival {
                         Arrival::Everybody(_) => {}
                         Arrival::Us(number) if self.decides(number) => pass_on(&child, number),
-                        Arrival::Us(number) => return end(&mut child, number).await,
+                        Arrival::Us(number) => return end(&mut child, number, signals).await,
                     },
                     _ = ended_children.recv() => self.reap(&child),
                 }
@@ -121,10 +121,10 @@ fn with(mut command: Command, arguments: &[OsString]) -> Command {
 }
 
 /// Passes the signal on, and waits for the end of the command, with a time limit.
-async fn end(child: &mut Child, number: Signal) -> io::Result<u8> {
+async fn end(child: &mut Child, number: Signal, signals: &mut Signals) -> io::Result<u8> {
     pass_on(child, number);
     tokio::select! {
-        status = child.wait() => Ok(code_of(status?)),
+        status = child.wait() => Ok(code_of(status?, signals).await),
         () = sleep(END_WITHIN) => Ok(exit::by_signal(number as i32)),
     }
 }
