@@ -186,7 +186,7 @@ impl ThisNode {
         };
         read()
             .inspect_err(|error| {
-                tracing::warn!("{CACHE} cannot be used, and ranks receive the data that was read here: {error}")
+                tracing::warn!("{CACHE} cannot be used, and ranks receive the data that was read here: {error}");
             })
             .ok()
     }

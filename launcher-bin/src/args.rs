@@ -17,6 +17,7 @@ pub(crate) mod exec;
 mod export;
 mod front_end;
 mod gpu_bind;
+mod groups;
 mod hint;
 mod idle;
 mod launch;
@@ -94,7 +95,8 @@ const SEPARATOR: &str = ":";
 #[derive(Debug, Parser)]
 // The last occurrence of a repeated flag applies, as with srun and mpirun: wrappers append their flags to the flags of the
 // user.
-#[command(name = "lattice", version, max_term_width = HELP_WIDTH, after_help = AFTER_HELP, args_override_self = true)]
+#[command(name = "lattice", version, max_term_width = HELP_WIDTH, help_template = groups::TEMPLATE, after_help = AFTER_HELP,
+          args_override_self = true)]
 pub struct Cli {
     /// Verbosity of Lattice's own messages.
     #[command(flatten)]
@@ -250,9 +252,6 @@ const AFTER_HELP: &str = "Environment:\n  \
     LATTICE_HOSTS      hosts with their slots, as --host, for launches whose flags place no ranks\n  \
     LATTICE_SETS       directory of your sets on this machine; else ~/.lattice/sets\n  \
     LATTICE_LOG        what to log on standard error, such as info or lattice=debug\n\n\
-    Lines of other launchers:\n  \
-    lattice srun ...     as srun of Slurm; lattice srun --help shows its flags\n  \
-    lattice mpiexec ...  as mpiexec and mpirun of MPICH, Intel MPI and Open MPI\n\n\
     Example:\n  \
     lattice launch -n 4 ./a.out";
 

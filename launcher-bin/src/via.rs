@@ -65,6 +65,15 @@ pub enum ViaError {
          try: lattice start --via ssh --host node1:4,node2:4"
     )]
     NoWay,
+    /// Hosts are named, and a manager gives the nodes.
+    #[error(
+        "--host, --hostfile and --nodelist have no effect with {via}, which gives the nodes of its allocation\n\
+         try: lattice start without them, and -w NODES at a launch; or --via ssh, for other hosts"
+    )]
+    HostsOfManager {
+        /// The manager.
+        via: String,
+    },
     /// `--detach`: the launch would outlive this command, and its cluster does not.
     #[error(
         "--detach: the cluster that --via {via} makes ends with this command\ntry: lattice start --via {via}, and launch there"

@@ -59,14 +59,22 @@ impl Way {
     /// Way for `lattice start`.
     ///
     /// # Errors
-    /// Fails if there is none.
+    /// Fails if there is none, and if hosts are named for nodes that a manager gives.
     pub(super) fn of_start(args: &StartArgs) -> Result<Self, ViaError> {
         let environment: Vec<_> = env::vars_os().collect();
-        let (via, chosen) = match by_user(&args.way, &environment)? {
+        Self::started(args, &environment)
+    }
+
+    fn started(args: &StartArgs, environment: &Environment) -> Result<Self, ViaError> {
+        let (via, chosen) = match by_user(&args.way, environment)? {
             Some(Via::None) => return Err(ViaError::NoWay),
             Some(via) => (via, Chosen::ByUser),
-            None => (Nodes::allocated(&environment).ok_or(ViaError::NoWay)?, Chosen::ByAllocation),
+            None => (Nodes::allocated(environment).ok_or(ViaError::NoWay)?, Chosen::ByAllocation),
         };
+        let takes_hosts = matches!(via, Via::Ssh | Via::Command(_) | Via::Kubernetes);
+        if are_named(&args.hosts) && !takes_hosts {
+            return Err(ViaError::HostsOfManager { via: via.as_typed() });
+        }
         Ok(Self { via, hosts: args.hosts.clone(), chosen, join: args.join })
     }
 
@@ -134,6 +142,24 @@ mod tests {
         assert_eq!(found("--alloc a1 true"), None);
         assert_eq!(found("--api unix:/x true"), None);
         assert_eq!(chosen("true", &[]), None);
+    }
+
+    #[test]
+    fn hosts_are_refused_where_a_manager_gives_the_nodes() {
+        let environment: Vec<_> = SLURM.iter().map(|&(name, value)| (name.into(), value.into())).collect();
+        let started = |line: &str| {
+            let words = ["lattice", "start"].into_iter().chain(line.split(' ')).map(Into::into);
+            let crate::args::Command::Start(args) = crate::args::parse(words).unwrap().command else {
+                panic!("{line}")
+            };
+            Way::started(&args, &environment).map(|way| way.via.to_string()).map_err(|error| error.to_string())
+        };
+        for hosts in ["-w n1", "--host n1:2", "--hostfile hosts"] {
+            let refused = started(&format!("{hosts} true")).unwrap_err();
+            assert!(refused.starts_with("--host, --hostfile and --nodelist have no effect with slurm"), "{refused}");
+            assert_eq!(started(&format!("--via ssh {hosts} true")).as_deref(), Ok("ssh"));
+        }
+        assert_eq!(started("true").as_deref(), Ok("slurm"));
     }
 
     #[test]

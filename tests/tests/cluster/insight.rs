@@ -88,7 +88,7 @@ fn ranks_of_a_launch_stand_in_the_cores_that_the_kernel_gives_them() {
         lattice abort $bound; lattice abort $free
         lattice nodes --topology nobodys"#;
     let outcome = script_on(2, script).run();
-    outcome.exits(125).says("the launch runs on 2 nodes").says("nobodys is no launch that is known");
+    outcome.exits(125).says("the launch runs on 2 nodes").says("nobodys is no known launch");
     let text = String::from_utf8_lossy(outcome.stdout()).into_owned();
     let drawn = text.lines().filter(|line| line.contains("cores ") && line.contains("[0") || line.contains("[1"));
     outcome.check(drawn.count() == 2, || "each node should have its rank in its first core".into());

@@ -160,9 +160,9 @@ fn wrong_flags_of_an_agent_are_its_own_failure() {
 
 #[test]
 fn help_that_nobody_asked_for_is_plain() {
-    for words in ["", "alloc", "cxi", "pki"] {
+    for (words, list) in [("", "Run"), ("alloc", "Commands"), ("cxi", "Commands"), ("pki", "Commands")] {
         let outcome = lattice(words).run();
-        outcome.exits(125).prints_lines::<&str>([]).says("Usage: lattice").says("\nCommands:\n");
+        outcome.exits(125).prints_lines::<&str>([]).says("Usage: lattice").says(&format!("\n{list}:\n"));
         outcome.check(!outcome.errors().contains("lattice: "), || "help is no message".into());
     }
 }

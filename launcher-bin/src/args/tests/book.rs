@@ -54,10 +54,11 @@ fn commands(line: &str) -> Vec<Vec<String>> {
             (None, ' ' | '|' | ';' | '&' | '<' | '>' | '#') if letter != '#' || word.is_none() => {
                 let is_stream =
                     matches!(letter, '<' | '>') && word.as_ref().is_some_and(|word| word.parse::<u8>().is_ok());
-                if let Some(word) = word.take() {
-                    if !std::mem::take(&mut is_file) && !is_stream {
-                        words.push(word);
-                    }
+                if let Some(word) = word.take()
+                    && !std::mem::take(&mut is_file)
+                    && !is_stream
+                {
+                    words.push(word);
                 }
                 match letter {
                     '#' => break,
@@ -90,10 +91,10 @@ fn lines_of_the_book_are_accepted() {
             for command in commands(&line).iter().filter_map(|words| own(words)) {
                 count += 1;
                 let is_help = |kind| matches!(kind, ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-                if let Err(error) = parse(command.iter().map(OsString::from)).map_err(|error| (error.kind(), error)) {
-                    if !is_help(error.0) {
-                        refused.push(format!("{}: {line}\n{}", page.display(), error.1));
-                    }
+                if let Err(error) = parse(command.iter().map(OsString::from))
+                    && !is_help(error.kind())
+                {
+                    refused.push(format!("{}: {line}\n{error}", page.display()));
                 }
             }
         }
