@@ -153,13 +153,17 @@ pub enum Command {
     /// A line of `lattice mpiexec --wrap`.
     #[command(skip)]
     Wrap(WrapArgs),
-    /// Run a script when nodes are free, on the first node of its own allocation.
+    /// Run a script when nodes are free.
+    ///
+    /// It runs on the first node of its own allocation.
     #[command(after_help = batch::AFTER_HELP)]
     Batch(Deferred<BatchArgs>),
     /// Run the script of a batch job here (for calls of the API server).
     #[command(name = batch::RUN_SCRIPT, hide = true)]
     BatchScript(Deferred<BatchScriptArgs>),
-    /// Show the queue: your waiting and running batch jobs and allocations; for administrators, those of all users.
+    /// Show waiting and running batch jobs and allocations.
+    ///
+    /// Yours; for administrators, those of all users.
     #[command(after_help = batch::QUEUE_AFTER_HELP)]
     Queue(Deferred<QueueArgs>),
     /// End waiting or running batch jobs, allocations or launches.
@@ -169,7 +173,9 @@ pub enum Command {
     Alloc(Deferred<AllocCommand>),
     /// Show, drain and resume the nodes of the cluster.
     Nodes(Deferred<NodesArgs>),
-    /// Show your launches on this machine and on the cluster; for administrators, the launches of all users of the cluster.
+    /// Show your launches on this machine and on the cluster.
+    ///
+    /// For administrators, the launches of all users of the cluster.
     #[command(aliases = ["ps", "list", "jobs", "ls"])]
     Launches(Deferred<LaunchesArgs>),
     /// Show the processor, memory and I/O use of each rank of a launch.
@@ -195,7 +201,7 @@ pub enum Command {
     Abort(Deferred<AbortArgs>),
     /// Print where each rank of a launch runs, for debuggers.
     Proctable(Deferred<LaunchTableArgs>),
-    /// Show the sets of this machine that you can call: your launches, and this command itself.
+    /// Show the sets of this machine that you can call: your launches, and this command.
     #[command(after_help = overlay::SETS_AFTER_HELP)]
     Sets(Deferred<SetsArgs>),
     /// Measure the round-trip time of a call to a process of a launch.
@@ -207,11 +213,15 @@ pub enum Command {
     /// Manage fabric credentials; for administrators.
     #[command(subcommand)]
     Cxi(Deferred<CxiCommand>),
-    /// Run a command, or your shell, in a cluster on this machine, which ends with the command.
+    /// Run a command, or your shell, in a cluster on this machine.
+    ///
+    /// The cluster ends with the command.
     #[command(after_help = DEV_CLUSTER_AFTER_HELP)]
     DevCluster(Deferred<DevClusterArgs>),
-    /// Run a command, or your shell, in which `lattice launch` uses the nodes of an allocation of Slurm, PBS, LSF, Grid
-    /// Engine or Flux, or hosts reached by ssh. Needs no daemon and no administrator.
+    /// Run a command, or your shell, with the nodes of another manager, or with hosts of ssh.
+    ///
+    /// `lattice launch` in it uses the nodes of an allocation of Slurm, PBS, LSF, Grid Engine or Flux, or the hosts. Needs no daemon and no
+    /// administrator.
     #[command(after_help = START_AFTER_HELP)]
     Start(Deferred<StartArgs>),
     /// Send PMI requests to the launcher of this process, as a rank of its job.
@@ -221,7 +231,9 @@ pub enum Command {
     Pki(Deferred<PkiCommand>),
     /// Run the API server of a cluster, for its nodes, allocations and launches.
     Api(Deferred<lattice_api_server::args::ApiArgs>),
-    /// Print the names in a list of nodes, or fold names into a list, as scontrol of Slurm does for scripts.
+    /// Expand and fold lists of node names.
+    ///
+    /// As scontrol of Slurm does for scripts.
     #[command(after_help = SCONTROL_AFTER_HELP)]
     Scontrol(Deferred<ScontrolArgs>),
     /// Print the completion script of a shell.

@@ -52,7 +52,7 @@ const HIDDEN_MAX: Duration = Duration::from_secs(1);
 /// Longest time for which targets are waited for to stop before they are killed: one in `vfork` or on a dead file system does not stop.
 const HALT_MAX: Duration = Duration::from_millis(500);
 
-/// Greatest number of scans after that time.
+/// Greatest number of scans after the time for targets to stop.
 const LATE_SCANS_MAX: u32 = 3;
 
 /// Where the children of a killed process go.

@@ -45,7 +45,8 @@ pub fn remove_orphaned_memory(since: SystemTime) {
     for process in numbers {
         match files_of(process) {
             Some(used) => {
-                let job = job_of(process);
+                let has_segment = left.iter().any(|file| file.job.is_some());
+                let job = if has_segment { job_of(process) } else { None };
                 left.retain(|file| !used.contains(&file.path) && (file.job.is_none() || file.job != job));
             }
             None if is_hidden_user(process) => return,

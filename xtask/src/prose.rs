@@ -13,7 +13,7 @@ use self::source::{Text, texts};
 use crate::shell::repository;
 
 /// Words that are used of programs as if they were people, and idioms that need two readings.
-const BANNED: [&str; 36] = [
+const BANNED: [&str; 33] = [
     "who",
     "whom",
     "whose",
@@ -45,11 +45,8 @@ const BANNED: [&str; 36] = [
     "behind",
     "chooses nothing",
     "for ever",
-    "is told",
     "an only one",
     "goes before",
-    "stands for itself",
-    "as it were",
 ];
 
 /// Number of banned words in 1,000 words that each kind of text may have.
@@ -231,7 +228,7 @@ mod tests {
         for (text, words, banned) in [
             ("A rank that sends nothing is reported.", 7, 0),
             ("Who says so? Whoever's first.", 5, 2),
-            ("It waits for ever, and is told so", 8, 3),
+            ("It waits for ever, and is told so", 8, 2),
             ("forever behindhand essay", 3, 0),
         ] {
             assert_eq!(Count::of(text), Count { words, banned }, "{text}");

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use lattice_session::random;
 use rank_spawner::{LaunchTag, OwnDirectory};
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::ViaError;
@@ -155,18 +154,8 @@ impl<'a> Joining<'a> {
                 daemons.start((&name, Role::Agent), command, &self.ground.directory, Command::spawn)
             }
             None => {
-                // The program loads while its nodes are certified.
-                let (sender, invitation) = oneshot::channel();
-                let input = async {
-                    match invitation.await {
-                        Ok(line) => line.await,
-                        Err(_) => String::new(),
-                    }
-                };
-                let command = self.means.command(nodes, self.agent, &agent);
-                let started = daemons.start_fed(&name, command, &self.ground.directory, input);
-                let _ = sender.send(self.head.when_it_listens(self.head.invitation(nodes, self.means)?));
-                started
+                let input = self.head.when_it_listens(self.head.invitation(nodes, self.means)?);
+                daemons.start_fed(&name, self.means.command(nodes, self.agent, &agent), &self.ground.directory, input)
             }
         };
         started.map_err(|error| match error {

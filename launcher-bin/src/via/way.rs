@@ -62,17 +62,16 @@ impl Way {
     /// Fails if there is none, and if hosts are named for nodes that a manager gives.
     pub(super) fn of_start(args: &StartArgs) -> Result<Self, ViaError> {
         let environment: Vec<_> = env::vars_os().collect();
-        Self::started(args, &environment)
+        Self::for_start(args, &environment)
     }
 
-    fn started(args: &StartArgs, environment: &Environment) -> Result<Self, ViaError> {
+    fn for_start(args: &StartArgs, environment: &Environment) -> Result<Self, ViaError> {
         let (via, chosen) = match by_user(&args.way, environment)? {
             Some(Via::None) => return Err(ViaError::NoWay),
             Some(via) => (via, Chosen::ByUser),
             None => (Nodes::allocated(environment).ok_or(ViaError::NoWay)?, Chosen::ByAllocation),
         };
-        let takes_hosts = matches!(via, Via::Ssh | Via::Command(_) | Via::Kubernetes);
-        if are_named(&args.hosts) && !takes_hosts {
+        if are_named(&args.hosts) && !takes_hosts(&via) {
             return Err(ViaError::HostsOfManager { via: via.as_typed() });
         }
         Ok(Self { via, hosts: args.hosts.clone(), chosen, join: args.join })
@@ -88,10 +87,10 @@ impl Way {
     /// Fails if no nodes are named, or their names are invalid.
     pub(super) fn nodes(&self) -> Result<Nodes, ViaError> {
         let environment: Vec<_> = env::vars_os().collect();
-        match &self.via {
-            Via::Ssh | Via::Command(_) => Nodes::named(&self.hosts, &self.via),
-            Via::Kubernetes if are_named(&self.hosts) => Nodes::named(&self.hosts, &self.via),
-            manager => Ok(Nodes::of_manager(manager, &environment)?),
+        if takes_hosts(&self.via) && (are_named(&self.hosts) || self.via != Via::Kubernetes) {
+            Nodes::named(&self.hosts, &self.via)
+        } else {
+            Ok(Nodes::of_manager(&self.via, &environment)?)
         }
     }
 
@@ -111,6 +110,11 @@ impl Way {
 /// Way that a flag or the variable names.
 fn by_user(flags: &WayArgs, environment: &Environment) -> Result<Option<Via>, ViaParseError> {
     flags.chosen(environment::value(environment, WayArgs::VARIABLE))
+}
+
+/// True for a way to hosts that the user names. Kubernetes has pods of the job as well.
+fn takes_hosts(via: &Via) -> bool {
+    matches!(via, Via::Ssh | Via::Command(_) | Via::Kubernetes)
 }
 
 /// True if hosts are named, in any form.
@@ -152,7 +156,7 @@ mod tests {
             let crate::args::Command::Start(args) = crate::args::parse(words).unwrap().command else {
                 panic!("{line}")
             };
-            Way::started(&args, &environment).map(|way| way.via.to_string()).map_err(|error| error.to_string())
+            Way::for_start(&args, &environment).map(|way| way.via.to_string()).map_err(|error| error.to_string())
         };
         for hosts in ["-w n1", "--host n1:2", "--hostfile hosts"] {
             let refused = started(&format!("{hosts} true")).unwrap_err();

@@ -135,9 +135,8 @@ impl State {
 
     /// Converts the number of a client's last event, as the client numbers it, to a number of this log.
     ///
-    /// A number beyond the latest event comes from an earlier server. The clock of that server was ahead, and it could not store its last
-    /// number. This log has no event that such a client has received. The client ignores events with numbers that it has passed. For this
-    /// reason, the log adds a lead to the numbers of events for such a client.
+    /// A number beyond the latest event comes from an earlier server with a clock that was ahead. Its client has received no event of this log,
+    /// and ignores events with numbers that it has passed. The log adds a lead to the numbers for such a client.
     pub(super) fn own_number(&mut self, after: u64) -> u64 {
         let latest = self.latest();
         if after <= latest {
@@ -149,8 +148,7 @@ impl State {
         after.saturating_sub(self.lead)
     }
 
-    /// Converts the number that a reader acknowledges to a number of this log. The result does not exceed the last event that was delivered to
-    /// the reader.
+    /// Converts the number that a reader acknowledges to a number of this log, at most the last event that was delivered to it.
     pub(super) fn acknowledged(&self, number: u64, sequence: u64) -> u64 {
         let Some(reader) = self.readers.get(&number) else { return 0 };
         sequence.saturating_sub(reader.lead).min(reader.position.sequence)
