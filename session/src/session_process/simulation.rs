@@ -367,6 +367,14 @@ impl SimulatedSession {
         }
     }
 
+    /// Handles a link that could not be opened, because the other node has left the launch.
+    pub fn link_absent(&mut self, node: NodeIndex, reason: &str, now: Instant) {
+        if let Some(links) = &mut self.links {
+            links.on_absent(node, reason, now);
+            self.settle(now);
+        }
+    }
+
     /// Sets the number of links to other nodes that are being opened.
     pub fn opens_links(&mut self, number: usize, now: Instant) {
         self.opening = number;

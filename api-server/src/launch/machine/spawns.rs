@@ -4,8 +4,8 @@
 //! ```text
 //! asked ──the launch is starting──> early ──all nodes have accepted──┐
 //!   └────────────────────────────────────────────────────────────────┴─> planned ──durable──> starting ──all report──> running
-//!                                                                           │                    └──a failure──> refused │
-//!                                                                           └──not durable──> refused                  durable ──> answered
+//!                                                                           │                    └──a failure──> refused ├──durable──> answered
+//!                                                                           └──not durable──> refused                  └──not durable──> refused
 //! ```
 
 use std::cmp::Reverse;
@@ -189,13 +189,19 @@ impl Spawns {
         }
     }
 
-    /// The changes up to this one could not be stored: jobs that waited for that are refused. Running jobs continue.
+    /// The changes up to this one could not be stored: jobs that waited for that are refused. Jobs that already run are ended, because the next
+    /// server would end them.
     pub(crate) fn on_not_durable(&mut self, through: u64, state: &mut LaunchState, effects: &mut Effects) {
-        self.tell_running(through, effects);
         for planned in self.planned.extract_if(.., |planned| planned.change <= through) {
             state.void_job(&ranks_of(&planned.order));
-            let reason = "the API server cannot write down that there is a new job".to_owned();
-            refuse(planned.ticket, reason, effects);
+            refuse(planned.ticket, NOT_RECORDED.to_owned(), effects);
+        }
+        for Running { job, ticket, .. } in self.running.extract_if(.., |running| running.change <= through) {
+            if let Some(known) = self.known.iter_mut().find(|known| known.id == job) {
+                known.outcome = SpawnOutcome::Open;
+                disown(&job, &(known.first..known.first + known.placement.size()), state, effects);
+            }
+            refuse(ticket, NOT_RECORDED.to_owned(), effects);
         }
     }
 
@@ -310,6 +316,8 @@ impl Spawns {
     }
 }
 
+/// Refusal of a job after its record was not stored.
+const NOT_RECORDED: &str = "the API server cannot write down that there is a new job";
 /// Failure of a job on a node that is gone.
 const GONE: &str = "the node has ended its part of the launch";
 

@@ -273,6 +273,10 @@ impl Links {
         self.act(now, |launch, effects| launch.lost(node, reason, Loss::Link, effects));
     }
 
+    pub(super) fn on_absent(&mut self, node: NodeIndex, reason: &str, now: Instant) {
+        self.act(now, |launch, effects| launch.lost(node, reason, Loss::Absent, effects));
+    }
+
     pub(super) fn poll_ended(&mut self) -> Option<(FenceId, Result<Merged, FenceError>)> {
         self.ended.pop_front()
     }

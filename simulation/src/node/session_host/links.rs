@@ -122,7 +122,13 @@ impl SessionHost {
                 };
                 let has_ended = target.has_ended && is_reached && around.network.is_up(Host(to));
                 let is_given_up = self.left_at.is_some_and(|left| around.now() > left + timeouts::KILL);
-                if around.now() > since + tries || has_ended || is_given_up {
+                if has_ended {
+                    self.opening.remove(&to);
+                    self.close_links_to(to, around);
+                    self.input(around, |session, now| {
+                        session.link_absent(NodeIndex(to), "it has left the launch", now)
+                    });
+                } else if around.now() > since + tries || is_given_up {
                     self.opening.remove(&to);
                     // A link that the other node has opened ends as well.
                     self.lose_link(to, "no link can be opened", around);
@@ -157,9 +163,13 @@ impl SessionHost {
 
     /// Ends the link to a node, with all its streams.
     fn lose_link(&mut self, node: u32, reason: &str, around: &mut Surroundings) {
+        self.close_links_to(node, around);
+        self.input(around, |session, now| session.link_broke(NodeIndex(node), reason, now));
+    }
+
+    fn close_links_to(&mut self, node: u32, around: &mut Surroundings) {
         let streams = self.links.remove(&node).map(|link| link.streams).unwrap_or_default();
         streams.into_iter().for_each(|stream| self.close_link(stream, around));
-        self.input(around, |session, now| session.link_broke(NodeIndex(node), reason, now));
     }
 
     pub(crate) fn on_frame(&mut self, from: u32, frame: Bytes, around: &mut Surroundings) {

@@ -231,6 +231,25 @@ fn a_spawn_that_cannot_be_written_down_is_refused_and_no_node_is_told() {
     assert!(simulation.spawned(0).is_empty());
 }
 
+/// The next server has no record that the job runs, and would end it.
+#[test]
+fn a_job_that_runs_and_cannot_be_recorded_is_ended_and_refused() {
+    let mut simulation = Simulation::running(2, 1);
+    let ticket = simulation.spawn(0, 2);
+    simulation.stored(Stored::Durable);
+    let job = simulation.spawned(0)[0].clone();
+    for node in 0..2 {
+        simulation.event(node, Event::Spawned { job: job.clone(), failure: None });
+    }
+    assert!(!simulation.spawn_answers.contains_key(&ticket));
+    simulation.stored(Stored::Failed);
+    let reason = simulation.spawn_answers[&ticket].clone().unwrap_err().to_string();
+    assert!(reason.contains("cannot write down"), "{reason}");
+    for node in 0..2 {
+        assert!(simulation.was_told(node, |command| matches!(command, NodeCommand::Disown(of) if *of == job)));
+    }
+}
+
 #[test]
 fn ranks_that_spawn_before_all_nodes_have_accepted_wait() {
     let mut simulation = Simulation::new(facts(2, 1), 1);
