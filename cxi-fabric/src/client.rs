@@ -128,7 +128,7 @@ impl Client {
             let request = Request { method, url: &url, authorization, idempotency_key, body };
             call.tries += 1;
             let timeout = self.try_timeout.min(left);
-            match self.wire.send(&request, timeout) {
+            let trouble = match self.wire.send(&request, timeout) {
                 Ok(response) => match retry::classify(method, response.status) {
                     Disposition::Done => return Ok(Outcome::Done(self.answer(call, response))),
                     Disposition::Absent => return Ok(Outcome::Absent(self.answer(call, response))),
@@ -152,13 +152,18 @@ impl Client {
                             text: self.words(&response),
                         });
                     }
-                    Disposition::Retry => last = self.busy(&response),
+                    Disposition::Retry => self.busy(&response),
                 },
-                Err(Failure::Unreachable(reason)) => last = Trouble::Unreachable(reason),
-                Err(Failure::Slow) => last = Trouble::Slow(timeout),
-                Err(Failure::Broken(reason)) => last = Trouble::Broken(reason),
+                Err(Failure::Unreachable(reason)) => Trouble::Unreachable(reason),
+                Err(Failure::Slow) => Trouble::Slow(timeout),
+                Err(Failure::Broken(reason)) => Trouble::Broken(reason),
+            };
+            *may_be_done |= method != Method::Get && trouble.may_be_done();
+            // The failure of the try before explains more than a try that the deadline has cut short.
+            let is_cut_short = timeout < self.try_timeout && matches!(trouble, Trouble::Slow(_));
+            if !is_cut_short || matches!(last, Trouble::NotAsked) {
+                last = trouble;
             }
-            *may_be_done |= method != Method::Get && last.may_be_done();
             if !self.pause(&call, &last, deadline) {
                 return Err(FabricError::OutOfTime { call, last });
             }

@@ -105,6 +105,16 @@ fn a_dead_service_is_given_up_at_the_deadline_and_not_later() {
 }
 
 #[test]
+fn a_try_that_the_deadline_cuts_short_hides_no_earlier_failure() {
+    let scene = Scene::new([status(503, "it starts"), Err(Failure::Slow)]);
+    let error = scene.error(Method::Post, 2).to_string();
+    assert_eq!(scene.tries(), 2, "{error}");
+    assert!(error.contains("it answered 503"), "{error}");
+    let alone = Scene::new([Err(Failure::Slow)]).error(Method::Post, 2).to_string();
+    assert!(alone.contains("no answer within 2000 ms"), "{alone}");
+}
+
+#[test]
 fn a_slow_service_gets_several_tries_within_the_deadline() {
     let scene = Scene::new((0..9).map(|_| Err(Failure::Slow)));
     let error = scene.error(Method::Get, 12);
