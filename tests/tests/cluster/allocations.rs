@@ -66,8 +66,9 @@ fn the_files_of_a_shell_that_was_killed_go_with_the_next_one() {
     let script = r#"lattice alloc release $LATTICE_ALLOC_ID; unset LATTICE_ALLOC_ID; export XDG_STATE_HOME=$LATTICE_DEV_CLUSTER/state
         files() { ls $XDG_STATE_HOME/lattice | grep -c lattice-shell-; }
         mkdir -p $XDG_STATE_HOME/lattice/lattice-shell-mine/lock
-        lattice alloc shell -N 1 -- sleep 1000 & killed=$!; lattice alloc shell -N 1 -- sleep 1000 & running=$!
-        until [ "$(ls $XDG_STATE_HOME/lattice/*/mpirun/hosts | wc -l)" = 2 ]; do sleep 0.05; done 2>/dev/null
+        started='touch $XDG_STATE_HOME/started-$$; exec sleep 1000'
+        lattice alloc shell -N 1 -- bash -c "$started" & killed=$!; lattice alloc shell -N 1 -- bash -c "$started" & running=$!
+        until [ "$(ls $XDG_STATE_HOME/started-* | wc -l)" = 2 ]; do sleep 0.05; done 2>/dev/null
         kill -KILL $killed; wait $killed; files; lattice alloc release --all >/dev/null 2>&1
         lattice alloc shell --wait -N 1 -- bash -c 'ls $XDG_STATE_HOME/lattice | grep -c lattice-shell-'; kill $running; wait $running; files"#;
     script_on(3, script).run().prints_lines(["3", "3", "1"]);

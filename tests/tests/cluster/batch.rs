@@ -57,8 +57,9 @@ fn an_unchanged_mpirun_in_a_script_starts_its_ranks_on_all_nodes() {
     let ranks = (0..4).map(|rank| format!("rank {rank} of 4"));
     let all: Vec<String> = ranks.chain(["code 0".to_owned()]).collect();
     for mpi in [MPICHS[1], OPEN_MPIS[0], OPEN_MPIS[1]] {
-        let once =
-            |words: &str| format!("timeout -k 5 25 {words} >said; code=$?; grep -v plm: said | sort -u; exit $code");
+        let once = |words: &str| {
+            format!("timeout -k 5 25 {words} >said 2>&1; code=$?; grep -v plm: said | sort -u; exit $code")
+        };
         with_mpirun(mpi, &once("$1 -np 4 $2")).run().exits(0).prints_lines(&all);
         let hosts = with_mpirun(mpi, &once("$1 hostname")).run();
         hosts.exits(0).prints_lines(["code 0", "node0", "node1"]);
