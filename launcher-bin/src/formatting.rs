@@ -65,9 +65,13 @@ pub(crate) fn duration(time: Duration) -> String {
     parts.join(" ")
 }
 
-/// Like [`duration`], for times that are compared with each other: milliseconds below one second.
+/// Like [`duration`], for times that are compared with each other, with a resolution of milliseconds below ten seconds: `43 ms`, `3.804 s`.
 pub(crate) fn short_duration(time: Duration) -> String {
-    if time < Duration::from_secs(1) { format!("{} ms", time.as_millis()) } else { duration(time) }
+    match time.as_millis() {
+        ms @ 0..1_000 => format!("{ms} ms"),
+        ms @ 1_000..10_000 => format!("{}.{:03} s", ms / 1_000, ms % 1_000),
+        _ => duration(time),
+    }
 }
 
 /// Time since `seconds` (Unix time). A time in the future counts as now.
@@ -179,6 +183,18 @@ mod tests {
         check(3_725_000, "1 h 2 min");
         check(86_400_000 + 60_000, "1 d");
         check(90_061_000, "1 d 1 h");
+    }
+
+    #[test]
+    fn short_times_have_milliseconds() {
+        let check = |micros, expected: &str| assert_eq!(short_duration(Duration::from_micros(micros)), expected);
+        check(900, "0 ms");
+        check(43_999, "43 ms");
+        check(1_000_000, "1.000 s");
+        check(3_804_200, "3.804 s");
+        check(9_999_999, "9.999 s");
+        check(10_000_000, "10 s");
+        check(3_725_000_000, "1 h 2 min");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use lattice_session::event::Usage;
 use serde::Serialize;
 
-use crate::formatting::{duration, size};
+use crate::formatting::{short_duration, size};
 
 #[derive(Debug, Serialize)]
 pub(crate) struct UsageLine {
@@ -24,8 +24,8 @@ pub(crate) fn words(usage: Usage) -> String {
     let Usage { user, system, peak_memory } = usage;
     format!(
         "used: {} of processor time for programs, {} in the kernel; at most {} of memory in one process",
-        duration(user),
-        duration(system),
+        short_duration(user),
+        short_duration(system),
         size(peak_memory)
     )
 }

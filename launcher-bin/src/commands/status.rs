@@ -441,7 +441,7 @@ mod tests {
         let usage = proto::Usage { user_us: 61_500_000, system_us: 250_000, peak_memory_bytes: 3 << 20 };
         let answer = proto::LaunchStatus { usage: Some(usage), ..answer() };
         let text = text(&answer, None, &ranks(&answer), &TimeZone::UTC);
-        let line = "\nused: 1 min 1 s of processor time for programs, 0.3 s in the kernel; at most 3.0 MiB of memory in one process\n";
+        let line = "\nused: 1 min 1 s of processor time for programs, 250 ms in the kernel; at most 3.0 MiB of memory in one process\n";
         assert!(text.contains(line), "{text}");
         let json = serde_json::to_value(json(&answer, None, &ranks(&answer))).unwrap();
         let expected = serde_json::json!({ "user_s": 61.5, "system_s": 0.25, "peak_memory_bytes": 3 << 20 });

@@ -9,7 +9,7 @@ use lattice_session::event::{Event, Output, Report, Stream, Usage, UsageRange};
 use pmi_core::ids::{NodeIndex, Rank};
 use serde::Serialize;
 
-use crate::formatting::{count, duration, short_duration, size};
+use crate::formatting::{count, short_duration, size};
 use crate::usage::{self, UsageLine};
 
 /// Counters of a running launch.
@@ -95,7 +95,7 @@ impl Summary {
     /// Lines of the summary as text.
     pub(super) fn lines(&self, hosts: &[String], report: &Report) -> Vec<String> {
         let ranks = count(report.exits.len() as u32, "rank");
-        let mut lines = vec![format!("{ranks} on {} ran for {}", fold(hosts), duration(report.duration))];
+        let mut lines = vec![format!("{ranks} on {} ran for {}", fold(hosts), short_duration(report.duration))];
         let of = |(rank, time): (Rank, Duration)| format!("{} (rank {rank})", short_duration(time));
         let several = |extremes: Option<Extremes>| extremes.filter(|known| known.least.0 != known.most.0);
         if let Some(Extremes { least, most }) = several(self.starts) {
@@ -165,7 +165,7 @@ impl Summary {
 /// Nodes with the least and the most processor time; `None` if both times have the same text.
 fn used_by_node(hosts: &[String], report: &Report) -> Option<String> {
     let UsageRange { least, most } = **report.by_node.as_ref()?;
-    let of = |(node, usage): (NodeIndex, Usage)| Some((duration(usage.time()), hosts.get(node.index())?));
+    let of = |(node, usage): (NodeIndex, Usage)| Some((short_duration(usage.time()), hosts.get(node.index())?));
     let (low, high) = (of(least)?, of(most)?);
     let range = || format!("by node, processor time: from {} ({}) to {} ({})", low.0, low.1, high.0, high.1);
     (low.0 != high.0).then(range)
@@ -240,14 +240,14 @@ mod tests {
         assert_eq!(
             summary.lines(&hosts, &report),
             [
-                "3 ranks on n[0-1] ran for 4 s",
+                "3 ranks on n[0-1] ran for 4.000 s",
                 "all ranks started within 800 ms: rank 0 first, rank 2 last",
-                "the first rank ended after 900 ms (rank 2), the last one after 3.9 s (rank 1)",
-                "the fastest rank ran for 100 ms (rank 2), the slowest one for 3.8 s (rank 1)",
-                "used: 1 min 1 s of processor time for programs, 0.3 s in the kernel; at most 3.0 MiB of memory in one process",
+                "the first rank ended after 900 ms (rank 2), the last one after 3.900 s (rank 1)",
+                "the fastest rank ran for 100 ms (rank 2), the slowest one for 3.800 s (rank 1)",
+                "used: 1 min 1 s of processor time for programs, 250 ms in the kernel; at most 3.0 MiB of memory in one process",
                 "written: 4.0 KiB to standard output, 2.0 KiB to standard error",
-                "by node, processor time: from 2.3 s (n1) to 1 min 1 s (n0)",
-                "by node, ended: from 900 ms (n1) to 3.9 s (n0)",
+                "by node, processor time: from 2.250 s (n1) to 1 min 1 s (n0)",
+                "by node, ended: from 900 ms (n1) to 3.900 s (n0)",
                 "by node, written: from 2.0 KiB (n1) to 4.0 KiB (n0)",
             ]
         );
@@ -272,6 +272,6 @@ mod tests {
             by_node: None,
         };
         let lines = summary.lines(&["n0".to_owned()], &report);
-        assert_eq!(lines, ["1 rank on n0 ran for 1 s", "written: 0 B to standard output, 0 B to standard error"]);
+        assert_eq!(lines, ["1 rank on n0 ran for 1.000 s", "written: 0 B to standard output, 0 B to standard error"]);
     }
 }
