@@ -27,6 +27,13 @@ impl<const N: usize> Table<N> {
         Self { aligns: columns.map(|(_, align)| align), rows: vec![columns.map(|(head, _)| head.to_owned())] }
     }
 
+    /// The lines, cut to `width` columns if it is known.
+    pub(crate) fn within(&self, width: Option<usize>) -> String {
+        let text = self.to_string();
+        let Some(width) = width.filter(|&width| width > 0) else { return text };
+        text.lines().map(|line| line.chars().take(width).collect::<String>() + "\n").collect()
+    }
+
     /// Appends a row. Control characters are shown in letters.
     pub(crate) fn push(&mut self, row: [String; N]) {
         self.rows.push(row.map(|cell| printable(&cell).into_owned()));
@@ -65,6 +72,15 @@ mod tests {
         table.push(["7".to_owned(), "ä".to_owned(), String::new()]);
         table.push(["128".to_owned(), "longer".to_owned(), "so".to_owned()]);
         assert_eq!(table.to_string(), "  N  NAME    WHY\n  7  ä\n128  longer  so\n");
+    }
+
+    #[test]
+    fn lines_are_cut_to_a_known_width() {
+        let mut table = Table::new([("ID", Align::Left), ("COMMAND", Align::Left)]);
+        table.push(["7".to_owned(), "./ä.out and more".to_owned()]);
+        assert_eq!(table.within(Some(8)), "ID  COMM\n7   ./ä.\n");
+        assert_eq!(table.within(Some(80)), table.to_string());
+        assert_eq!((table.within(None), table.within(Some(0))), (table.to_string(), table.to_string()));
     }
 
     #[test]

@@ -21,6 +21,11 @@ pub(crate) fn size() -> Option<TerminalSize> {
     TerminalSize::of(io::stdin()).or_else(of_output)
 }
 
+/// Number of columns of standard output; `None` if it is no terminal.
+pub(crate) fn columns() -> Option<usize> {
+    TerminalSize::of(io::stdout()).map(|size| size.columns.into())
+}
+
 /// Mode of the launcher's terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {

@@ -1,5 +1,6 @@
 //! `lattice launches`: lists the launches on this machine and on the cluster. Also the JSON summary of one launch.
 
+use std::ffi::OsStr;
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
@@ -9,10 +10,12 @@ use serde::Serialize;
 
 use super::{CommandError, ask, environment, node_names};
 use crate::args::{LaunchesArgs, TableArgs};
+use crate::cluster::ALLOCATION;
 use crate::console::{print, print_json, report};
 use crate::formatting;
 use crate::local_launches;
 use crate::table::{Align, Table};
+use crate::terminal::columns;
 
 /// A launch in the JSON output.
 #[derive(Debug, Serialize)]
@@ -33,16 +36,20 @@ pub(super) struct Summary<'a> {
     cause: Option<&'a str>,
 }
 
-/// Prints the launches on this machine and on the cluster, by start time; returns the exit code.
+/// Prints the launches on this machine and on the cluster, by start time; in an allocation, those of the allocation first. On a terminal,
+/// lines are cut to its width. Returns the exit code.
 pub(crate) fn launches(LaunchesArgs { all, table: form }: &LaunchesArgs) -> Result<u8, CommandError> {
-    let Listed { launches, has_cluster } = listed(*all, form)?;
+    let Listed { mut launches, has_cluster } = listed(*all, form)?;
+    if let Some(id) = std::env::var_os(ALLOCATION) {
+        of_allocation_first(&mut launches, &id);
+    }
     if launches.is_empty() && !has_cluster {
         report(NONE_HERE);
     }
     if form.json {
         return Ok(print_json(&launches.iter().map(Summary::from).collect::<Vec<_>>())?);
     }
-    Ok(print(table(&launches, &TimeZone::system()).as_bytes())?)
+    Ok(print(table(&launches, &TimeZone::system()).within(columns()).as_bytes())?)
 }
 
 /// Running launches on this machine and on the cluster, by start time.
@@ -85,13 +92,18 @@ fn listed(all: bool, form: &TableArgs) -> Result<Listed, CommandError> {
     Ok(Listed { launches, has_cluster })
 }
 
+/// Moves the launches of the allocation `id` to the start. The order among them, and among the rest, stays.
+fn of_allocation_first(launches: &mut [proto::LaunchSummary], id: &OsStr) {
+    launches.sort_by_key(|launch| launch.allocation_id.as_str() != id);
+}
+
 /// Sort key: the start time. The id decides among launches of one second, if the server reports whole seconds only.
 fn age(launch: &proto::LaunchSummary) -> (u64, u32, &str) {
     (launch.started_at, launch.started_nanos, &launch.id)
 }
 
 /// Times are in `zone`.
-fn table(launches: &[proto::LaunchSummary], zone: &TimeZone) -> String {
+fn table(launches: &[proto::LaunchSummary], zone: &TimeZone) -> Table<10> {
     let mut table = Table::new([
         ("ID", Align::Left),
         ("ALLOCATION", Align::Left),
@@ -121,7 +133,7 @@ fn table(launches: &[proto::LaunchSummary], zone: &TimeZone) -> String {
             launch.cause.clone(),
         ]);
     }
-    table.to_string()
+    table
 }
 
 impl<'a> From<&'a proto::LaunchSummary> for Summary<'a> {
@@ -181,7 +193,7 @@ pub(super) mod tests {
     #[test]
     fn launches_are_shown_in_a_table_and_as_json() {
         assert_eq!(
-            table(&[sample()], &TimeZone::UTC),
+            table(&[sample()], &TimeZone::UTC).to_string(),
             "ID          ALLOCATION  USER  STATE   NODES      RANKS  STARTED                    RAN  COMMAND     CAUSE\n\
              k3jq09zmf2  7f3k        root  active  node[0-1]      3  2026-11-20 14:09:02  1 min 5 s  ./a.out -x\n"
         );
@@ -192,9 +204,23 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn launches_of_the_own_allocation_are_first() {
+        let of = |id: &str, allocation: &str| proto::LaunchSummary {
+            id: id.to_owned(),
+            allocation_id: allocation.to_owned(),
+            ..sample()
+        };
+        let mut launches = [of("a", "7f3k"), of("b", "9abc"), of("c", "local"), of("d", "9abc")];
+        of_allocation_first(&mut launches, OsStr::new("9abc"));
+        assert_eq!(launches.map(|launch| launch.id), ["b", "d", "a", "c"]);
+    }
+
+    #[test]
     fn a_launch_whose_client_is_stopped_is_told_from_others() {
         let launch = proto::LaunchSummary { client_stopped_at: 1_795_183_800, ..sample() };
-        assert!(table(std::slice::from_ref(&launch), &TimeZone::UTC).contains("  active, client stopped  "));
+        assert!(
+            table(std::slice::from_ref(&launch), &TimeZone::UTC).to_string().contains("  active, client stopped  ")
+        );
         let json = serde_json::to_value(Summary::from(&launch)).unwrap();
         assert_eq!(json["client_stopped_at"], "2026-11-20T14:10:00Z");
     }
