@@ -3,7 +3,7 @@
 //! ```text
 //! lattice launch -n 2 call_back &                    # prints its addresses
 //! lattice launch -n 2 call_back &
-//! lattice call lattice://SET/0 303 'lattice://SET/0 lattice://OTHER/1 100'      # 100 hops
+//! lattice set call lattice://SET/0 303 'lattice://SET/0 lattice://OTHER/1 100'      # 100 hops
 //! ```
 //! A participant that waits for an answer serves the calls that arrive meanwhile, so none waits indefinitely.
 #![forbid(unsafe_code)]

@@ -90,7 +90,7 @@ pub(crate) struct Granted {
 /// Reason to refuse a pass.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PassError {
-    #[error("{0} is no set of yours that lives; lattice sets shows those that do")]
+    #[error("{0} is no set of yours that lives; lattice set list shows those that do")]
     NoSet(SetId),
     #[error("launch {0} is no set")]
     NotFounded(String),

@@ -38,12 +38,14 @@ mod signal;
 mod size;
 mod slurm_time;
 mod tips;
+mod topics;
 mod value;
 mod via;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
+use clap::builder::styling::{AnsiColor, Styles};
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -51,9 +53,8 @@ pub use self::batch::{BatchArgs, BatchOptions, BatchScriptArgs, CancelArgs, Queu
 pub(crate) use self::batch::{RUN_SCRIPT, SCRIPT};
 pub use self::batch_tasks::TaskArgs;
 pub use self::cluster::{
-    AbortArgs, AllocCommand, AttachArgs, CreateArgs, CxiCommand, DebugArgs, LaunchTableArgs, LaunchesArgs, Nodes,
-    NodesArgs, NodesCommand, Requeue, ServerArgs, ShellArgs, SignalArgs, StacksArgs, TableArgs, TopArgs, TopOrder,
-    TopologyFormat,
+    AllocCommand, AttachArgs, CreateArgs, CxiCommand, DebugArgs, LaunchTableArgs, LaunchesArgs, Nodes, NodesArgs,
+    NodesCommand, Requeue, ServerArgs, ShellArgs, SignalArgs, StacksArgs, TableArgs, TopArgs, TopOrder, TopologyFormat,
 };
 pub use self::copies::{Compression, CopyArgs, Excluded, SendLibs};
 pub use self::deferred::Deferred;
@@ -73,7 +74,7 @@ pub use self::launch::{
 };
 pub use self::node_group::NodeGroupArgs;
 use self::other_launchers::translate;
-pub use self::overlay::{CallArgs, GraphFormat, PingArgs, SetsArgs, SetsCommand};
+pub use self::overlay::{CallArgs, GraphFormat, PingArgs, SetCommand};
 pub use self::per_object::{Filling, PerObject, RankBy};
 pub use self::pki::PkiCommand;
 pub use self::placement::PlacementArgs;
@@ -95,7 +96,7 @@ const SEPARATOR: &str = ":";
 #[derive(Debug, Parser)]
 // The last occurrence of a repeated flag applies, as with srun and mpirun: wrappers append their flags to the flags of the
 // user.
-#[command(name = "lattice", version, max_term_width = HELP_WIDTH, help_template = groups::TEMPLATE, after_help = AFTER_HELP,
+#[command(name = "lattice", version, max_term_width = HELP_WIDTH, help_template = groups::template(STYLES.get_header(), STYLES.get_literal()), styles = STYLES, after_help = AFTER_HELP,
           args_override_self = true)]
 pub struct Cli {
     /// Verbosity of Lattice's own messages.
@@ -142,7 +143,7 @@ pub struct VerbosityArgs {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a program as the ranks of a job.
-    #[command(alias = "run", override_usage = launch::USAGE)]
+    #[command(visible_alias = "run", override_usage = launch::USAGE)]
     Launch(Deferred<LaunchArgs>),
     /// Run a command once on each named node of an allocation, without ssh.
     #[command(after_help = exec::AFTER_HELP, override_usage = exec::USAGE)]
@@ -166,7 +167,8 @@ pub enum Command {
     /// Yours; for administrators, those of all users.
     #[command(after_help = batch::QUEUE_AFTER_HELP)]
     Queue(Deferred<QueueArgs>),
-    /// End waiting or running batch jobs, allocations or launches.
+    /// End launches, batch jobs or allocations.
+    #[command(visible_aliases = ["abort", "kill"], after_help = batch::CANCEL_AFTER_HELP)]
     Cancel(Deferred<CancelArgs>),
     /// Create, show and release allocations: nodes of a cluster to launch on.
     #[command(subcommand)]
@@ -176,7 +178,7 @@ pub enum Command {
     /// Show your launches on this machine and on the cluster.
     ///
     /// For administrators, the launches of all users of the cluster.
-    #[command(aliases = ["ps", "list", "jobs", "ls"])]
+    #[command(visible_aliases = ["ps", "list", "jobs", "ls"])]
     Launches(Deferred<LaunchesArgs>),
     /// Show the processor, memory and I/O use of each rank of a launch.
     #[command(after_help = TOP_AFTER_HELP)]
@@ -196,20 +198,13 @@ pub enum Command {
         after_help = "Examples:\n  lattice signal k3jq09zmf2 USR1\n  lattice signal k3jq09zmf2 STOP --ranks 0-3,8"
     )]
     Signal(Deferred<SignalArgs>),
-    /// End a launch.
-    #[command(alias = "kill")]
-    Abort(Deferred<AbortArgs>),
     /// Print where each rank of a launch runs, for debuggers.
     Proctable(Deferred<LaunchTableArgs>),
-    /// Show the sets of this machine that you can call: your launches, and this command.
-    #[command(after_help = overlay::SETS_AFTER_HELP)]
-    Sets(Deferred<SetsArgs>),
-    /// Measure the round-trip time of a call to a process of a launch.
-    #[command(after_help = overlay::PING_AFTER_HELP)]
-    Ping(Deferred<PingArgs>),
-    /// Call a method of a process of a launch, and print its answer.
-    #[command(after_help = overlay::CALL_AFTER_HELP)]
-    Call(Deferred<CallArgs>),
+    /// Show the sets that you can call, and call their processes.
+    ///
+    /// A set is a launch of yours on this machine or on the cluster, or this command.
+    #[command(subcommand, after_help = overlay::SET_AFTER_HELP)]
+    Set(Deferred<SetCommand>),
     /// Manage fabric credentials; for administrators.
     #[command(subcommand)]
     Cxi(Deferred<CxiCommand>),
@@ -250,6 +245,12 @@ pub enum Command {
     },
 }
 
+/// Colours of the help and of errors on a terminal.
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold())
+    .placeholder(AnsiColor::Cyan.on_default());
 /// Maximum width of the help, in columns.
 const HELP_WIDTH: usize = 100;
 /// Position of the flags of every command in the help of a command: after its own flags.
@@ -364,6 +365,9 @@ fn parse_launch(words: &[OsString], position: usize) -> Result<Cli, clap::Error>
     let mut programs = words.split(|word| word == SEPARATOR);
     let mut first = programs.next().unwrap_or_default().to_vec();
     translate(first.get_mut(position + 1..).unwrap_or_default(), launch_definition)?;
+    if let Some(help) = topics::answer(first.get(position + 1..).unwrap_or_default(), launch_definition) {
+        return Err(help);
+    }
     let mut cli = Cli::try_parse_from(first)?;
     if let Command::Launch(launch) = &mut cli.command {
         launch.more = programs.map(parse_program).collect::<Result<_, _>>()?;

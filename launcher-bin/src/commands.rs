@@ -32,15 +32,14 @@ use nix::sys::signal::Signal;
 
 pub(crate) use self::alloc::alloc;
 pub(crate) use self::batch::{ScriptError, batch, run_script};
-pub(crate) use self::control::{abort, signal};
+pub(crate) use self::control::signal;
 pub(crate) use self::cxi::cxi;
 pub(crate) use self::debug::debug;
 pub(crate) use self::launches::launches;
 pub(crate) use self::nodes::nodes;
-pub(crate) use self::overlay::{call, ping};
 pub(crate) use self::queue::{cancel, queue};
 pub(crate) use self::scontrol::scontrol;
-pub(crate) use self::sets::sets;
+pub(crate) use self::sets::set;
 pub(crate) use self::stacks::stacks;
 pub(crate) use self::status::{proctable, status};
 pub(crate) use self::top::top;

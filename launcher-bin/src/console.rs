@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 
 use bytes::Bytes;
+use clap::builder::StyledStr;
 use lattice_daemon::printable;
 use nix::sys::signal::Signal;
 use serde::Serialize;
@@ -27,21 +28,30 @@ pub enum Verbosity {
 /// terminal, the word for the kind of a line has a colour.
 pub(crate) fn message(text: &str) -> Bytes {
     static HAS_COLOURS: OnceLock<bool> = OnceLock::new();
-    lines_of_ours(text, *HAS_COLOURS.get_or_init(has_colours)).into()
+    lines_of_ours(text, *HAS_COLOURS.get_or_init(|| has_colours(&io::stderr()))).into()
 }
 
-/// True if standard error is a terminal with colours, and the user has not disabled them (no-color.org).
-fn has_colours() -> bool {
-    obeys_escapes() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+/// True if a stream is a terminal with colours, and the user has not disabled them (no-color.org).
+fn has_colours(stream: &impl IsTerminal) -> bool {
+    is_screen(stream) && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 /// True if standard error is a terminal with escape sequences.
 pub(crate) fn obeys_escapes() -> bool {
-    io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|kind| kind != "dumb")
+    is_screen(&io::stderr())
+}
+
+fn is_screen(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("TERM").is_none_or(|kind| kind != "dumb")
+}
+
+/// A text of clap for standard output, with its styles if that is a terminal with colours.
+pub(crate) fn styled(text: &StyledStr) -> String {
+    if has_colours(&io::stdout()) { text.ansi().to_string() } else { text.to_string() }
 }
 
 /// Words at the start of a line for its kind, with the numbers of their colours (ECMA-48, SGR).
-const COLOURED: [(&str, u8); 4] = [("warning:", 33), ("note:", 36), ("try:", 32), ("tip:", 32)];
+const COLOURED: [(&str, u8); 5] = [("warning:", 33), ("note:", 36), ("try:", 32), ("tip:", 32), ("Usage:", 32)];
 
 fn lines_of_ours(text: &str, has_colours: bool) -> String {
     let line = |line: &str| {
@@ -62,6 +72,13 @@ fn lines_of_ours(text: &str, has_colours: bool) -> String {
 /// Writes `text` to standard error as a message of Lattice.
 pub(crate) fn report(text: &str) {
     write_stderr(&message(text));
+}
+
+/// Confirms a request of a user at a terminal: one message, unless quiet. Scripts and pipes get none.
+pub(crate) fn confirm(text: &str, verbosity: Verbosity) {
+    if verbosity > Verbosity::Quiet && io::stderr().is_terminal() {
+        report(text);
+    }
 }
 
 /// Writes to standard error without a prefix. Ignores an error, because there is no place to report it.

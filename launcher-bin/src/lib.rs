@@ -110,7 +110,7 @@ fn carry_out(command: Command, verbosity: Verbosity) -> Result<u8, Failure> {
         Command::Batch(args) => commands::batch(&args, verbosity)?,
         Command::BatchScript(args) => commands::run_script(&args)?,
         Command::Queue(args) => commands::queue(&args)?,
-        Command::Cancel(args) => commands::cancel(&args)?,
+        Command::Cancel(args) => commands::cancel(&args, verbosity)?,
         Command::Alloc(command) => commands::alloc(&command, verbosity)?,
         Command::Nodes(args) => commands::nodes(&args, verbosity)?,
         Command::Launches(args) => commands::launches(&args)?,
@@ -118,11 +118,8 @@ fn carry_out(command: Command, verbosity: Verbosity) -> Result<u8, Failure> {
         Command::Debug(args) => commands::debug(&args, verbosity)?,
         Command::Stacks(args) => commands::stacks(&args)?,
         Command::Status(args) => commands::status(&args.launch, &args.table)?,
-        Command::Signal(args) => commands::signal(&args)?,
-        Command::Abort(args) => commands::abort(&args)?,
-        Command::Sets(args) => commands::sets(&args)?,
-        Command::Ping(args) => commands::ping(&args)?,
-        Command::Call(args) => commands::call(&args)?,
+        Command::Signal(args) => commands::signal(&args, verbosity)?,
+        Command::Set(command) => commands::set(&command)?,
         Command::Proctable(args) => commands::proctable(&args.launch, &args.table)?,
         Command::Cxi(command) => commands::cxi(&command)?,
         Command::DevCluster(args) => dev_cluster::run(&args, verbosity)?,
@@ -177,9 +174,12 @@ fn verbosity(cli: &Cli) -> Verbosity {
 
 /// Answers a command line that clap rejects: prints requested text unchanged, or fails with a message of Lattice.
 fn answer(error: &clap::Error, words: &[OsString]) -> Result<u8, Failure> {
-    let text = error.render().to_string();
+    let rendered = error.render();
+    let text = rendered.to_string();
     // clap writes this prefix before every text from a value parser, also before the answer to `--pmi=list`.
-    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let unmarked = text.strip_prefix("error: ");
+    let is_help = unmarked.is_none();
+    let text = unmarked.unwrap_or(&text);
     match error.kind() {
         // This help was not requested, so it is neither a message of Lattice nor a result.
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
@@ -190,6 +190,7 @@ fn answer(error: &clap::Error, words: &[OsString]) -> Result<u8, Failure> {
             let text = text.trim_end().replace("try '--help'", &format!("try '{}'", args::help_line(words)));
             Err(Failure { text, code: exit::OURS })
         }
+        _ if is_help => show(console::styled(&rendered).as_bytes()),
         _ => show(text.as_bytes()),
     }
 }

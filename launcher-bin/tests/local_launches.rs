@@ -20,12 +20,25 @@ impl User {
 
     fn lattice(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lattice"));
-        command.args(words).env("XDG_RUNTIME_DIR", self.0.path());
+        self.prepare(command.args(words));
+        command
+    }
+
+    fn prepare(&self, command: &mut Command) {
+        command.env("XDG_RUNTIME_DIR", self.0.path());
         for name in ["LATTICE_ALLOC_ID", "LATTICE_API_URL", "LATTICE_LOG"] {
             command.env_remove(name);
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
+    }
+
+    /// Returns the text of a line on a terminal of 40 columns, which `script` of util-linux creates.
+    fn on_a_terminal(&self, words: &str) -> String {
+        let line = format!("stty rows 24 cols 40; {} {words}", env!("CARGO_BIN_EXE_lattice"));
+        let mut script = Command::new("script");
+        self.prepare(script.args(["-qec", &line, "/dev/null"]).env("NO_COLOR", "1"));
+        let output = script.output().expect("script is a part of util-linux");
+        String::from_utf8_lossy(&output.stdout).replace("\r\n", "\n")
     }
 
     fn says(&self, words: &[&str]) -> Output {
@@ -99,7 +112,7 @@ fn a_launch_is_listed_shown_signalled_and_ended_by_its_id() {
         sleep(Duration::from_millis(10));
     }
     assert_eq!(user.json(&["status", &id, "--json"])["ranks"][0]["exit"], Value::Null);
-    user.text(&["abort", &id, "--reason", "wrong input"]);
+    user.text(&["cancel", &id, "--reason", "wrong input"]);
     let ended = launch.wait_with_output().unwrap();
     assert_eq!((ended.status.code(), String::from_utf8_lossy(&ended.stdout).as_ref()), (Some(143), "told\n"));
     let told = String::from_utf8_lossy(&ended.stderr).into_owned();
@@ -107,6 +120,22 @@ fn a_launch_is_listed_shown_signalled_and_ended_by_its_id() {
     assert!(is_empty(&user.directory()), "its socket is gone with it");
     let unknown = user.says(&["status", &id]);
     assert_eq!(unknown.status.code(), Some(125));
+}
+
+#[test]
+fn requests_are_confirmed_on_a_terminal_only_and_lists_are_cut_to_its_width() {
+    let user = User::new();
+    let (launch, id) = user.launched(2, "trap : USR1; while :; do sleep 0.05; done");
+    let sent = format!("lattice: SIGUSR1 is sent to all ranks of launch {id}\n");
+    assert_eq!(user.on_a_terminal(&format!("signal {id} USR1")), sent);
+    assert_eq!(user.on_a_terminal(&format!("signal {id} USR1 --quiet")), "");
+    let piped = user.says(&["signal", &id, "USR1"]);
+    assert!(piped.status.success() && piped.stdout.is_empty() && piped.stderr.is_empty(), "{piped:?}");
+    let listed = user.on_a_terminal("launches");
+    assert!(listed.contains(&id) && listed.lines().all(|line| line.chars().count() <= 40), "{listed}");
+    assert!(user.text(&["launches"]).lines().all(|line| line.len() > 40));
+    assert_eq!(user.on_a_terminal(&format!("cancel {id}")), format!("lattice: cancelled: {id}\n"));
+    assert_eq!(launch.wait_with_output().unwrap().status.code(), Some(143));
 }
 
 #[test]
@@ -153,7 +182,7 @@ fn the_functions_that_ranks_are_in_are_shown_as_a_tree() {
     assert!(text.contains("nanosleep"), "{text}");
     let full = user.text(&["stacks", &id, "--full"]);
     assert!(full.contains("1 thread of sleep\n") && full.contains("1 thread of tail\n"), "{full}");
-    user.text(&["abort", &id]);
+    user.text(&["cancel", &id]);
     launch.wait().unwrap();
     assert_eq!(user.says(&["stacks", &id]).status.code(), Some(125));
 }
@@ -182,7 +211,7 @@ fn ranks_are_drawn_in_their_cores_and_one_that_was_moved_is_named() {
         assert!(text.contains(&words), "{text}");
     }
     assert!(drawn("svg").contains("</svg>") && drawn("xml").contains("</topology>"));
-    user.text(&["abort", &id]);
+    user.text(&["cancel", &id]);
     assert_eq!(launch.wait().unwrap().code(), Some(143));
 }
 
@@ -203,7 +232,7 @@ fn what_a_rank_uses_is_shown_with_all_that_is_below_it() {
     let text = user.text(&["top"]);
     assert!(text.starts_with(&format!("launch {id}: active; 2 ranks on ")), "{text}");
     assert!(text.contains("CPU TIME") && text.lines().count() == 4, "{text}");
-    user.text(&["abort", &id]);
+    user.text(&["cancel", &id]);
     launch.wait_with_output().unwrap();
     let output = user.says(&["top"]);
     assert_eq!(output.status.code(), Some(125));
@@ -282,7 +311,7 @@ fn a_launch_whose_output_nobody_reads_answers_with_what_is_known() {
     sleep(Duration::from_secs(1));
     let status = user.json(&["status", &id, "--json"]);
     assert_eq!(status["ranks"].as_array().unwrap().len(), 2);
-    user.text(&["abort", &id]);
+    user.text(&["cancel", &id]);
     drop((launch.stdout.take(), launch.stderr.take()));
     assert!(!launch.wait().unwrap().success());
 }

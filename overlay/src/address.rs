@@ -64,7 +64,7 @@ pub struct GroupId(u64);
 /// Text that is not a valid address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is no address of a process\ntry: lattice://SET/RANK or lattice://SET/node/I; lattice sets shows the sets"
+    "{text:?} is no address of a process\ntry: lattice://SET/RANK or lattice://SET/node/I; lattice set list shows the sets"
 )]
 pub struct AddressError {
     /// The text, cut after 80 characters.

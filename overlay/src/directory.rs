@@ -87,7 +87,7 @@ pub enum DirectoryError {
         path: PathBuf,
     },
     /// All ids are in use.
-    #[error("{} sets of this user live already, which is the most\ntry: lattice sets", SetId::PER_USER)]
+    #[error("{} sets of this user live already, which is the most\ntry: lattice set list", SetId::PER_USER)]
     Full,
     /// A file does not have the written content.
     #[error("{} was changed by another process while it was made", .0.display())]

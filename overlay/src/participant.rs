@@ -79,7 +79,7 @@ pub enum ParticipantError {
     )]
     NoRank,
     /// The launch or the set is not in the directory, and has no session here.
-    #[error("{what} is no set of yours on this machine, and has no node here\ntry: lattice sets")]
+    #[error("{what} is no set of yours on this machine, and has no node here\ntry: lattice set list")]
     NoSet {
         /// The launch, or the id of the set.
         what: String,

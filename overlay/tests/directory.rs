@@ -173,7 +173,7 @@ fn the_last_id_is_given_out_and_the_next_set_is_refused() {
     (0..SetId::PER_USER).filter(|&number| number != first.id().number() && number != left).for_each(copy);
     assert_eq!(found(&directory, "last").id().number(), left);
     let error = directory.register(&Nonce::random().unwrap(), facts("one too many")).unwrap_err();
-    assert_eq!(error.to_string(), "4096 sets of this user live already, which is the most\ntry: lattice sets");
+    assert_eq!(error.to_string(), "4096 sets of this user live already, which is the most\ntry: lattice set list");
 }
 
 #[test]

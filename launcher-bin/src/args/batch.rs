@@ -14,7 +14,7 @@ use super::cluster::{Requeue, TableArgs};
 use super::front_end::distinct;
 use super::idle::{self, IdleArgs};
 use super::slurm_time;
-use super::value::{node_list, template};
+use super::value::{self, node_list, template};
 use crate::console::Verbosity;
 
 pub(super) const AFTER_HELP: &str = "In the script, lines before the first command:\n  \
@@ -30,6 +30,10 @@ pub(super) const AFTER_HELP: &str = "In the script, lines before the first comma
 pub(super) const QUEUE_AFTER_HELP: &str =
     "Example:\n  lattice queue --all\n\nTIME is since the allocation began, LIMIT how long it may run.";
 
+pub(super) const CANCEL_AFTER_HELP: &str = "Examples:\n  \
+    lattice cancel k3jq09zmf2\n  \
+    lattice cancel --me";
+
 /// The flags of `lattice batch`.
 #[derive(Clone, Debug, Args)]
 pub struct BatchArgs {
@@ -37,7 +41,7 @@ pub struct BatchArgs {
     #[command(flatten)]
     pub options: BatchOptions,
     /// Wait for the end of the script, and return its exit code.
-    #[arg(short = 'W', long)]
+    #[arg(long)]
     pub wait: bool,
     /// Server and form of the answer.
     #[command(flatten)]
@@ -64,7 +68,7 @@ pub struct BatchOptions {
     pub list: Option<String>,
     /// End it after this time: minutes, HOURS:MINUTES:SECONDS and the remaining forms of sbatch, or 90s. Jobs with a time limit can be
     /// backfilled.
-    #[arg(short, long, alias = "walltime", value_name = "TIME", value_parser = slurm_time::allocation_limit)]
+    #[arg(short, long, visible_alias = "walltime", value_name = value::TIME_OF_SRUN, value_parser = slurm_time::allocation_limit)]
     pub time: Option<Duration>,
     /// Write standard output of the script to FILE [default: lattice-%j.out].
     #[arg(short, long, value_name = "FILE", value_parser = template())]
@@ -73,13 +77,13 @@ pub struct BatchOptions {
     #[arg(short, long, value_name = "FILE", value_parser = template())]
     pub error: Option<Template>,
     /// Name of the job [default: that of the script's file].
-    #[arg(short = 'J', long, alias = "name", value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(short = 'J', long, visible_alias = "name", value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub job_name: Option<String>,
     /// Queue it again after a failure, to run from its beginning on other nodes: never, on-node-failure (without WHEN) or on-any-failure.
     #[arg(long, value_enum, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "on-node-failure", hide_possible_values = true)]
     pub requeue: Option<Requeue>,
     /// Working directory [default: that of the submission].
-    #[arg(short = 'D', long, aliases = ["workdir", "cwd"], value_name = "DIR")]
+    #[arg(short = 'D', long, visible_aliases = ["workdir", "cwd"], value_name = "DIR")]
     pub chdir: Option<PathBuf>,
     /// Tasks of `srun` in the script.
     #[command(flatten)]
@@ -192,15 +196,18 @@ fn user(text: &str) -> Result<u32, String> {
 /// The flags of `lattice cancel`.
 #[derive(Clone, Debug, Args)]
 pub struct CancelArgs {
-    /// Batch jobs, allocations or launches.
+    /// Launches, batch jobs or allocations.
     #[arg(value_name = "ID", required_unless_present_any = ["me", "user"], value_parser = NonEmptyStringValueParser::new())]
     pub ids: Vec<String>,
     /// All batch jobs and allocations of yours.
     #[arg(long, conflicts_with_all = ["ids", "user"])]
     pub me: bool,
     /// All batch jobs and allocations of this user, by name or number; for another user this needs an administrator.
-    #[arg(short, long, value_name = "USER", value_parser = user, conflicts_with = "ids")]
+    #[arg(long, value_name = "USER", value_parser = user, conflicts_with = "ids")]
     pub user: Option<u32>,
+    /// Reason, kept in the record of a launch.
+    #[arg(long, value_name = "TEXT", default_value = "lattice cancel")]
+    pub reason: String,
     /// Server and form of the answer.
     #[command(flatten)]
     pub table: TableArgs,

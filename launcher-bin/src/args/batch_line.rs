@@ -229,7 +229,7 @@ mod tests {
             ("--begin=now+1hour", "there is no option --begin: submit it with `at` or a timer"),
             ("--nodes=0", "invalid value '0' for '--nodes <N>': a number of nodes is N or MIN-MAX, from 1 on"),
             ("--nodes=3-2", "invalid value '3-2' for '--nodes <N>': a number of nodes is N or MIN-MAX, from 1 on"),
-            ("--time=500ms", "invalid value '500ms' for '--time <TIME>': an allocation runs for 1 s at least"),
+            ("--time=500ms", "invalid value '500ms' for '--time <MINUTES|TIME>': an allocation runs for 1 s at least"),
             ("-N 2 -w a", "--nodes 2 and --nodelist a, which names 1 node, do not agree: leave one of the two away"),
         ] {
             let reason = line(words).unwrap_err();

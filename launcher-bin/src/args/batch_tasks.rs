@@ -13,7 +13,7 @@ pub struct TaskArgs {
     #[arg(short = 'n', long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub ntasks: Option<NonZeroU32>,
     /// Number of tasks on each node; with --ntasks, it determines the number of nodes if no option does.
-    #[arg(long, alias = "tasks-per-node", value_name = "K", value_parser = positive, allow_negative_numbers = true)]
+    #[arg(long, visible_alias = "tasks-per-node", value_name = "K", value_parser = positive, allow_negative_numbers = true)]
     pub ntasks_per_node: Option<NonZeroU32>,
     /// Number of CPUs for each task.
     #[arg(short = 'c', long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]

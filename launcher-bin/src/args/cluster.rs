@@ -10,8 +10,8 @@ use nix::sys::signal::Signal;
 
 use super::signal;
 use super::slurm_time;
-use super::value::{node_list, whole};
-use crate::formatting::parse_duration;
+use super::value::{self, node_list, whole};
+use crate::formatting::TIME_MAX;
 
 /// Address of the API server.
 #[derive(Clone, Debug, Default, Args)]
@@ -107,7 +107,7 @@ pub struct ShellArgs {
     #[arg(long)]
     pub wait: bool,
     /// End the allocation after this time, such as 30 (minutes), 2:00:00 or 90s.
-    #[arg(short, long, value_name = "TIME", value_parser = slurm_time::allocation_limit)]
+    #[arg(short, long, value_name = value::TIME_OF_SRUN, value_parser = slurm_time::allocation_limit)]
     pub time: Option<Duration>,
     /// The API server.
     #[command(flatten)]
@@ -133,7 +133,7 @@ pub struct CreateArgs {
     #[arg(long)]
     pub wait: bool,
     /// End it after this time, such as 30 (minutes), 2:00:00 or 90s.
-    #[arg(short, long, value_name = "TIME", value_parser = slurm_time::allocation_limit)]
+    #[arg(short, long, value_name = value::TIME_OF_SRUN, value_parser = slurm_time::allocation_limit)]
     pub time: Option<Duration>,
     /// Print the variables of a shell in the allocation, as lines for `eval`, instead of its id: with them an unchanged mpirun or mpiexec starts
     /// its ranks on the nodes. Their files are in ~/.local/state/lattice until `lattice alloc release`.
@@ -289,12 +289,8 @@ pub struct AttachArgs {
     pub api: ServerArgs,
 }
 
-/// Parses the interval of tables. It has a minimum because each table queries all nodes of the launch.
-fn interval(text: &str) -> Result<Duration, String> {
-    let interval = parse_duration(text).map_err(|error| error.to_string())?;
-    let least = Duration::from_millis(100);
-    if interval < least { Err("100ms is the shortest".to_owned()) } else { Ok(interval) }
-}
+/// Shortest interval of tables, since each table queries all nodes of the launch.
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// The flags of `lattice top`.
 #[derive(Clone, Debug, Args)]
@@ -306,7 +302,7 @@ pub struct TopArgs {
     #[arg(long)]
     pub once: bool,
     /// Time from one table to the next.
-    #[arg(long, value_name = "TIME", value_parser = interval, default_value = "2s", allow_negative_numbers = true)]
+    #[arg(long, value_name = value::TIME, value_parser = value::time(INTERVAL_MIN, TIME_MAX), default_value = "2s", allow_negative_numbers = true)]
     pub interval: Duration,
     /// First the ranks that use most of this: rank (none of it: in their order), cpu, memory or io.
     #[arg(long, value_enum, value_name = "BY", default_value = "rank", hide_possible_values = true)]
@@ -373,20 +369,6 @@ pub struct SignalArgs {
     /// The ranks that receive it, such as 0-3,8 [default: all].
     #[arg(long, value_name = "LIST")]
     pub ranks: Option<RankRanges>,
-    /// Server and form of the answer.
-    #[command(flatten)]
-    pub table: TableArgs,
-}
-
-/// The flags of `lattice abort`.
-#[derive(Clone, Debug, Args)]
-pub struct AbortArgs {
-    /// The launch.
-    #[arg(value_parser = NonEmptyStringValueParser::new())]
-    pub launch: String,
-    /// Reason, kept in the record of the launch.
-    #[arg(long, value_name = "TEXT", default_value = "lattice abort")]
-    pub reason: String,
     /// Server and form of the answer.
     #[command(flatten)]
     pub table: TableArgs,

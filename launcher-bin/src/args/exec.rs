@@ -31,7 +31,7 @@ pub struct ExecArgs {
     #[arg(value_name = "COMMAND", last = true, required = true, num_args = 1..)]
     pub command: Vec<OsString>,
     /// Give the command a terminal, as for a shell or an editor; one node only.
-    #[arg(short = 't', long)]
+    #[arg(long)]
     pub pty: bool,
     /// Print events as JSON, one on each line, as `lattice launch --json`.
     #[arg(long, conflicts_with = "pty")]

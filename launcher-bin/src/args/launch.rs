@@ -20,9 +20,9 @@ use super::placement::PlacementArgs;
 use super::pmi::{Exchange, Pmi, PmiParser, Restartable};
 use super::propagate::Propagate;
 use super::signal::{self, SignalAhead};
-use super::value::{EnvSetting, Stdin, rank_count, template, universe_size, variable_pattern};
+use super::value::{self, EnvSetting, Stdin, rank_count, template, universe_size, variable_pattern};
 use super::via::{JoinArgs, WayArgs};
-use super::{size, slurm_time};
+use super::{size, slurm_time, topics};
 use crate::exit;
 use crate::formatting::parse_duration;
 
@@ -35,7 +35,7 @@ fn after_help() -> String {
         lattice launch -n 4 ./a.out\n  \
         lattice launch --alloc 7f3k -N 2 --tasks-per-node 8 ./a.out\n  \
         lattice launch --label -n 1 ./ocean : -n 3 --env GRID=fine ./atmosphere";
-    format!("{}\n{examples}", exit::help_text())
+    format!("{}\n{examples}\n\n{}", exit::help_text(), topics::line())
 }
 
 /// The flags of `lattice launch`, and its first program.
@@ -115,7 +115,7 @@ pub struct EnvironmentArgs {
 pub struct ProgramArgs {
     /// Number of ranks of the program [default: 1; for a single program, as many as --tasks-per-node, --tasks-per, --hostfile, --host, -N
     /// or --fill hold].
-    #[arg(short = 'n', long = "ntasks", alias = "np", value_name = "N", value_parser = rank_count, allow_negative_numbers = true)]
+    #[arg(short = 'n', long = "ntasks", visible_alias = "np", value_name = "N", value_parser = rank_count, allow_negative_numbers = true)]
     pub ranks: Option<u32>,
     /// Set a variable in its ranks. NAME alone forwards the current value, even of variables that are normally removed. {rank}, {size},
     /// {local_rank}, {local_size}, {node}, {nodes}, {host}, {head}, {port}, {node_list} and {launch_id} in VALUE are replaced for each
@@ -144,7 +144,7 @@ pub struct ProgramArgs {
     #[arg(long, value_name = "NAME", value_parser = ProcessSetName::literal, conflicts_with = "pset")]
     pub pset_literal: Option<ProcessSetName>,
     /// Working directory of the ranks.
-    #[arg(short = 'D', long, aliases = ["wdir", "wd", "cwd"], value_name = "DIR")]
+    #[arg(short = 'D', long, visible_aliases = ["wdir", "wd", "cwd"], value_name = "DIR")]
     pub chdir: Option<PathBuf>,
     /// The program and its arguments; a single `:` starts the next program.
     #[arg(value_name = "PROGRAM [ARGS]", required = true, trailing_var_arg = true, num_args = 1..)]
@@ -167,7 +167,7 @@ pub struct NextProgramArgs {
 #[command(next_help_heading = "Cluster")]
 pub struct ClusterArgs {
     /// Launch on the nodes of this allocation [default: LATTICE_ALLOC_ID]; `local` or none: on this machine.
-    #[arg(long, alias = "jobid", value_name = "ID")]
+    #[arg(long, visible_alias = "jobid", value_name = "ID")]
     pub alloc: Option<String>,
     /// The API server.
     #[command(flatten)]
@@ -203,7 +203,7 @@ pub struct ContainerArgs {
 #[command(next_help_heading = "PMI")]
 pub struct PmiArgs {
     /// Protocols that ranks can use: auto (each rank its own), pmi1, pmi2, pmix or none; `list` describes them.
-    #[arg(long, alias = "mpi", value_parser = PmiParser, default_value = "auto", value_name = "PMI", hide_possible_values = true)]
+    #[arg(long, visible_alias = "mpi", value_parser = PmiParser, default_value = "auto", value_name = "PMI", hide_possible_values = true)]
     pub pmi: Pmi,
     /// Let ranks connect to a loopback port (PMI_PORT), for containers that close inherited descriptors.
     #[arg(long)]
@@ -244,7 +244,7 @@ pub struct PmiArgs {
 pub struct StreamArgs {
     /// Send standard input to one rank, to all, to none, or give each rank FILE (escapes as in --output). Input that ranks on other
     /// machines do not read is lost for the next command.
-    #[arg(short = 'i', long, alias = "input", value_name = "none|RANK|all|FILE", default_value = "0",
+    #[arg(short = 'i', long, visible_alias = "input", value_name = "none|RANK|all|FILE", default_value = "0",
           value_parser = OsStringValueParser::new().try_map(Stdin::parse))]
     pub stdin: Stdin,
     /// Give rank 0 a terminal, as srun does: for shells, editors, debuggers. Input, Ctrl-C and Ctrl-Z go to its program; the remaining
@@ -258,7 +258,7 @@ pub struct StreamArgs {
           hide_possible_values = true)]
     pub unbuffered: Option<Unbuffered>,
     /// Start each line with the number of its rank, or with the name of its node.
-    #[arg(short, long, alias = "tag-output", value_enum, value_name = "rank|node", num_args = 0..=1, require_equals = true,
+    #[arg(short, long, visible_alias = "tag-output", value_enum, value_name = "rank|node", num_args = 0..=1, require_equals = true,
           default_missing_value = "rank", hide_possible_values = true, conflicts_with = "json")]
     pub label: Option<Label>,
     /// Start each line with the time.
@@ -383,32 +383,32 @@ pub struct DebuggerArgs {
 
 /// Time limits of the launch.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Time (30, 30s, 500ms, 5m, 1h30m)")]
+#[command(next_help_heading = "Time (30, 30s, 500ms, 2m, 1h, 1h30m)")]
 pub struct TimeArgs {
     /// End the launch after this time. Ranks get SIGTERM, at most 3 s later, so that their call stacks can be read and printed.
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, allow_negative_numbers = true)]
+    #[arg(long, value_name = value::TIME, value_parser = parse_duration, allow_negative_numbers = true)]
     pub timeout: Option<Duration>,
     /// The same in srun's forms, where a plain number is minutes: 10, 10:30, 1:10:30, 2-12; 0 and UNLIMITED are no limit.
-    #[arg(short = 't', long, value_name = "LIMIT", value_parser = slurm_time::parse, conflicts_with = "timeout")]
+    #[arg(short = 't', long, value_name = value::TIME_OF_SRUN, value_parser = slurm_time::parse, conflicts_with = "timeout")]
     pub time: Option<Duration>,
-    /// Send SIGNAL to the ranks this time before the time limit [default time: 60s].
+    /// Send SIGNAL to the ranks this time before the time limit; a plain number is seconds [default time: 60s].
     #[arg(long, value_name = "SIGNAL[@TIME]", value_parser = signal::parse_ahead)]
     pub signal: Option<SignalAhead>,
-    /// End the launch this time after its first rank has ended, with success or not; 0 is never.
-    #[arg(short = 'W', long, value_name = "TIME", value_parser = parse_duration, allow_negative_numbers = true)]
+    /// End the launch this time after its first rank has ended, with success or not, as srun does; 0 is never.
+    #[arg(short = 'W', long, value_name = value::TIME, value_parser = parse_duration, allow_negative_numbers = true)]
     pub wait: Option<Duration>,
     /// Report the missing ranks and their call stacks if the start-up takes longer than this [default: 30s].
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, allow_negative_numbers = true)]
+    #[arg(long, value_name = value::TIME, value_parser = parse_duration, allow_negative_numbers = true)]
     pub stuck_after: Option<Duration>,
     /// End the launch if ranks wait longer than this in a fence.
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, allow_negative_numbers = true)]
+    #[arg(long, value_name = value::TIME, value_parser = parse_duration, allow_negative_numbers = true)]
     pub fence_timeout: Option<Duration>,
     /// Time from SIGTERM to SIGKILL [default: 400ms; 5s after an interrupt, or at --timeout]. On a cluster at most 30s if another client
     /// ends the launch.
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, allow_negative_numbers = true)]
+    #[arg(long, value_name = value::TIME, value_parser = parse_duration, allow_negative_numbers = true)]
     pub kill_wait: Option<Duration>,
     /// After the end of the last rank, time for processes that hold a rank's standard output or error, such as tee, to forward the rest
     /// [default: 1s].
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, allow_negative_numbers = true)]
+    #[arg(long, value_name = value::TIME, value_parser = parse_duration, allow_negative_numbers = true)]
     pub output_end: Option<Duration>,
 }

@@ -12,7 +12,7 @@ pub struct NodeGroupArgs {
     #[arg(short = 'N', long, value_name = "N", value_parser = node_count, allow_negative_numbers = true)]
     pub nodes: Option<u32>,
     /// Put at most K of its ranks on a node; without -n, start K on each.
-    #[arg(long, alias = "ntasks-per-node", value_name = "K", value_parser = rank_count, allow_negative_numbers = true)]
+    #[arg(long, visible_alias = "ntasks-per-node", value_name = "K", value_parser = rank_count, allow_negative_numbers = true)]
     pub tasks_per_node: Option<u32>,
     /// Run the program on these nodes.
     #[arg(short = 'w', long, value_name = "NODES", value_parser = node_list)]

@@ -58,6 +58,24 @@ const COMMANDS: &[(&[&str], &str)] = &[
     (&["version"], "--version"),
 ];
 
+/// Letters of commands of other systems that have another meaning here: the command, the letter, and the flag of the command to type instead.
+const LETTERS: &[(&str, &str, &str)] = &[
+    ("aprun", "-N", "--tasks-per-node"),
+    ("aprun", "-d", "-c"),
+    ("aprun", "-S", "--tasks-per-socket"),
+    ("aprun", "-L", "-w"),
+    ("jsrun", "-p", "-n"),
+    ("jsrun", "-g", "--gpus-per-task"),
+    ("bsub", "-W", "--time"),
+    ("bsub", "-cwd", "-D"),
+    ("qsub", "-N", "-J"),
+];
+
+/// Flag to type instead of the flag `word` of the command `command` of another system.
+pub(super) fn instead_of_letter(command: &str, word: &str) -> Option<&'static str> {
+    LETTERS.iter().find(|(name, letter, _)| *name == command && *letter == word).map(|&(_, _, flag)| flag)
+}
+
 /// Flags with one dash that have another spelling here. A number may directly follow `-np`, and srun's `-K` has a single digit directly after
 /// it.
 const SAME: [(&str, &str); 10] = [
@@ -123,7 +141,7 @@ fn is_of_interest(word: &OsStr) -> bool {
     bytes.len() > 2 && bytes[0] == b'-' && bytes[1].is_ascii_alphabetic()
 }
 
-fn is_option(word: &OsStr) -> bool {
+pub(super) fn is_option(word: &OsStr) -> bool {
     word.as_bytes().starts_with(b"-") && word != "-" && word != "--"
 }
 
@@ -148,7 +166,7 @@ fn long_flag(word: &str, command: &Command) -> Option<String> {
 }
 
 /// True if the value of the option `word` is the next word.
-fn takes_next(word: &OsStr, command: &Command) -> bool {
+pub(super) fn takes_next(word: &OsStr, command: &Command) -> bool {
     let Some(word) = word.to_str() else { return false };
     let takes_value = |arg: &Arg| arg.get_action().takes_values() && !arg.is_require_equals_set();
     let mut args = command.get_arguments();

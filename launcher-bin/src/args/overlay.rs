@@ -7,44 +7,43 @@ use clap::{Args, Subcommand, ValueEnum};
 use lattice_overlay::address::{SetId, Uid};
 use lattice_overlay::method::Method;
 
-use super::cluster::ServerArgs;
-use super::value::whole;
+use super::cluster::{ServerArgs, TableArgs};
+use super::value::{self, whole};
 
-pub(super) const SETS_AFTER_HELP: &str = "Examples:\n  \
-    lattice sets\n  \
-    lattice sets graph --format svg >sets.svg";
+/// Shortest time limit of a call.
+const CALL_MIN: Duration = Duration::from_millis(1);
+/// Longest time limit of a call. The maximum of the protocol, 32 bits of milliseconds, is above it.
+const CALL_MAX: Duration = Duration::from_secs(86_400);
 
-pub(super) const PING_AFTER_HELP: &str = "Examples:\n  \
-    lattice ping lattice://4129319450/3        # rank 3 of a set, as lattice sets shows it\n  \
-    lattice ping lattice://4129319450/node/0   # the session of its node 0";
+pub(super) const SET_AFTER_HELP: &str = "Examples:\n  \
+    lattice set list\n  \
+    lattice set graph --format svg >sets.svg";
 
-pub(super) const CALL_AFTER_HELP: &str = "Examples:\n  \
-    lattice call lattice://4129319450/0 set-info\n  \
-    lattice call lattice://4129319450/0 300 'some words'";
+const PING_AFTER_HELP: &str = "Examples:\n  \
+    lattice set ping lattice://4129319450/3        # rank 3 of a set, as lattice set list shows it\n  \
+    lattice set ping lattice://4129319450/node/0   # the session of its node 0";
 
-/// The flags of `lattice sets`.
-#[derive(Clone, Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
-pub struct SetsArgs {
-    /// Another form than the list of sets.
-    #[command(subcommand)]
-    pub command: Option<SetsCommand>,
-    /// The API server.
-    #[command(flatten)]
-    pub api: ServerArgs,
-    /// Show the sets of all users on the cluster, as an administrator.
-    #[arg(long)]
-    pub all: bool,
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
-}
+const CALL_AFTER_HELP: &str = "Examples:\n  \
+    lattice set call lattice://4129319450/0 set-info\n  \
+    lattice set call lattice://4129319450/0 300 'some words'";
 
 /// The commands about sets.
 #[derive(Clone, Debug, Subcommand)]
-pub enum SetsCommand {
+pub enum SetCommand {
+    /// Show the sets that you can call: your launches on this machine and on the cluster, and this command.
+    List {
+        /// Show the sets of all users on the cluster, as an administrator.
+        #[arg(long)]
+        all: bool,
+        /// Server and form of the answer.
+        #[command(flatten)]
+        table: TableArgs,
+    },
     /// Print the members of sets and the links between them as a graph.
     Graph {
+        /// The API server.
+        #[command(flatten)]
+        api: ServerArgs,
         /// Show only this set [default: all sets].
         #[arg(long, value_name = "ID")]
         set: Option<SetId>,
@@ -52,6 +51,12 @@ pub enum SetsCommand {
         #[arg(long, value_enum, default_value_t)]
         format: GraphFormat,
     },
+    /// Measure the round-trip time of a call to a process of a launch.
+    #[command(after_help = PING_AFTER_HELP)]
+    Ping(PingArgs),
+    /// Call a method of a process of a launch, and print its answer.
+    #[command(after_help = CALL_AFTER_HELP)]
+    Call(CallArgs),
 }
 
 /// Forms of a graph.
@@ -66,17 +71,17 @@ pub enum GraphFormat {
     Svg,
 }
 
-/// The flags of `lattice ping`.
+/// The flags of `lattice set ping`.
 #[derive(Clone, Debug, Args)]
 pub struct PingArgs {
     /// The process: lattice://SET/RANK, or lattice://SET/node/I.
     #[arg(value_name = "UID")]
     pub to: Uid,
     /// Number of calls.
-    #[arg(short = 'c', long, value_name = "N", default_value_t = 4, value_parser = whole(1..=u32::MAX))]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = whole(1..=u32::MAX))]
     pub count: u32,
     /// Time limit for each answer.
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
+    #[arg(long, value_name = value::TIME, default_value = "5s", value_parser = value::time(CALL_MIN, CALL_MAX))]
     pub timeout: Duration,
     /// Print JSON.
     #[arg(long)]
@@ -86,7 +91,7 @@ pub struct PingArgs {
     pub api: ServerArgs,
 }
 
-/// The flags of `lattice call`.
+/// The flags of `lattice set call`.
 #[derive(Clone, Debug, Args)]
 pub struct CallArgs {
     /// The process: lattice://SET/RANK, or lattice://SET/node/I.
@@ -99,18 +104,11 @@ pub struct CallArgs {
     #[arg(default_value = "")]
     pub body: OsString,
     /// Time limit for the answer.
-    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
+    #[arg(long, value_name = value::TIME, default_value = "30s", value_parser = value::time(CALL_MIN, CALL_MAX))]
     pub timeout: Duration,
     /// The API server.
     #[command(flatten)]
     pub api: ServerArgs,
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "it is no number of seconds".to_owned())?;
-    // The maximum of calls, 32 bits of milliseconds, is above this range.
-    let is_possible = (0.001..=86_400.0).contains(&seconds);
-    is_possible.then(|| Duration::from_secs_f64(seconds)).ok_or_else(|| "possible is 0.001 to 86400".to_owned())
 }
 
 fn method(text: &str) -> Result<Method, String> {

@@ -31,7 +31,7 @@ pub struct PlacementArgs {
     pub multi_prog: bool,
     /// Put at most K ranks on a node; without -n, start K on each. Without this flag, more ranks than cores of a node are reported on a
     /// terminal and with -v only.
-    #[arg(long, alias = "ntasks-per-node", value_name = "K", value_parser = rank_count, allow_negative_numbers = true, conflicts_with = "hostfile")]
+    #[arg(long, visible_alias = "ntasks-per-node", value_name = "K", value_parser = rank_count, allow_negative_numbers = true, conflicts_with = "hostfile")]
     pub tasks_per_node: Option<u32>,
     /// Start a rank in each slot of the nodes: the slots of --hostfile, --host or LATTICE_HOSTS (a job of Slurm, PBS, LSF, Grid Engine, Flux
     /// or pods), else one for each core.
@@ -43,10 +43,10 @@ pub struct PlacementArgs {
     pub tasks_per: Option<PerObject>,
     /// Put at most K ranks on each core as srun does: nodes have equal shares of the ranks, and bound ranks have the order of
     /// --distribution.
-    #[arg(long, alias = "ntasks-per-core", value_name = "K", value_parser = positive, conflicts_with = "tasks_per_socket")]
+    #[arg(long, visible_alias = "ntasks-per-core", value_name = "K", value_parser = positive, conflicts_with = "tasks_per_socket")]
     pub tasks_per_core: Option<NonZeroU32>,
     /// The same for sockets.
-    #[arg(long, alias = "ntasks-per-socket", value_name = "K", value_parser = positive)]
+    #[arg(long, visible_alias = "ntasks-per-socket", value_name = "K", value_parser = positive)]
     pub tasks_per_socket: Option<NonZeroU32>,
     /// Use only these nodes, in this order, such as node[0-3,7]. In all flags, a node is named with or without its domain, by an address,
     /// or by a name that resolves to one.
@@ -60,13 +60,13 @@ pub struct PlacementArgs {
     pub exclude: Option<String>,
     /// Use the nodes in FILE, in its order: lines `HOST slots=N`, `HOST:N` or `HOST`, with a slot for each core; if names are repeated,
     /// each line is a slot. Without -n, start a rank in each slot.
-    #[arg(long, alias = "machinefile", value_name = "FILE")]
+    #[arg(long, visible_alias = "machinefile", value_name = "FILE")]
     pub hostfile: Option<PathBuf>,
     /// The same, with the lines given here: HOST or HOST:N, separated by commas.
     #[arg(short = 'H', long, value_name = "HOSTS", value_parser = hostfile::parse_hosts, conflicts_with_all = ["hostfile", "nodelist", "tasks_per_node"])]
     pub host: Option<Hosts>,
     /// Place each rank by the lines `rank N=HOST slot=CORES` of FILE; CORES is like 0-2,5, or SOCKET:CORES, of the usable ones.
-    #[arg(long, alias = "rf", value_name = "FILE", conflicts_with_all = ["hostfile", "host", "nodelist", "tasks_per_node", "tasks_per", "tasks_per_core", "tasks_per_socket", "distribution", "cpu_bind", "cpus_per_task", "hint", "threads_per_core", "exclude", "nodes", "rank_by"])]
+    #[arg(long, visible_alias = "rf", value_name = "FILE", conflicts_with_all = ["hostfile", "host", "nodelist", "tasks_per_node", "tasks_per", "tasks_per_core", "tasks_per_socket", "distribution", "cpu_bind", "cpus_per_task", "hint", "threads_per_core", "exclude", "nodes", "rank_by"])]
     pub rankfile: Option<PathBuf>,
     /// Begin with the N-th node of the allocation, counted from 0, so that concurrent launches do not share nodes.
     #[arg(short = 'r', long, value_name = "N", value_parser = whole(0..=u32::MAX), default_value_t = 0, hide_default_value = true, conflicts_with_all = ["nodelist", "exclude", "hostfile", "host", "rankfile"])]

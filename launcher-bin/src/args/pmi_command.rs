@@ -53,7 +53,7 @@ pub(crate) enum Probe {
     /// Start a job of new ranks from rank 0, as MPI_Comm_spawn does, and measure the time
     Spawn {
         /// Number of ranks of the new job
-        #[arg(short = 'n', long, default_value_t = 1, value_parser = whole(1..=u32::MAX))]
+        #[arg(short = 'n', long = "ntasks", value_name = "N", default_value_t = 1, value_parser = whole(1..=u32::MAX))]
         ranks: u32,
         /// Program of the new ranks, and its arguments
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]

@@ -28,7 +28,7 @@ pub enum ScontrolCommand {
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum Shown {
     /// Print each name on a line of its own.
-    #[command(alias = "hostname")]
+    #[command(visible_alias = "hostname")]
     Hostnames {
         /// A list, such as node[1-3,7] [default: SLURM_JOB_NODELIST, SLURM_NODELIST or LATTICE_NODELIST].
         list: Option<String>,

@@ -2,6 +2,7 @@ mod book;
 mod commands;
 mod foreign;
 mod launch_flags;
+mod letters;
 
 use std::ffi::OsStr;
 
@@ -163,10 +164,10 @@ fn a_list_of_nodes_that_is_empty_does_not_mean_all() {
 
 #[test]
 fn an_id_that_is_empty_is_missing() {
-    for command in ["status", "proctable", "attach", "abort", "signal --ranks 0", "alloc release"] {
+    for command in ["status", "proctable", "attach", "cancel", "signal --ranks 0", "alloc release"] {
         let words = ["lattice"].into_iter().chain(command.split(' ')).chain([""]);
         let error = parse(words.map(OsString::from)).unwrap_err().to_string();
-        assert!(error.contains("a value is required for '<"), "{command}: {error}");
+        assert!(error.contains("a value is required for '"), "{command}: {error}");
     }
 }
 

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use super::other_launchers::{flags_of_others, instead_of_command, instead_of_flag};
+use super::other_launchers::{flags_of_others, instead_of_command, instead_of_flag, instead_of_letter};
 use super::{SEPARATOR, batch_line};
 
 /// Flags of `lattice launch` for numbers and nodes. A line of `lattice exec` with one of them is probably meant as a launch.
@@ -16,8 +16,7 @@ const OF_LAUNCH: [&str; 10] =
     ["-n", "--ntasks", "--np", "-N", "--nodes", "-c", "--cpus-per-task", "--tasks-per-node", "-w", "--nodelist"];
 
 /// Commands that call an API server. The flag for its address follows the command.
-const OF_SERVERS: [&str; 17] = [
-    "abort",
+const OF_SERVERS: [&str; 16] = [
     "alloc",
     "attach",
     "batch",
@@ -29,11 +28,19 @@ const OF_SERVERS: [&str; 17] = [
     "nodes",
     "proctable",
     "queue",
-    "sets",
+    "set",
     "signal",
     "stacks",
     "status",
     "top",
+];
+
+/// Letters of other programs that have another meaning here, or none: the words of the command, the letter, and the flag to type.
+const LONG_ONLY: [(&[&str], &str, &str); 4] = [
+    (&["exec"], "-t", "--pty"),
+    (&["batch"], "-W", "--wait"),
+    (&["cancel", "abort", "kill"], "-u", "--user"),
+    (&["set", "ping"], "-c", "--count"),
 ];
 
 /// Command of the words.
@@ -121,6 +128,7 @@ fn flag_tip(typed: &str, about: About, words: &[OsString]) -> Option<String> {
                 }
             ))
         }
+        About::Other if long_only(first, typed).is_some() => long_only(first, typed).map(|flag| format!("type {flag}")),
         About::Other if first == "exec" && OF_LAUNCH.contains(&typed) => {
             Some(format!("did you mean: {}", line("launch", &words[2..])))
         }
@@ -140,6 +148,14 @@ fn flag_tip(typed: &str, about: About, words: &[OsString]) -> Option<String> {
         }
         About::Other => None,
     }
+}
+
+/// Flag of the command `command` for a letter that only other programs have.
+fn long_only(command: &OsStr, letter: &str) -> Option<&'static str> {
+    let is_meant = |(commands, typed, _): &&(&[&str], &str, &str)| {
+        *typed == letter && commands.iter().any(|name| command == *name)
+    };
+    LONG_ONLY.iter().find(is_meant).map(|&(_, _, flag)| flag)
 }
 
 /// Line of `lattice signal` for words of kill(1): `-9 ID`, `-s TERM ID`, `-TERM ID`.
@@ -205,13 +221,34 @@ fn command_tip(typed: &str, words: &[OsString]) -> Option<String> {
     };
     match instead {
         // These commands take the words that follow.
-        Some(command @ ("launch" | "batch")) => Some(format!("did you mean: {}", line(command, rest))),
+        Some(command @ ("launch" | "batch")) => {
+            Some(format!("did you mean: {}", line(command, &own_flags(typed, rest))))
+        }
+        // These take ids, as their models do.
+        Some(command @ ("cancel" | "attach")) if !rest.iter().any(|word| is_option(word)) => {
+            // `flux job attach ID`.
+            let ids: Vec<OsString> = rest.iter().filter(|word| *word != command).cloned().collect();
+            Some(format!("did you mean: {}", line(command, &ids)))
+        }
         // The words that follow set the number of nodes.
         Some("alloc create -N 1") if !rest.is_empty() => Some(format!("did you mean: {}", line("alloc create", rest))),
         Some(command) => Some(format!("did you mean: {}", line(command, &[]))),
         None if is_program(typed) => Some(format!("did you mean: {}", line("launch", &words[position..]))),
         None => None,
     }
+}
+
+/// Words after the command `typed` of another system, with the flags of the command here, up to the program.
+fn own_flags(typed: &str, words: &[OsString]) -> Vec<OsString> {
+    let mut is_value = false;
+    let mut is_over = false;
+    let own = |word: &OsString| {
+        is_over |= !is_option(word) && !is_value;
+        is_value = is_option(word);
+        let flag = word.to_str().filter(|_| !is_over).and_then(|word| instead_of_letter(typed, word));
+        flag.map_or_else(|| word.clone(), OsString::from)
+    };
+    words.iter().map(own).collect()
 }
 
 /// A line to type, quoted for a shell.
@@ -340,6 +377,18 @@ mod tests {
             ("flux", "lattice launch --help"),
             ("jsrun -n 4 ./a", "lattice launch -n 4 ./a"),
             ("aprun -n 4 ./a", "lattice launch -n 4 ./a"),
+            ("aprun -n 8 -N 4 -d 2 ./a -N 3", "lattice launch -n 8 --tasks-per-node 4 -c 2 ./a -N 3"),
+            ("jsrun -p 8 -g 1 ./a -p 2", "lattice launch -n 8 --gpus-per-task 1 ./a -p 2"),
+            ("prun -n 4 ./a", "lattice launch -n 4 ./a"),
+            ("bsub -W 30 -J x job.sh", "lattice batch --time 30 -J x job.sh"),
+            ("qsub -N x job.sh", "lattice batch -J x job.sh"),
+            ("sbatch -N 2 job.sh", "lattice batch -N 2 job.sh"),
+            ("sinfo -N", "lattice nodes"),
+            ("scancel 7f3k 9abc", "lattice cancel 7f3k 9abc"),
+            ("scancel", "lattice cancel"),
+            ("flux cancel 7f3k", "lattice cancel 7f3k"),
+            ("flux job attach 7f3k", "lattice attach 7f3k"),
+            ("scancel -u root", "lattice cancel"),
             ("qsub job.sh", "lattice batch job.sh"),
             ("salloc", "lattice alloc create -N 1"),
             ("squeue --me", "lattice queue"),

@@ -5,11 +5,14 @@ use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use hostlist::HostlistError;
 use lattice_session::request::UniverseSize;
 use lattice_session::template::{Template, TemplateError};
+
+use crate::formatting::{duration, parse_duration, short_duration};
 
 /// Value of `--stdin`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,6 +148,20 @@ pub(super) fn whole(range: RangeInclusive<u32>) -> impl Fn(&str) -> Result<u32, 
     move |text| {
         let number = text.parse::<u32>().ok().filter(|number| range.contains(number));
         number.ok_or_else(|| format!("a whole number from {} to {} is possible", range.start(), range.end()))
+    }
+}
+
+/// Name of a value that is a time of Lattice: a plain number is seconds.
+pub(super) const TIME: &str = "SECONDS|TIME";
+/// Name of a value that is a time of srun: a plain number is minutes.
+pub(super) const TIME_OF_SRUN: &str = "MINUTES|TIME";
+
+/// Parser of a time from `least` to `most`.
+pub(super) fn time(least: Duration, most: Duration) -> impl Fn(&str) -> Result<Duration, String> + Clone {
+    move |text| match parse_duration(text).map_err(|error| error.to_string())? {
+        time if time < least => Err(format!("the shortest time is {}", short_duration(least))),
+        time if time > most => Err(format!("the longest time is {}", duration(most))),
+        time => Ok(time),
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use pmi_transport::address::PortRange;
 
-use super::value::node_list;
+use super::value::{self, node_list};
 use crate::formatting::parse_duration;
 use crate::hostfile::{self, Hosts};
 
@@ -186,7 +186,7 @@ pub struct StartArgs {
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct JoinArgs {
     /// Wait this long for each node of --via (90 s; pods: 10 min).
-    #[arg(long, value_name = "TIME", env = "LATTICE_JOIN_TIMEOUT", hide_env = true, value_parser = parse_duration)]
+    #[arg(long, value_name = value::TIME, env = "LATTICE_JOIN_TIMEOUT", hide_env = true, value_parser = parse_duration)]
     pub join_timeout: Option<Duration>,
     /// Listen on ports of this range, here and on the nodes of --via, such as 60000-60100 (any).
     #[arg(long, value_name = "FIRST-LAST", env = "LATTICE_PORT_RANGE", hide_env = true)]
@@ -200,7 +200,7 @@ pub struct HostArgs {
     #[arg(short = 'w', long, value_name = "NODES", value_parser = node_list, conflicts_with = "hostfile")]
     pub nodelist: Option<String>,
     /// Use the hosts in FILE, with their slots: lines `HOST slots=N`, `HOST:N` or `HOST`.
-    #[arg(long, alias = "machinefile", value_name = "FILE")]
+    #[arg(long, visible_alias = "machinefile", value_name = "FILE")]
     pub hostfile: Option<PathBuf>,
     /// The same, with the lines given here: HOST or HOST:N, separated by commas.
     #[arg(short = 'H', long, value_name = "HOSTS", value_parser = hostfile::parse_hosts, conflicts_with_all = ["hostfile", "nodelist"])]

@@ -1,37 +1,33 @@
-//! `lattice signal` and `lattice abort`: control of a launch to which the command is not attached. With `--json` the command prints the
-//! request and the launch; without it, nothing.
+//! `lattice signal`: a signal to ranks of a launch to which the command is not attached. With `--json` the command prints the request and
+//! the launch; without it, a confirmation on a terminal.
+
+use std::fmt;
 
 use serde::Serialize;
 
 use super::{CommandError, ask_about, here};
-use crate::args::{AbortArgs, SignalArgs, TableArgs};
-use crate::console::print_json;
+use crate::args::SignalArgs;
+use crate::console::{Verbosity, confirm, print_json};
 
-/// Request about a launch as JSON.
+/// A sent signal as JSON.
 #[derive(Debug, Serialize)]
-#[serde(tag = "asked", rename_all = "snake_case")]
-enum Asked<'a> {
-    Signal {
-        launch_id: &'a str,
-        signal: &'static str,
-        /// `None` for all ranks.
-        ranks: Option<Vec<Range>>,
-    },
-    Abort {
-        launch_id: &'a str,
-        reason: &'a str,
-    },
+struct Sent<'a> {
+    asked: &'static str,
+    launch_id: &'a str,
+    signal: &'static str,
+    /// `None` for all ranks.
+    ranks: Option<Vec<Range>>,
 }
 
 /// Range of ranks, both ends included.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize)]
 struct Range {
     first: u32,
     last: u32,
 }
 
 /// Sends a signal to ranks of a launch; returns the exit code.
-pub(crate) fn signal(args: &SignalArgs) -> Result<u8, CommandError> {
+pub(crate) fn signal(args: &SignalArgs, verbosity: Verbosity) -> Result<u8, CommandError> {
     match here(&args.launch, &args.table.api) {
         Some(launch) => launch.signal(args.signal, args.ranks.as_ref())?,
         None => ask_about(&args.launch, &args.table.api, async |cluster| {
@@ -40,22 +36,27 @@ pub(crate) fn signal(args: &SignalArgs) -> Result<u8, CommandError> {
     }
     let range = |(first, last)| Range { first, last };
     let ranks = args.ranks.as_ref().map(|ranks| ranks.ends().map(range).collect());
-    print_asked(&args.table, Asked::Signal { launch_id: &args.launch, signal: args.signal.as_str(), ranks })
-}
-
-/// Ends a launch. A launch that has already ended is no error. Returns the exit code.
-pub(crate) fn abort(args: &AbortArgs) -> Result<u8, CommandError> {
-    match here(&args.launch, &args.table.api) {
-        Some(launch) => launch.abort(&args.reason)?,
-        None => ask_about(&args.launch, &args.table.api, async |cluster| {
-            Ok(cluster.abort_launch(&args.launch, &args.reason).await?)
-        })?,
+    let sent = Sent { asked: "signal", launch_id: &args.launch, signal: args.signal.as_str(), ranks };
+    if args.table.json {
+        return Ok(print_json(&sent)?);
     }
-    print_asked(&args.table, Asked::Abort { launch_id: &args.launch, reason: &args.reason })
+    confirm(&sent.to_string(), verbosity);
+    Ok(0)
 }
 
-fn print_asked(table: &TableArgs, asked: Asked<'_>) -> Result<u8, CommandError> {
-    if table.json { Ok(print_json(&asked)?) } else { Ok(0) }
+impl fmt::Display for Sent<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { signal, launch_id, .. } = self;
+        let range =
+            |&Range { first, last }: &Range| if first == last { first.to_string() } else { format!("{first}-{last}") };
+        match &self.ranks {
+            None => write!(f, "{signal} is sent to all ranks of launch {launch_id}"),
+            Some(ranks) => {
+                let ranks = ranks.iter().map(range).collect::<Vec<_>>().join(",");
+                write!(f, "{signal} is sent to ranks {ranks} of launch {launch_id}")
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -65,20 +66,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_told_what_was_asked_of_which_launch() {
-        let check = |asked: Asked<'_>, expected| assert_eq!(serde_json::to_value(asked).unwrap(), expected);
-        let ranks = Some(vec![Range { first: 0, last: 3 }]);
+    fn a_sent_signal_is_one_line_or_json() {
+        let check = |ranks, line: &str, expected| {
+            let sent = Sent { asked: "signal", launch_id: "k3jq", signal: "SIGUSR1", ranks };
+            assert_eq!(sent.to_string(), line);
+            assert_eq!(serde_json::to_value(sent).unwrap(), expected);
+        };
         check(
-            Asked::Signal { launch_id: "k3jq", signal: "SIGUSR1", ranks },
-            json!({ "asked": "signal", "launch_id": "k3jq", "signal": "SIGUSR1", "ranks": [{ "first": 0, "last": 3 }] }),
+            Some(vec![Range { first: 0, last: 3 }, Range { first: 8, last: 8 }]),
+            "SIGUSR1 is sent to ranks 0-3,8 of launch k3jq",
+            json!({ "asked": "signal", "launch_id": "k3jq", "signal": "SIGUSR1",
+                    "ranks": [{ "first": 0, "last": 3 }, { "first": 8, "last": 8 }] }),
         );
         check(
-            Asked::Signal { launch_id: "k3jq", signal: "SIGTERM", ranks: None },
-            json!({ "asked": "signal", "launch_id": "k3jq", "signal": "SIGTERM", "ranks": null }),
-        );
-        check(
-            Asked::Abort { launch_id: "k3jq", reason: "wrong input" },
-            json!({ "asked": "abort", "launch_id": "k3jq", "reason": "wrong input" }),
+            None,
+            "SIGUSR1 is sent to all ranks of launch k3jq",
+            json!({ "asked": "signal", "launch_id": "k3jq", "signal": "SIGUSR1", "ranks": null }),
         );
     }
 }

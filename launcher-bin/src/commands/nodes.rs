@@ -12,7 +12,7 @@ use super::topology::{self, Described, Kinds};
 use super::{CommandError, ask, node_names};
 use crate::args::{NodesArgs, NodesCommand, TopologyFormat};
 use crate::cluster::Cluster;
-use crate::console::{Verbosity, print, print_json, report};
+use crate::console::{Verbosity, confirm, print, print_json, report};
 use crate::formatting;
 use crate::machine::Machine;
 use crate::table::{Align, Table};
@@ -88,6 +88,7 @@ pub(crate) fn nodes(args: &NodesArgs, verbosity: Verbosity) -> Result<u8, Comman
             if verbosity > Verbosity::Quiet && !answer.unknown.is_empty() {
                 report(&format!("note: not registered yet, and drained when they are: {}", answer.unknown));
             }
+            confirm(&format!("no new work starts on {nodes}; running work continues"), verbosity);
             Ok(0)
         }
         (Some(NodesCommand::Resume { nodes, table }), _) => {
@@ -97,7 +98,11 @@ pub(crate) fn nodes(args: &NodesArgs, verbosity: Verbosity) -> Result<u8, Comman
                 cluster.ask(cluster.nodes().resume_nodes(request)).await?;
                 Ok(nodes)
             })?;
-            if table.json { Ok(print_json(&Changed::Resumed { nodes: node_names(&nodes) })?) } else { Ok(0) }
+            if table.json {
+                return Ok(print_json(&Changed::Resumed { nodes: node_names(&nodes) })?);
+            }
+            confirm(&format!("new work can start on {nodes} again"), verbosity);
+            Ok(0)
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `lattice ping` and `lattice call`: calls to a process of a set. The command is a set of its own while it runs.
+//! `lattice set ping` and `lattice set call`: calls to a process of a set. The command is a set of its own while it runs.
 
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
@@ -30,9 +30,9 @@ struct Pinged {
 }
 
 /// Pings a process. Returns the exit code, which is not 0 if an answer is missing.
-pub(crate) fn ping(args: &PingArgs) -> Result<u8, CommandError> {
+pub(super) fn ping(args: &PingArgs) -> Result<u8, CommandError> {
     let PingArgs { to, count, timeout, json, api } = args.clone();
-    let pinged = as_set("lattice ping", &api, async |sets| {
+    let pinged = as_set("lattice set ping", &api, async |sets| {
         // Outside of the measured times.
         let way = sets.way_to(to.set()).await?;
         let (mut rtt_us, mut error) = (Vec::new(), None);
@@ -85,10 +85,10 @@ fn reason(error: CallError) -> String {
 }
 
 /// Calls a method and prints the answer as it is; returns the exit code.
-pub(crate) fn call(args: &CallArgs) -> Result<u8, CommandError> {
+pub(super) fn call(args: &CallArgs) -> Result<u8, CommandError> {
     let CallArgs { to, method, body, timeout, api } = args;
     let body = body_of(*method, body.as_bytes()).map_err(|error| CommandError::Call { to: *to, error })?;
-    let answer = as_set("lattice call", api, async |sets| sets.call(*to, *method, body, *timeout).await)?;
+    let answer = as_set("lattice set call", api, async |sets| sets.call(*to, *method, body, *timeout).await)?;
     let mut line = answer.to_vec();
     line.push(b'\n');
     Ok(print(&line)?)

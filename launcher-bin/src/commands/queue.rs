@@ -13,7 +13,7 @@ use tonic::Code;
 use super::{CommandError, ask, ask_about, here, node_names};
 use crate::args::{CancelArgs, QueueArgs};
 use crate::cluster::{Cluster, ClusterError, state_word};
-use crate::console::{print, print_json, report};
+use crate::console::{Verbosity, confirm, print, print_json, report};
 use crate::table::{Align, Table};
 use crate::{exit, formatting};
 
@@ -165,12 +165,9 @@ fn reason(allocation: &proto::Allocation) -> Option<String> {
     }
 }
 
-/// Reason with which a launch is cancelled.
-const CANCELLED: &str = "lattice cancel";
-
 /// Ends the object of each id: a launch on this machine, a pending or running allocation, or a launch on a cluster. Reports the ids that
 /// cannot be ended, and continues with the rest. Returns the exit code.
-pub(crate) fn cancel(args: &CancelArgs) -> Result<u8, CommandError> {
+pub(crate) fn cancel(args: &CancelArgs, verbosity: Verbosity) -> Result<u8, CommandError> {
     let (mut elsewhere, mut ended, mut code) = (Vec::new(), Vec::new(), 0);
     let mut told = |id, outcome: Result<(), &dyn Display>| match outcome {
         Ok(()) => ended.push(id),
@@ -186,14 +183,14 @@ pub(crate) fn cancel(args: &CancelArgs) -> Result<u8, CommandError> {
     elsewhere.extend(&of_user);
     for id in &args.ids {
         match here(id, &args.table.api) {
-            Some(launch) => told(id, launch.abort(CANCELLED).as_ref().map(|_| ()).map_err(|error| error as _)),
+            Some(launch) => told(id, launch.abort(&args.reason).as_ref().map(|_| ()).map_err(|error| error as _)),
             None => elsewhere.push(id),
         }
     }
     if let Some(first) = elsewhere.first() {
         ask_about(first, &args.table.api, async |cluster| {
             for &id in &elsewhere {
-                match cancel_one(&cluster, id).await {
+                match cancel_one(&cluster, id, &args.reason).await {
                     // The next id would fail in the same way.
                     Err(error) if error.is_passing() => return Err(error.into()),
                     outcome => told(id, outcome.as_ref().map(|_| ()).map_err(|error| error as _)),
@@ -202,8 +199,15 @@ pub(crate) fn cancel(args: &CancelArgs) -> Result<u8, CommandError> {
             Ok(())
         })?;
     }
-    if args.table.json && !ended.is_empty() {
-        print_json(&Cancelled { asked: "cancel", ids: ended })?;
+    match &ended[..] {
+        [] => {}
+        _ if args.table.json => {
+            print_json(&Cancelled { asked: "cancel", ids: ended, reason: &args.reason })?;
+        }
+        _ => confirm(
+            &format!("cancelled: {}", ended.iter().map(|id| id.as_str()).collect::<Vec<_>>().join(", ")),
+            verbosity,
+        ),
     }
     Ok(code)
 }
@@ -224,9 +228,10 @@ fn of_user(uid: u32, args: &CancelArgs) -> Result<Vec<String>, CommandError> {
 struct Cancelled<'a> {
     asked: &'static str,
     ids: Vec<&'a String>,
+    reason: &'a str,
 }
 
-async fn cancel_one(cluster: &Cluster, id: &str) -> Result<(), ClusterError> {
+async fn cancel_one(cluster: &Cluster, id: &str, reason: &str) -> Result<(), ClusterError> {
     let mut service = cluster.allocations();
     let released = async {
         match service.release_allocation(proto::ReleaseAllocationRequest { id: id.to_owned() }).await {
@@ -236,7 +241,7 @@ async fn cancel_one(cluster: &Cluster, id: &str) -> Result<(), ClusterError> {
     };
     match cluster.ask(released).await? {
         true => Ok(()),
-        false => cluster.abort_launch(id, CANCELLED).await,
+        false => cluster.abort_launch(id, reason).await,
     }
 }
 

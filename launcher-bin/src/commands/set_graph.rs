@@ -1,4 +1,4 @@
-//! `lattice sets graph`: members of sets and the links between them, as reported by the members.
+//! `lattice set graph`: members of sets and the links between them, as reported by the members.
 
 mod svg;
 
@@ -52,7 +52,7 @@ struct Edge {
 
 /// Prints the graph of one set, or of all sets; returns the exit code.
 pub(super) fn graph(server: &ServerArgs, only: Option<SetId>, format: GraphFormat) -> Result<u8, CommandError> {
-    let graph = as_set("lattice sets graph", server, async |sets| gather(sets, only).await)?;
+    let graph = as_set("lattice set graph", server, async |sets| gather(sets, only).await)?;
     match format {
         GraphFormat::Dot => Ok(print(dot(&graph).as_bytes())?),
         GraphFormat::Json => Ok(print_json(&graph)?),
@@ -162,8 +162,10 @@ mod tests {
 
     #[test]
     fn a_drawing_has_a_box_for_each_member_and_a_line_for_each_link() {
-        let nodes =
-            vec![node(1, "./a <b> & a command that is too long for a box", Some(80.4)), node(2, "lattice sets", None)];
+        let nodes = vec![
+            node(1, "./a <b> & a command that is too long for a box", Some(80.4)),
+            node(2, "lattice set list", None),
+        ];
         let (a, b) = (nodes[0].uid.clone(), nodes[1].uid.clone());
         let edge = Edge { a, b, kind: "root".into(), opened_by: String::new(), frames: 2 };
         let drawing = svg::svg(&Graph { nodes, edges: vec![edge] });
@@ -209,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_graph_is_one_that_graphviz_reads() {
-        let nodes = vec![node(1, "./a.out \"x\"", None), node(2, "lattice sets", None)];
+        let nodes = vec![node(1, "./a.out \"x\"", None), node(2, "lattice set list", None)];
         let edge = Edge {
             a: nodes[0].uid.clone(),
             b: nodes[1].uid.clone(),
@@ -221,7 +223,7 @@ mod tests {
             dot(&Graph { nodes, edges: vec![edge] }),
             "graph sets {\n  node [shape=box];\n  \
              subgraph cluster_1 { label=\"1: ./a.out \\\"x\\\"\"; \"lattice://1/node/0\" [label=\"node 0 on n1, pid 7\"]; }\n  \
-             subgraph cluster_2 { label=\"2: lattice sets\"; \"lattice://2/node/0\" [label=\"node 0 on n1, pid 7\"]; }\n  \
+             subgraph cluster_2 { label=\"2: lattice set list\"; \"lattice://2/node/0\" [label=\"node 0 on n1, pid 7\"]; }\n  \
              \"lattice://1/node/0\" -- \"lattice://2/node/0\" [label=\"root, 2 frames\"];\n}\n"
         );
     }

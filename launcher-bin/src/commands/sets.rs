@@ -1,4 +1,4 @@
-//! `lattice sets`: lists the user's sets on this machine and on the cluster. This command is the last one.
+//! `lattice set list`: lists the user's sets on this machine and on the cluster. This command is the last one.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use lattice_overlay::method::Method;
 use serde::Serialize;
 
 use super::own_sets::{Known, OwnSets, Whose, as_set};
-use super::{CommandError, set_graph};
-use crate::args::{SetsArgs, SetsCommand};
+use super::{CommandError, overlay, set_graph};
+use crate::args::{SetCommand, TableArgs};
 use crate::console::{print, print_json};
 use crate::formatting;
 use crate::table::{Align, Table};
@@ -36,14 +36,19 @@ struct Listed {
     pid: Option<u32>,
 }
 
-/// Prints the sets, or a graph of them; returns the exit code.
-pub(crate) fn sets(args: &SetsArgs) -> Result<u8, CommandError> {
-    if let Some(SetsCommand::Graph { set, format }) = &args.command {
-        return set_graph::graph(&args.api, *set, *format);
+/// Prints the sets or a graph of them, or calls a process; returns the exit code.
+pub(crate) fn set(command: &SetCommand) -> Result<u8, CommandError> {
+    match command {
+        SetCommand::List { all, table } => print_sets(if *all { Whose::All } else { Whose::Own }, table),
+        SetCommand::Graph { api, set, format } => set_graph::graph(api, *set, *format),
+        SetCommand::Ping(args) => overlay::ping(args),
+        SetCommand::Call(args) => overlay::call(args),
     }
-    let whose = if args.all { Whose::All } else { Whose::Own };
-    let listed = as_set("lattice sets", &args.api, async |sets| list(sets, whose).await)?;
-    if args.json { Ok(print_json(&listed)?) } else { Ok(print(table(&listed, whose).as_bytes())?) }
+}
+
+fn print_sets(whose: Whose, form: &TableArgs) -> Result<u8, CommandError> {
+    let listed = as_set("lattice set list", &form.api, async |sets| list(sets, whose).await)?;
+    if form.json { Ok(print_json(&listed)?) } else { Ok(print(table(&listed, whose).as_bytes())?) }
 }
 
 async fn list(sets: &OwnSets, whose: Whose) -> Result<Vec<Listed>, CommandError> {
@@ -135,12 +140,13 @@ mod tests {
 
     #[test]
     fn sets_are_shown_in_a_table_and_as_json() {
-        let sets = [listed(3098, Some("k3jq09zmf2"), "./a.out -x\x1b[2J"), listed(4129319450, None, "lattice sets")];
+        let sets =
+            [listed(3098, Some("k3jq09zmf2"), "./a.out -x\x1b[2J"), listed(4129319450, None, "lattice set list")];
         assert_eq!(
             table(&sets, Whose::Own),
             "    SET ID  SIZE  NODES  STATE        AGE  LAUNCH      CMD\n\
              \u{20}     3098     4      1  up     1 min 5 s  k3jq09zmf2  ./a.out -x\\x1b[2J\n\
-             4129319450     4      1  up     1 min 5 s  -           lattice sets\n"
+             4129319450     4      1  up     1 min 5 s  -           lattice set list\n"
         );
         assert!(table(&sets, Whose::All).starts_with("USER      SET ID"), "{}", table(&sets, Whose::All));
         let json = serde_json::to_value(&sets).unwrap();

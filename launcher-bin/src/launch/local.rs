@@ -31,7 +31,7 @@ use crate::{runtime, stdin, trace};
 /// Maximum number of events that wait for the renderer.
 const EVENTS: usize = 64;
 
-/// Time after which other commands find a launch: `lattice launches` finds its socket, and `lattice sets` makes it a set. Shorter launches
+/// Time after which other commands find a launch: `lattice launches` finds its socket, and `lattice set list` makes it a set. Shorter launches
 /// have no such cost.
 const SEEN_AFTER: Duration = Duration::from_millis(250);
 

@@ -6,7 +6,7 @@ use pmi_transport::proto::v1::*;
 use serde_json::{Value, json};
 use tonic::Status;
 
-use crate::child::run;
+use crate::child::{on_a_terminal, run};
 use crate::fake::{Answers, Asked, Fake, LAUNCH};
 
 /// Number of a user without a name on any machine.
@@ -222,6 +222,22 @@ async fn nodes_are_shown_as_they_can_be_used() {
         })
     );
     assert_eq!(all[3]["state"], "lost");
+}
+
+#[tokio::test]
+async fn changes_of_nodes_and_allocations_are_confirmed_on_a_terminal() {
+    let fake = Fake::answering(Answers { nodes: nodes().nodes, ..allocations() }).await;
+    for (line, expected) in [
+        ("nodes resume node3", "lattice: new work can start on node3 again\n"),
+        ("nodes resume node3 --quiet", ""),
+        ("cancel 9abc", "lattice: cancelled: 9abc\n"),
+        ("-q cancel 9abc", ""),
+    ] {
+        assert_eq!(on_a_terminal(&fake, line).await, expected, "{line}");
+        assert_eq!(shown(&fake, line).await, "", "{line}");
+    }
+    let drained = on_a_terminal(&fake, "nodes drain node[3,8-9] --reason memory").await;
+    assert!(drained.ends_with("lattice: no new work starts on node[3,8-9]; running work continues\n"), "{drained}");
 }
 
 #[tokio::test]

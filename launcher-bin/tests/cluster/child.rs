@@ -1,12 +1,12 @@
 //! A `lattice` that a test started.
 
-use std::process::Output;
+use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::io::AsyncReadExt;
-use tokio::process::Child;
+use tokio::process::{Child, Command};
 
 use crate::fake::{Fake, soon};
 
@@ -19,6 +19,20 @@ pub(crate) async fn ended(child: Child) -> (Option<i32>, String, String) {
 /// Runs a command with these words to its end; see [`ended`].
 pub(crate) async fn run(fake: &Fake, line: &str) -> (Option<i32>, String, String) {
     ended(fake.lattice(line).spawn().unwrap()).await
+}
+
+/// Returns the text of a line on a terminal, which `script` of util-linux creates.
+pub(crate) async fn on_a_terminal(fake: &Fake, line: &str) -> String {
+    let mut script = Command::new("script");
+    script.args(["-qec", &format!("{} {line}", env!("CARGO_BIN_EXE_lattice")), "/dev/null"]).env("NO_COLOR", "1");
+    for (name, value) in fake.lattice(line).as_std().get_envs() {
+        match value {
+            Some(value) => script.env(name, value),
+            None => script.env_remove(name),
+        };
+    }
+    let child = script.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    ended(child.expect("script is a part of util-linux")).await.1.replace("\r\n", "\n")
 }
 
 /// Sends a signal to a running command.

@@ -117,7 +117,7 @@ fn the_next_agent_passes_on_signals_and_aborts_and_answers_questions() {
         start_agent node1
         all signalled
         lattice status $id --json | field node | sort -u | tr '\n' ' '; echo
-        lattice abort $id; wait $launch; echo "code $?""#;
+        lattice cancel $id; wait $launch; echo "code $?""#;
     let outcome = script_on(2, script).run();
     let signalled = vec!["signalled"; 4];
     outcome.exits(0).prints_lines([signalled, vec!["node0 node1 ", "code 143"]].concat()).says("ended by ");

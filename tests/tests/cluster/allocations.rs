@@ -24,7 +24,7 @@ fn nothing_new_begins_on_a_drained_node() {
         lattice nodes | grep -o 'draining\|drained .* new memory' | sed 's/drained .* by .*:/drained:/'
         lattice launch -w node1 -n 1 echo refused; echo "code $?"
         lattice launch -w node0 -n 1 echo elsewhere
-        lattice abort $(launch_with 1); wait $launch
+        lattice cancel $(launch_with 1); wait $launch
         until lattice nodes | grep -q ' drained '; do sleep 0.05; done
         lattice nodes resume node1 && lattice launch -w node1 -n 1 echo again"#;
     let outcome = script_on(2, script).run();

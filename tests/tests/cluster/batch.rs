@@ -253,8 +253,8 @@ fn all_jobs_of_a_user_are_cancelled_at_once() {
         for i in 1 2; do lattice batch -N 1 -o x --wrap true >/dev/null 2>&1; done
         lattice cancel --me; until_is $runs released
         lattice queue --json | field uid
-        lattice cancel -u nobody; until [ -z "$(lattice queue --json | field uid)" ]; do sleep 0.05; done
-        lattice cancel -u nosuchuser; echo "code $?"; lattice cancel; echo "code $?""#
+        lattice cancel --user nobody; until [ -z "$(lattice queue --json | field uid)" ]; do sleep 0.05; done
+        lattice cancel --user nosuchuser; echo "code $?"; lattice cancel; echo "code $?""#
     );
     let outcome = script_on(1, &script).run();
     outcome.exits(0).prints_lines(["65534", "code 125", "code 125"]).says("neither the name nor the number of a user");

@@ -57,7 +57,7 @@ fn a_viewer_that_does_not_read_holds_up_neither_ranks_nor_their_end() {
         mkfifo pipe; sleep 1000 <pipe & reader=$!
         lattice attach $id >pipe 2>/dev/null & viewer=$!
         until [ -e done.0 ] && [ -e done.1 ]; do sleep 0.05; done
-        lattice abort $id; until_over; echo over
+        lattice cancel $id; until_over; echo over
         lattice alloc release $LATTICE_ALLOC_ID >/dev/null; lattice alloc show $LATTICE_ALLOC_ID --json | field state
         kill $reader; wait $viewer; true
     "#;
@@ -70,7 +70,7 @@ fn an_owner_that_does_not_read_cannot_keep_a_launch_from_its_end() {
         mkfifo pipe; sleep 1000 <pipe & reader=$!
         lattice launch --pmi=none -n 2 yes >pipe 2>/dev/null & owner=$!
         id=$(launch_with 2)
-        lattice abort $id; until_over; echo over
+        lattice cancel $id; until_over; echo over
         kill $reader; wait $owner; true
     "#;
     script(2, text).run().exits(0).prints_lines(["over"]);
@@ -132,7 +132,7 @@ fn the_process_table_names_the_program_that_a_script_became() {
         id=$(lattice launch --pmi=none --detach -n 2 bash -c 'until [ -e go ]; do sleep 0.02; done; exec sleep 1000')
         launch_with 2 >/dev/null; lattice proctable $id --json | field program | sed 's|.*/||'
         touch go; until [ "$(lattice proctable $id --json | grep -c '/sleep"')" = 2 ]; do sleep 0.05; done; echo became
-        lattice abort $id; until_over
+        lattice cancel $id; until_over
     "#;
     script(2, text).run().exits(0).prints_lines(["bash", "bash", "became"]);
 }

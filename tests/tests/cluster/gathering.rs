@@ -27,7 +27,7 @@ fn one_question_leaves_the_api_server_for_each_look_at_a_large_launch() {
         lattice status $id --json | field phase | grep -c '^initialized'
         lattice proctable $id --json | field program | grep -c '/divided$'
         echo "$(($(questions tree) - tree)) to the root, $(($(questions node) - node)) to others"
-        lattice abort $id"#
+        lattice cancel $id"#
     );
     let outcome = script_on(6, &script).arg(Flavour::WheelMpich.program("divided")).run();
     outcome.exits(0).prints_lines(["6", "6", "6", "4 to the root, 0 to others"]);
@@ -46,7 +46,7 @@ fn a_node_that_tells_nothing_is_named_and_those_behind_it_are_told_of() {
         kill -CONT $session; kill -KILL $session
         until lattice status $id | grep 'lambs on node\[2-5\]'; do sleep 0.1; done
         known; lattice status $id | grep -c silent
-        lattice abort $id"#
+        lattice cancel $id"#
     );
     let outcome = script_on(6, &script).run();
     outcome.exits(0).prints_lines([

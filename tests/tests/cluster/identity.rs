@@ -61,7 +61,7 @@ fn an_allocation_that_never_was_takes_no_launch() {
 fn another_user_cannot_end_signal_or_follow_a_launch() {
     let script = r#"lattice launch -n 1 sleep 1000 & launch=$!
         id=$(launch_with 1)
-        for words in "abort $id" "attach $id" "signal $id USR1" "proctable $id" "status $id"; do
+        for words in "cancel $id" "attach $id" "signal $id USR1" "proctable $id" "status $id"; do
             $NOBODY lattice $words 2>&1 | sed "s/$id/ID/"; echo "code ${PIPESTATUS[0]}"
             case $words in status*|proctable*) lattice $words >/dev/null && echo "its owner may";; esac
         done

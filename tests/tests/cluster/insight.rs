@@ -10,7 +10,7 @@ fn asked(question: &str) -> Outcome {
     let script = format!(
         "lattice launch --detach -n 4 sleep 1000 >/dev/null || exit
         id=$(launch_with 4); {question}; code=$?
-        lattice abort $id >/dev/null && exit $code"
+        lattice cancel $id >/dev/null && exit $code"
     );
     script_on(2, &script).run()
 }
@@ -85,7 +85,7 @@ fn ranks_of_a_launch_stand_in_the_cores_that_the_kernel_gives_them() {
         lattice nodes --topology $bound; lattice nodes --topology $free | grep -c 'not bound: rank'
         lattice nodes --topology $bound --format json | field planned
         lattice nodes --topology $bound --format svg
-        lattice abort $bound; lattice abort $free
+        lattice cancel $bound; lattice cancel $free
         lattice nodes --topology nobodys"#;
     let outcome = script_on(2, script).run();
     outcome.exits(125).says("the launch runs on 2 nodes").says("nobodys is no known launch");
@@ -220,8 +220,8 @@ fn a_detached_launch_can_be_followed_later() {
 
 #[test]
 fn a_launch_that_was_aborted_says_so() {
-    let script = "id=$(lattice launch --detach -n 2 sleep 1000) && lattice abort $id && lattice attach $id";
-    script_on(2, script).run().exits(143).says("ended by administrator 0: lattice abort");
+    let script = "id=$(lattice launch --detach -n 2 sleep 1000) && lattice cancel $id && lattice attach $id";
+    script_on(2, script).run().exits(143).says("ended by administrator 0: lattice cancel");
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn nobodys_words_reach_a_terminal_but_in_letters() {
         lattice launch -n 1 bash -c 'sleep 1000' $'\e[31mEVIL\e]0;title\a' $'two\nlines \xc2\x9b2J' 2>said & launch=$!
         id=$(launch_with 1)
         (lattice launches; lattice status $id) >seen
-        lattice abort $id --reason $'\e[2Jgone'; wait $launch
+        lattice cancel $id --reason $'\e[2Jgone'; wait $launch
         (lattice launches --all; lattice status $id) >>seen
         lattice nodes drain node0 --reason $'new\tmemory\e[H'; lattice nodes >>seen
         cat seen said | LC_ALL=C tr -d '\n' | LC_ALL=C grep -c $'[\x01-\x1f\x7f\x80-\x9f]'
@@ -288,7 +288,7 @@ fn functions_of_four(flavour: Flavour) {
         until lattice stacks $id >"$LATTICE_DEV_CLUSTER/seen" && grep -q '^3  *compute' "$LATTICE_DEV_CLUSTER/seen" &&
             grep -q '^0-2  *exchange' "$LATTICE_DEV_CLUSTER/seen"; do sleep 0.1; done
         cat "$LATTICE_DEV_CLUSTER/seen"; lattice stacks $id --full; lattice stacks $id --json >"$LATTICE_DEV_CLUSTER/json"
-        field silent_nodes <"$LATTICE_DEV_CLUSTER/json"; lattice abort $id; lattice stacks $id"#;
+        field silent_nodes <"$LATTICE_DEV_CLUSTER/json"; lattice cancel $id; lattice stacks $id"#;
     let outcome = script_on(2, script).arg(flavour.program("divided")).run();
     outcome.exits(125).says("no rank of launch").prints("\n0-3  main\n").prints("PMPI_Barrier");
     outcome.prints("\n3:\n").prints(" of divided\n");

@@ -75,7 +75,7 @@ fn a_session_that_is_stopped_ends_before_its_launch_is_over() {
            launch_with 2 >/dev/null
            rank=$(pid_of_rank $id 1)
            kill -STOP $(ps -o ppid= -p $rank)
-           lattice abort $id
+           lattice cancel $id
            lattice attach $id; echo "code $?"
            grep -qs "^State:.[^ZX]" /proc/$rank/status && echo "it outlived its launch"
            lattice alloc release $LATTICE_ALLOC_ID >/dev/null

@@ -75,7 +75,7 @@ fn launches_with_large_environments_do_not_fill_daemons() {
             done
             grep -o 'the launches of user 65534 would take' refusal; [ $(wc -l <ids) -gt 30 ] || wc -l ids
             lists=(); for i in {1..12}; do $nobody lattice launches --all --json >/dev/null & lists+=($!); done; wait ${lists[@]}
-            for id in $(cat ids); do $nobody lattice abort $id 2>/dev/null; done; rm ids
+            for id in $(cat ids); do $nobody lattice cancel $id 2>/dev/null; done; rm ids
             until [ "$($nobody lattice launches --json | field id)" = "" ]; do sleep 0.05; done
         done
         "#,
@@ -104,7 +104,7 @@ fn users_who_fill_their_shares_together_do_not_fill_the_api_server() {
         wc -l ids.* >&2; tail -n 1 refusal.* >&2; grep VmHWM /proc/$(daemon api)/status >&2
         for uid in {2001..2008}; do [ $(wc -l <ids.$uid) -ge 4 ] && grep -o 'the launches of all users take' refusal.$uid; done | uniq -c | tr -s ' '
         $nobody lattice launch --alloc $alloc --chdir / -N 2 -n 2 true; echo "small: $?"
-        for uid in {2001..2008}; do for id in $(cat ids.$uid); do as $uid lattice abort $id 2>/dev/null; done; done
+        for uid in {2001..2008}; do for id in $(cat ids.$uid); do as $uid lattice cancel $id 2>/dev/null; done; done
         until [ "$(lattice launches --json | field id | wc -l)" -le 1 ]; do sleep 0.05; done
         "#,
         " 8 the launches of all users take\nsmall: 0\n",
@@ -128,7 +128,7 @@ fn output_that_nobody_takes_does_not_fill_the_api_server() {
         grep -E 'RssAnon|HWM' /proc/$(daemon api)/status >&2
         lattice launch -n 1 true; echo "meanwhile: $?"
         kill -KILL ${owners[@]}; wait ${owners[@]} 2>/dev/null
-        for id in $($nobody lattice launches --json | field id); do $nobody lattice abort $id 2>/dev/null; done
+        for id in $($nobody lattice launches --json | field id); do $nobody lattice cancel $id 2>/dev/null; done
         until [ "$($nobody lattice launches --json | field id)" = "" ]; do sleep 0.05; done
         "#,
         "meanwhile: 0\n",
@@ -166,7 +166,7 @@ fn launches_that_are_followed_and_not_read_do_not_fill_the_api_server() {
         exec {flood}< <($nobody $malformed 768 8 unread $PWD/api.sock 24 attach $ids)
         read -u $flood sent; echo $sent
         lattice launch -n 1 true; echo "meanwhile: $?"
-        for id in $ids; do $nobody lattice abort $id; done
+        for id in $ids; do $nobody lattice cancel $id; done
         read -u $flood; exec {flood}<&-
         $nobody lattice launch --alloc $alloc --chdir / -n 1 seq 100000 | tail -n 1
         "#,

@@ -28,7 +28,7 @@ fn every_command_on_anothers_is_refused_and_recorded() {
             as_nobody lattice $words >/dev/null 2>said </dev/null && echo "$words: done"
             grep -q 'another user\|belongs to' said || { echo "$words: other words"; cat said; }
         done
-        as_nobody lattice abort $'x\nINFO audit: "forged"\e[2J' 2>/dev/null
+        as_nobody lattice cancel $'x\nINFO audit: "forged"\e[2J' 2>/dev/null
         kill -0 $launch && echo lives; kill -TERM $launch; wait $launch; echo "code $?"
         until grep -q 'audit: .*forged' api.log; do sleep 0.05; done
         tail -n +$((before + 1)) api.log | sed -nE 's/.* audit: request=[0-9]+ caller=user 65534 action="([a-z ]*)" .* outcome="refused.*/\1/p' | sort | uniq -c
@@ -40,7 +40,7 @@ fn every_command_on_anothers_is_refused_and_recorded() {
         "code 143",
         "      3 abort launch",
         "      2 launch",
-        "      2 release allocation",
+        "      4 release allocation",
         "      1 signal launch",
         "0",
         "0",
@@ -133,7 +133,7 @@ fn a_directory_of_sets_that_another_user_can_change_is_refused() {
     let words = r#"unset LATTICE_API_URL LATTICE_ALLOC_ID; mkdir -m 1777 sets; cd sets
         as_games() { setpriv --reuid games --regid games --clear-groups env -i PATH="$PATH" LATTICE_SETS=$PWD/sets "$@"; }
         try() {
-            local name=$1; shift; "$@"; as_games timeout 20 lattice sets --json >shown 2>said; echo "$name: $?" \
+            local name=$1; shift; "$@"; as_games timeout 20 lattice set list --json >shown 2>said; echo "$name: $?" \
                 $(field command <shown) $(grep -oE 'is no directory|belongs to uid 65534|may be used by others' said)
             rm -rf sets elsewhere
         }
@@ -144,7 +144,7 @@ fn a_directory_of_sets_that_another_user_can_change_is_refused() {
         try link link_to_anothers; try directory as_nobody mkdir -m 777 sets; try mode open_to_group
         try fifo own mkfifo -m 666 sets/5; try secret own ln -s /etc/shadow sets/5; try large own large
         try lock own mkfifo -m 666 sets/lock; touch file; try hard own ln file sets/5"#;
-    let shows = |name: &str| format!("{name}: 0 lattice sets");
+    let shows = |name: &str| format!("{name}: 0 lattice set list");
     let refused =
         ["link: 125 is no directory", "directory: 125 belongs to uid 65534", "mode: 125 may be used by others"];
     let shown = ["fifo", "secret", "large", "lock", "hard"].map(shows);
@@ -162,7 +162,7 @@ fn sockets_under_names_of_launches_hide_no_launch() {
         until [ -s squat ]; do sleep 0.05; done; grep -c '@lattice-launch-squat' /proc/net/unix
         lattice launch -n 1 sleep 1000 & launch=$!
         until lattice launches --json 2>/dev/null | grep -q sleep; do sleep 0.05; done
-        lattice launches --json | field id | wc -l; lattice sets --json | field command | grep -c sleep
+        lattice launches --json | field id | wc -l; lattice set list --json | field command | grep -c sleep
         kill -TERM $launch; wait $launch; echo "code $?"; kill $squat"#;
     script(1, words).run().exits(0).prints_lines(["9000", "1", "1", "code 143"]);
 }

@@ -95,7 +95,7 @@ fn a_chain_of_forks_ends_with_a_launch_that_is_aborted() {
     }
     let script = r#"$NOBODY lattice launch --alloc $alloc -n 2 bash -c "$BEGIN"'sleep 1000' 2>/dev/null &
         until [ -e "$BEGUN/0" ] && [ -e "$BEGUN/1" ]; do sleep 0.05; done
-        lattice abort $(lattice launches --json | field id); wait $!; chains; hand_over"#;
+        lattice cancel $(lattice launches --json | field id); wait $!; chains; hand_over"#;
     as_two_users(script).prints_lines(["gone", "gone", "alone", "alone"]);
 }
 

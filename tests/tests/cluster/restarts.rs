@@ -70,7 +70,7 @@ fn an_abort_after_the_restart_names_who_and_why() {
         r#"lattice launch --pmi=none -n 4 sleep 1000 & launch=$!
            id=$(launch_with 4)
            restart_api
-           lattice abort $id
+           lattice cancel $id
            wait $launch; echo "code $?"
            lattice status $id | grep -c '^cause: ended by '"#,
     )
@@ -105,7 +105,7 @@ fn ended_launches_leave_no_environment_and_are_still_reported() {
         [ $(stat -c %s api.redb) -gt 20000000 ] && echo "large, while they run"
         restart_api :; lattice launches --json | field id | wc -l
         keys() { tr -d '\0' <api.redb.keys | wc -c; }; [ $(keys) -gt 700 ] && echo "keys"
-        for id in $(cat ids); do lattice abort --reason enough $id; done
+        for id in $(cat ids); do lattice cancel --reason enough $id; done
         until [ -z "$(lattice launches --json | field id)" ]; do sleep 0.05; done
         until [ $(keys) = 0 ]; do sleep 0.05; done; grep -rla BALLAST . | wc -l
         # What is known to be over when the server starts is given back.

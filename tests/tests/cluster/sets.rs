@@ -29,14 +29,14 @@ fn script(script: &str) -> Command {
 fn the_api_server_lists_the_sets_of_a_user_and_every_process_answers() {
     let outcome = script(
         r#"serving 6; serving 1 -N 1
-        lattice sets >$LATTICE_DEV_CLUSTER/listed; columns <$LATTICE_DEV_CLUSTER/listed | sed "s|$program|PROGRAM|" | LC_ALL=C sort
+        lattice set list >$LATTICE_DEV_CLUSTER/listed; columns <$LATTICE_DEV_CLUSTER/listed | sed "s|$program|PROGRAM|" | LC_ALL=C sort
         tail -1 $LATTICE_DEV_CLUSTER/listed | columns
         a=$(set_of 1); b=$(set_of 2)
-        for to in $a/0 $a/5 $a/node/0 $a/node/2 $b/0; do lattice ping -c 3 lattice://$to | tail -1 | cut -d' ' -f2-7; done
-        lattice call lattice://$a/node/2 set-info | sed "s/$a/A/g; s/\"launch\":\"[a-z0-9]*\"/LAUNCH/"
-        lattice call lattice://$a/5 connectivity | grep -o '"kind":"stride"' | head -1
-        lattice call lattice://$a/0 400 2>&1 | sed "s/$a/A/"
-        lattice call lattice://$a/6 ping 2>&1 | sed "s/$a/A/"
+        for to in $a/0 $a/5 $a/node/0 $a/node/2 $b/0; do lattice set ping --count 3 lattice://$to | tail -1 | cut -d' ' -f2-7; done
+        lattice set call lattice://$a/node/2 set-info | sed "s/$a/A/g; s/\"launch\":\"[a-z0-9]*\"/LAUNCH/"
+        lattice set call lattice://$a/5 connectivity | grep -o '"kind":"stride"' | head -1
+        lattice set call lattice://$a/0 400 2>&1 | sed "s/$a/A/"
+        lattice set call lattice://$a/6 ping 2>&1 | sed "s/$a/A/"
         end"#,
     )
     .run();
@@ -44,10 +44,10 @@ fn the_api_server_lists_the_sets_of_a_user_and_every_process_answers() {
     outcome.exits(0).prints(
         &[
             "1 1 active PROGRAM",
-            "1 1 active lattice sets",
+            "1 1 active lattice set list",
             "6 3 active PROGRAM",
             "SET ID  SIZE  NODES  STATE   AGE  LAUNCH      CMD",
-            "1 1 active lattice sets",
+            "1 1 active lattice set list",
             &[answered; 5].join("\n"),
             r#"{"set":A,LAUNCH,"ranks":6,"members":3,"root":"lattice://A/node/0"}"#,
             r#""kind":"stride""#,
@@ -67,8 +67,8 @@ fn every_session_tells_the_communicators_of_its_ranks() {
         mkfifo $LATTICE_DEV_CLUSTER/in; exec 7<>$LATTICE_DEV_CLUSTER/in
         lattice launch --pmi pmix --stdin all -N 2 -n 4 "$1" ocean <$LATTICE_DEV_CLUSTER/in >$said & launch=$!
         until [ "$(grep -c context $said)" = 4 ]; do sleep 0.05; done
-        a=$(lattice sets | awk '$2 == 4 && $3 == 2 { print $1 }')
-        for of in 0 3 node/1; do lattice call lattice://$a/$of communicator ocean | sed "s/$a/A/g"; done
+        a=$(lattice set list | awk '$2 == 4 && $3 == 2 { print $1 }')
+        for of in 0 3 node/1; do lattice set call lattice://$a/$of communicator ocean | sed "s/$a/A/g"; done
         sort -u $said | sed "s/$((a * 4294967296 + 1))/A-1/"
         echo >&7; wait $launch"#,
     )
@@ -88,13 +88,13 @@ fn ranks_of_two_launches_call_each_other_by_their_roots() {
     let outcome = script(
         r#"serving 3; serving 3
         a=lattice://$(set_of 1) b=lattice://$(set_of 2)
-        for hops in 0 1 50; do lattice call $a/2 303 "$a/2 $b/1 $hops"; done
-        lattice call $b 303 "x" 2>&1 | sed "s|$b|B|"
-        lattice sets graph --format json >$LATTICE_DEV_CLUSTER/graph
+        for hops in 0 1 50; do lattice set call $a/2 303 "$a/2 $b/1 $hops"; done
+        lattice set call $b 303 "x" 2>&1 | sed "s|$b|B|"
+        lattice set graph --format json >$LATTICE_DEV_CLUSTER/graph
         field uid <$LATTICE_DEV_CLUSTER/graph | sed "s|$a|A|; s|$b|B|; s|lattice://[0-9]*|THIS|" | sort
         field kind <$LATTICE_DEV_CLUSTER/graph | sort | uniq | xargs
         grep -c '"rtt_us": [0-9]' $LATTICE_DEV_CLUSTER/graph
-        lattice sets graph --format dot | grep -c ' on node'
+        lattice set graph --format dot | grep -c ' on node'
         end"#,
     )
     .run();
@@ -118,9 +118,9 @@ fn names_are_published_and_looked_up_by_calls() {
     let outcome = script(
         r#"serving 1; serving 3
         a=lattice://$(set_of 1) b=lattice://$(set_of 2)
-        lattice call $a publish 'bay the port' && lattice call $b/2 lookup bay
-        lattice call $b/1 unpublish bay 2>&1 | sed "s|$b|B|"; lattice call $a unpublish bay
-        lattice call $a lookup bay 2>&1 | sed "s|$a|A|"
+        lattice set call $a publish 'bay the port' && lattice set call $b/2 lookup bay
+        lattice set call $b/1 unpublish bay 2>&1 | sed "s|$b|B|"; lattice set call $a unpublish bay
+        lattice set call $a lookup bay 2>&1 | sed "s|$a|A|"
         end"#,
     )
     .run();
@@ -134,16 +134,16 @@ fn ids_and_ways_outlive_the_api_server_and_end_with_the_launch() {
         r#"serving 3; serving 3
         a=$(set_of 1) b=$(set_of 2)
         restart_api true
-        lattice sets --json | field set | grep -cx -e $a -e $b
-        lattice call lattice://$a/2 303 "lattice://$a/2 lattice://$b/1 4"
+        lattice set list --json | field set | grep -cx -e $a -e $b
+        lattice set call lattice://$a/2 303 "lattice://$a/2 lattice://$b/1 4"
         end
-        lattice ping -c 1 lattice://$a/0 | tail -1 | sed "s/$a/A/g"; echo ${PIPESTATUS[0]}
-        lattice sets | columns"#,
+        lattice set ping --count 1 lattice://$a/0 | tail -1 | sed "s/$a/A/g"; echo ${PIPESTATUS[0]}
+        lattice set list | columns"#,
     )
     .run();
     outcome.exits(0).prints(
-        "2\n4 hops\nlattice://A/0: it is refused: A is no set of yours that lives; lattice sets shows those that do\n1\n\
-         SET ID  SIZE  NODES  STATE   AGE  LAUNCH  CMD\n1 1 active lattice sets",
+        "2\n4 hops\nlattice://A/0: it is refused: A is no set of yours that lives; lattice set list shows those that do\n1\n\
+         SET ID  SIZE  NODES  STATE   AGE  LAUNCH  CMD\n1 1 active lattice set list",
     );
 }
 
@@ -155,9 +155,9 @@ fn a_call_ends_when_whoever_was_called_is_gone() {
         r#"serving 3
         for killed in rank session; do
             serving 1 -N 1; b=lattice://$(set_of $launches)
-            rank=$(lattice call $b/0 305); session=$(cut -d' ' -f4 /proc/$rank/stat); kill -STOP $rank
-            lattice call lattice://$(set_of 1)/2 303 "me $b/0 1" >$LATTICE_DEV_CLUSTER/answer 2>&1 & call=$!
-            until lattice call $b connectivity | grep -q '"kind":"rank","opened":false,"sent":2'; do sleep 0.05; done
+            rank=$(lattice set call $b/0 305); session=$(cut -d' ' -f4 /proc/$rank/stat); kill -STOP $rank
+            lattice set call lattice://$(set_of 1)/2 303 "me $b/0 1" >$LATTICE_DEV_CLUSTER/answer 2>&1 & call=$!
+            until lattice set call $b connectivity | grep -q '"kind":"rank","opened":false,"sent":2'; do sleep 0.05; done
             kill -KILL ${!killed}; wait $call
             sed -E "s|$b|B|; s|lattice://$(set_of 1)|A|g" $LATTICE_DEV_CLUSTER/answer
         done
@@ -206,31 +206,32 @@ fn other_users_get_nothing() {
     let outcome = script(
         r#"chmod 755 "$LATTICE_DEV_CLUSTER"; nobody="setpriv --reuid nobody --regid nogroup --init-groups env LATTICE_SETS=/tmp/none.$$"
         serving 3; a=$(set_of 1)
-        $nobody lattice sets | columns
-        $nobody lattice ping -c 2 lattice://$a/0 | tail -1 | sed "s/$a/A/g"
-        $nobody lattice call lattice://$a/0 set-info 2>&1 | sed "s/$a/A/g"
+        $nobody lattice set list | columns
+        $nobody lattice set ping --count 2 lattice://$a/0 | tail -1 | sed "s/$a/A/g"
+        $nobody lattice set call lattice://$a/0 set-info 2>&1 | sed "s/$a/A/g"
         lattice alloc release $LATTICE_ALLOC_ID >/dev/null; end
         alloc=$(lattice alloc create -N 1 --uid 65534)
         $nobody lattice launch --alloc $alloc -n 1 sleep 30 & theirs=$!
         launch_with 1 >/dev/null
-        lattice sets | columns; lattice sets --all | sed -E 's/ +/ /g; s/ [0-9]+ 1 1/ ID 1 1/; s/ [0-9]+ s / AGE /; s/[a-z0-9]{10}/LAUNCH/'
-        b=$(lattice sets --all --json | field set | head -1)
-        lattice ping -c 2 lattice://$b/0 | tail -1 | sed "s/$b/B/g"
+        lattice set list | columns; lattice set list --all | sed -E 's/ +/ /g; s/ [0-9]+ 1 1/ ID 1 1/; s/ [0-9]+ s / AGE /; s/[a-z0-9]{10}/LAUNCH/'
+        b=$(lattice set list --all --json | field set | head -1)
+        lattice set ping --count 2 lattice://$b/0 | tail -1 | sed "s/$b/B/g"
         kill $theirs; wait $theirs; true"#,
     )
     .run();
-    let refused = |set| format!("it is refused: {set} is no set of yours that lives; lattice sets shows those that do");
+    let refused =
+        |set| format!("it is refused: {set} is no set of yours that lives; lattice set list shows those that do");
     outcome.exits(0).prints(
         &[
             "SET ID  SIZE  NODES  STATE   AGE  LAUNCH  CMD",
-            "1 1 active lattice sets",
+            "1 1 active lattice set list",
             &format!("lattice://A/0: {}", refused('A')),
             &format!("lattice: lattice://A/0: {}", refused('A')),
             "SET ID  SIZE  NODES  STATE   AGE  LAUNCH  CMD",
-            "1 1 active lattice sets",
+            "1 1 active lattice set list",
             "USER SET ID SIZE NODES STATE AGE LAUNCH CMD",
             "nobody ID 1 1 active AGE LAUNCH sleep 30",
-            "root ID 1 1 active AGE - lattice sets",
+            "root ID 1 1 active AGE - lattice set list",
             &format!("lattice://B/0: {}", refused('B')),
         ]
         .join("\n"),

@@ -124,7 +124,7 @@ fn a_fault_of_a_file_or_a_stream_is_named() {
         }
     };
     let full = "lattice: cannot write to standard output: No space left on device";
-    for line in ["launch --dry-run true", "launch --dry-run --json true", "launch --help", "man", "sets"] {
+    for line in ["launch --dry-run true", "launch --dry-run --json true", "launch --help", "man", "set list"] {
         check(&format!("$LATTICE {line} >/dev/full"), 125, &[full]);
     }
     let busy = "cp /bin/true busy; exec 7<>busy; $LATTICE launch -n 1 ./busy";

@@ -18,7 +18,7 @@ const SCRIPT: &str = r#"
         eval "$attack" >/dev/null || exit
         grown=$(sed -n 's/^VmRSS:[ \t]*\([0-9]*\) kB/\1/p' /proc/$launch/status 2>/dev/null)
         [ "${grown:-0}" -lt 131072 ] || echo "it has $grown KiB"
-        $lattice abort $id 2>/dev/null; wait $launch
+        $lattice cancel $id 2>/dev/null; wait $launch
         total=$((total + $(cat $sent)))
     done
     touch stop; wait $undisturbed; echo "undisturbed: $? $(grep -c 'exchange: 2 ranks' undisturbed)"
@@ -49,7 +49,7 @@ fn malformed_questions_to_a_launch_disturb_nobody() {
 #[test]
 fn malformed_frames_to_a_set_disturb_nobody() {
     check(
-        r#"until $lattice sets --json | field launch | grep -qx $id; do sleep 0.05; done
+        r#"until $lattice set list --json | field launch | grep -qx $id; do sleep 0.05; done
         $malformed 2000 $round set $PWD/sets $id $sent"#,
     );
 }

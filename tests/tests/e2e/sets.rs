@@ -24,14 +24,14 @@ fn waiting_launch(home: &Path) -> Running {
     running
 }
 
-/// Waits until `lattice sets` shows this number of launches. Returns its JSON output, without this command.
+/// Waits until `lattice set list` shows this number of launches. Returns its JSON output, without this command.
 fn sets(home: &Path, launches: usize) -> Vec<serde_json::Value> {
     let until = std::time::Instant::now() + Duration::from_secs(60);
     loop {
-        let outcome = among(lattice("sets --json"), home).run();
+        let outcome = among(lattice("set list --json"), home).run();
         let mut sets: Vec<serde_json::Value> = serde_json::from_slice(outcome.stdout()).unwrap();
         let own = sets.pop().unwrap();
-        assert_eq!((&own["command"], &own["state"]), (&"lattice sets".into(), &"up".into()));
+        assert_eq!((&own["command"], &own["state"]), (&"lattice set list".into(), &"up".into()));
         if sets.len() == launches {
             return sets;
         }
@@ -98,22 +98,22 @@ fn launches_are_shown_and_called_while_they_run() {
         assert!(set["command"].as_str().unwrap().starts_with("bash -c"));
         let uid = |process: &str| format!("lattice://{}/{process}", set["set"]);
         for process in ["0", "1", "node/0"] {
-            let outcome = among(lattice("ping -c 2").arg(uid(process)), home.path()).run();
+            let outcome = among(lattice("set ping --count 2").arg(uid(process)), home.path()).run();
             outcome.exits(0).prints("2 of 2 calls were answered");
         }
-        let outcome = among(lattice("ping -c 1").arg(uid("2")), home.path()).run();
+        let outcome = among(lattice("set ping --count 1").arg(uid("2")), home.path()).run();
         outcome.exits(1).prints("the set has no such process");
-        let outcome = among(lattice("call").arg(uid("1")).arg("set-info"), home.path()).run();
+        let outcome = among(lattice("set call").arg(uid("1")).arg("set-info"), home.path()).run();
         let info: serde_json::Value = serde_json::from_slice(outcome.stdout()).unwrap();
         assert_eq!((&info["set"], &info["launch"], &info["ranks"]), (&set["set"], &set["launch"], &2.into()));
     }
-    let outcome = among(lattice("sets graph --format json"), home.path()).run();
+    let outcome = among(lattice("set graph --format json"), home.path()).run();
     let graph: serde_json::Value = serde_json::from_slice(outcome.stdout()).unwrap();
     assert_eq!((graph["nodes"].as_array().unwrap().len(), graph["edges"].as_array().unwrap().len()), (3, 2));
-    let drawing = among(lattice("sets graph --format svg"), home.path()).run();
+    let drawing = among(lattice("set graph --format svg"), home.path()).run();
     drawing.exits(0).says_nothing();
     check_drawing(drawing.text(), 3);
-    among(lattice("sets graph"), home.path()).run().exits(0).prints("graph sets {").prints("subgraph cluster_");
+    among(lattice("set graph"), home.path()).run().exits(0).prints("graph sets {").prints("subgraph cluster_");
     for mut launch in running {
         launch.type_in("\n");
         launch.finish().exits(0);
@@ -135,7 +135,7 @@ fn communicators_of_a_launch_are_told_to_who_asks() {
     std::fs::write(&go, "").unwrap();
     running.wait_for_stdout_times("context", 3);
     let ask = |body: &str| {
-        let call = lattice("call").arg(format!("lattice://{set}/1")).arg("communicator").arg(body);
+        let call = lattice("set call").arg(format!("lattice://{set}/1")).arg("communicator").arg(body);
         let outcome = among(call, home.path()).run();
         outcome.exits(0);
         serde_json::from_slice::<serde_json::Value>(outcome.stdout()).unwrap()
@@ -147,7 +147,7 @@ fn communicators_of_a_launch_are_told_to_who_asks() {
     let members = serde_json::json!([{ "of": format!("lattice://{set}"), "ranks": "0-2" }]);
     assert_eq!((&one["id"], &one["size"], &one["members"]), (&format!("{set}/1").into(), &3.into(), &members));
     assert_eq!(&ask(&format!("{set}/1"))["communicators"][0], one);
-    let call = lattice("call").arg(format!("lattice://{set}/1")).words("communicator tide");
+    let call = lattice("set call").arg(format!("lattice://{set}/1")).words("communicator tide");
     among(call, home.path()).run().exits(125).says("no rank here is in a communicator \"tide\"");
     running.type_in("\n");
     let outcome = running.finish();
@@ -172,13 +172,13 @@ fn ranks_of_two_launches_and_a_guest_call_each_other() {
         let outcome = among(Command::new(&program).words("call").arg(uid(0, rank)).arg("21"), home.path()).run();
         outcome.exits(0).prints("42");
     }
-    // `lattice call` does the same.
-    let outcome = among(lattice("call").arg(uid(1, 1)).words("300 50"), home.path()).run();
+    // `lattice set call` does the same.
+    let outcome = among(lattice("set call").arg(uid(1, 1)).words("300 50"), home.path()).run();
     outcome.exits(0).prints("100");
-    let outcome = among(lattice("call").arg(uid(1, 1)).words("301 x"), home.path()).run();
+    let outcome = among(lattice("set call").arg(uid(1, 1)).words("301 x"), home.path()).run();
     outcome.exits(125).says("no process serves this method there");
     for (set, rank) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-        among(lattice("call").arg(uid(set, rank)).words("302 end"), home.path()).run().exits(0);
+        among(lattice("set call").arg(uid(set, rank)).words("302 end"), home.path()).run().exits(0);
     }
     for launch in running {
         launch.finish().exits(0);
@@ -198,7 +198,7 @@ fn ranks_call_each_other_after_they_have_finalized_pmi_and_closed_its_socket() {
     for rank in 0..4 {
         let [from, to] = [rank, (rank + 1) % 4].map(|rank| format!("lattice://{set}/{rank}"));
         let words = format!("{from} {to} 10");
-        among(lattice("call").arg(from).arg("303").arg(words), home.path()).run().exits(0).prints("10 hops");
+        among(lattice("set call").arg(from).arg("303").arg(words), home.path()).run().exits(0).prints("10 hops");
     }
     running.signal(Signal::SIGTERM);
     running.finish();
@@ -220,11 +220,11 @@ fn methods_of_two_launches_call_each_other_back() {
     let uid = |set: usize, rank: usize| format!("lattice://{}/{rank}", shown[set]["set"]);
     for hops in ["0", "1", "100"] {
         let words = format!("{} {} {hops}", uid(0, 1), uid(1, 0));
-        let outcome = among(lattice("call").arg(uid(0, 1)).arg("303").arg(words), home.path()).run();
+        let outcome = among(lattice("set call").arg(uid(0, 1)).arg("303").arg(words), home.path()).run();
         outcome.exits(0).prints(&format!("{hops} hops"));
     }
     let call = |uid: String, words: &[&str]| {
-        among(words.iter().fold(lattice("call").arg(uid), Command::arg), home.path()).run()
+        among(words.iter().fold(lattice("set call").arg(uid), Command::arg), home.path()).run()
     };
     let outcome = call(uid(0, 1), &["304", &uid(1, 0)]);
     outcome.exits(0).prints(&format!("{} sails to {} with goods", uid(0, 1), uid(1, 0)));
@@ -266,7 +266,7 @@ fn programs_in_c_call_each_other() {
     call("lattice://1/0").exits(1).says("the call failed: -9");
     for rank in 0..2 {
         let uid = format!("lattice://{set}/{rank}");
-        among(lattice("call").arg(uid).words("302 end"), home.path()).run().exits(0);
+        among(lattice("set call").arg(uid).words("302 end"), home.path()).run().exits(0);
     }
     running.finish().exits(0).prints("1 calls");
     among(Command::new(&program).words("serve"), home.path()).run().exits(1).says("cannot take part: -9");
@@ -286,7 +286,7 @@ fn a_launch_that_was_killed_is_not_shown_any_more() {
 fn a_directory_of_somebody_else_is_refused_with_what_to_do() {
     let home = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink("/tmp", home.path().join("sets")).unwrap();
-    let outcome = among(lattice("sets"), home.path()).run();
+    let outcome = among(lattice("set list"), home.path()).run();
     outcome.exits(125).says("is no directory").says("try: LATTICE_SETS=DIRECTORY");
     // A launch continues without a directory.
     let command = launch("-n 1").bash("sleep 0.4; \"$1\" sets 2>/dev/null; true").arg(lattice_tests::built::lattice());
@@ -315,8 +315,8 @@ fn a_launch_is_seen_by_other_machines_only_where_they_may_share_its_directory() 
 fn a_directory_on_a_full_file_system_is_told_and_ends_no_launch() {
     let home = tempfile::tempdir().unwrap();
     // The second command requests that the launch become a set, which is not possible.
-    let script = "mount -t tmpfs -o nr_inodes=1 none . && $0 sets; echo $?; \
-        $0 launch -n 1 bash -c \"sleep 0.4; $0 sets; true\"; echo $?";
+    let script = "mount -t tmpfs -o nr_inodes=1 none . && $0 set list; echo $?; \
+        $0 launch -n 1 bash -c \"sleep 0.4; $0 set list; true\"; echo $?";
     let command = Command::new("unshare")
         .words("--map-root-user --mount bash -c")
         .arg(script)

@@ -76,13 +76,16 @@ fn signals_are_sent_to_all_ranks_or_to_some() {
 fn a_launch_is_followed_ended_and_looked_at_by_its_id() {
     taken("attach k3jq -l --timestamp", &["label: true", "timestamp: true"]);
     taken("attach k3jq --json", &["json: true"]);
-    taken("abort k3jq", &["reason: \"lattice abort\""]);
-    taken("abort k3jq --reason enough", &["reason: \"enough\""]);
+    for name in ["cancel", "abort", "kill"] {
+        taken(&format!("{name} k3jq 7f3k"), &["Cancel", "ids: [\"k3jq\", \"7f3k\"]", "reason: \"lattice cancel\""]);
+    }
+    taken("cancel k3jq --reason enough", &["reason: \"enough\""]);
+    not_taken("cancel", "required arguments were not provided:\n  <ID>...");
     taken("status k3jq --json", &["Status", "json: true"]);
     taken("proctable k3jq --api unix:/x", &["Proctable", "unix:/x"]);
     taken("launches --all", &["all: true"]);
     not_taken("attach k3jq --json -l", "cannot be used with");
-    for command in ["attach", "abort", "status", "proctable"] {
+    for command in ["attach", "status", "proctable"] {
         not_taken(command, "required arguments were not provided:\n  <LAUNCH>");
     }
     not_taken("status one two", "unexpected argument 'two' found");
@@ -160,7 +163,8 @@ fn every_command_about_a_cluster_takes_a_server_and_prints_json() {
         "status",
         "attach",
         "signal",
-        "abort",
+        "cancel",
+        "set list",
         "proctable",
         "cxi list",
         "cxi doctor",
@@ -181,6 +185,8 @@ fn every_flag_and_command_is_explained_in_the_help() {
         assert!(command.get_about().is_some_and(|about| !about.to_string().is_empty()), "{path}");
         for arg in command.get_arguments() {
             assert!(arg.get_help().is_some_and(|help| !help.to_string().is_empty()), "{path} {}", arg.get_id());
+            let count = |names: Option<Vec<&str>>| names.unwrap_or_default().len();
+            assert_eq!(count(arg.get_all_aliases()), count(arg.get_visible_aliases()), "{path} {}", arg.get_id());
         }
         for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
             check(sub, &format!("{path} {}", sub.get_name()));

@@ -78,12 +78,12 @@ fn a_word_of_another_launcher_is_answered_with_one_tip_and_nothing_else() {
         ),
         ("lattice squeue", "error: unrecognized subcommand 'squeue'\n\n  tip: did you mean: lattice queue"),
         ("lattice sinfo", "error: unrecognized subcommand 'sinfo'\n\n  tip: did you mean: lattice nodes"),
-        ("lattice scancel 7", "error: unrecognized subcommand 'scancel'\n\n  tip: did you mean: lattice cancel"),
+        ("lattice scancel 7", "error: unrecognized subcommand 'scancel'\n\n  tip: did you mean: lattice cancel 7"),
         (
             "lattice salloc -N 2",
             "error: unrecognized subcommand 'salloc'\n\n  tip: did you mean: lattice alloc create -N 2",
         ),
-        ("lattice sattach 7", "error: unrecognized subcommand 'sattach'\n\n  tip: did you mean: lattice attach"),
+        ("lattice sattach 7", "error: unrecognized subcommand 'sattach'\n\n  tip: did you mean: lattice attach 7"),
     ] {
         assert_eq!(message(line), expected, "{line}");
     }
