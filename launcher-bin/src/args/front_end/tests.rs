@@ -383,3 +383,26 @@ proptest::proptest! {
         let _ = front_end.translate(&words);
     }
 }
+
+/// Letters of srun with another meaning in `lattice launch`: -H is that of mpirun there, and -q that of all commands. The help of
+/// `lattice srun` has their meaning in its lines.
+const LETTERS_OF_SRUN: [char; 2] = ['H', 'q'];
+
+#[test]
+fn a_letter_of_srun_means_the_same_in_lattice_launch_except_those_listed() {
+    let launch = crate::args::launch_definition();
+    let (mut same, mut other) = (0, Vec::new());
+    for flag in FrontEnd::Srun.flags() {
+        for letter in flag.names.iter().filter(|name| name.len() == 1).filter_map(|name| name.chars().next()) {
+            let Some(here) = launch.get_arguments().find(|arg| arg.get_short() == Some(letter)) else { continue };
+            let names = here.get_long_and_visible_aliases().unwrap_or_default();
+            match flag.names.iter().any(|name| names.contains(name)) {
+                true => same += 1,
+                false => other.push(letter),
+            }
+        }
+    }
+    other.sort_unstable();
+    assert_eq!(other, LETTERS_OF_SRUN);
+    assert!(same > 15, "{same} letters");
+}
