@@ -23,6 +23,7 @@ use std::path::PathBuf;
 
 use cxi_fabric::node::NodeBackend;
 use cxi_fabric::secret::keep_out_of_core_dumps;
+use lattice_daemon::build::Build;
 use lattice_inventory::ThisNode;
 use lattice_session::session_process::{self, Terms};
 use pmi_transport::error_chain::chain;
@@ -45,6 +46,13 @@ pub struct Answer {
     pub problems: Vec<String>,
     /// Exit code.
     pub exit: Exit,
+}
+
+/// The facts about this build, as the answer of `--version -v`.
+pub fn build() -> Answer {
+    let build =
+        Build { program: "lattice-agent", version: env!("CARGO_PKG_VERSION"), pmi: lattice_session::PMI_VERSIONS };
+    Answer { text: build.to_string(), problems: Vec::new(), exit: Exit::Success }
 }
 
 /// Runs `args`: the daemon until a signal stops it, or a command. Must be called first in `main`, while the process has one thread.

@@ -9,6 +9,8 @@ use lattice_agent::{Answer, Args, Exit};
 fn main() -> ExitCode {
     let Answer { text, mut problems, mut exit } = match Args::try_parse() {
         Ok(args) => lattice_agent::run(args),
+        // The flag `-v` has no other meaning.
+        Err(_) if is_build_requested() => lattice_agent::build(),
         Err(answer) => {
             // If the stream is closed, there is no reader.
             let _ = answer.print();
@@ -25,4 +27,10 @@ fn main() -> ExitCode {
     }
     problems.iter().flat_map(|problem| problem.lines()).for_each(|line| eprintln!("lattice-agent: {line}"));
     exit.into()
+}
+
+/// True for `lattice-agent --version -v`.
+fn is_build_requested() -> bool {
+    let words: Vec<_> = std::env::args_os().skip(1).filter_map(|word| word.into_string().ok()).collect();
+    lattice_daemon::build::is_requested(words.iter().map(String::as_str))
 }

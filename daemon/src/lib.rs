@@ -1,8 +1,9 @@
-//! Parts that daemons of Lattice share with the programs that start them: settings files, identity settings, metrics page, log, runtime,
-//! allocator, machine addresses, escaped text, and membership in a cluster without an administrator.
+//! Parts that daemons of Lattice share with the programs that start them: settings files, identity settings, metrics page, log, build,
+//! runtime, allocator, machine addresses, escaped text, and membership in a cluster without an administrator.
 #![deny(unsafe_code)]
 
 mod allocator;
+pub mod build;
 pub mod identity;
 pub mod log;
 pub mod membership;

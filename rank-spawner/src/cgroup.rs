@@ -21,7 +21,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 pub use self::own_group::OwnCgroup;
-pub(crate) use self::place::usable_directory;
+pub use self::place::usable_cgroup;
 pub(crate) use self::session_group::{ServerCgroup, SessionCgroup};
 
 /// File of a group: lists its processes. A process joins the group when its number is written here.

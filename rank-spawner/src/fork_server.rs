@@ -58,7 +58,7 @@ pub use self::rendezvous::RendezvousError;
 use self::rendezvous::{Rendezvous, is_readable};
 use self::server::serve;
 use crate::capabilities::Capabilities;
-use crate::cgroup::{CgroupError, OwnCgroup, usable_directory};
+use crate::cgroup::{CgroupError, OwnCgroup, usable_cgroup};
 use crate::descriptor_socket::DescriptorSocket;
 use crate::exit::RankExit;
 use crate::process_table;
@@ -260,7 +260,7 @@ impl ForkServer {
         open_null()?;
         let rendezvous = survival.map(|survival| Rendezvous::open(&survival.directory)).transpose()?;
         let lease = survival.map_or(Duration::ZERO, |survival| survival.lease);
-        let (cgroups, ungrouped) = match usable_directory() {
+        let (cgroups, ungrouped) = match usable_cgroup() {
             Ok(directory) => (Some(directory), None),
             Err(error) => (None, Some(error)),
         };

@@ -108,7 +108,7 @@ pub use binding::{
 };
 pub use call_stacks::{CALL_STACK_MAX, call_stacks};
 pub use capabilities::{Capabilities, raise_capabilities};
-pub use cgroup::{CgroupError, OwnCgroup};
+pub use cgroup::{CgroupError, OwnCgroup, usable_cgroup};
 pub use child::{AtExec, Step};
 pub use cpus::{allowed_cpus, usable_cpus};
 pub use descriptor_socket::{DescriptorSocket, PASSED_BYTES_MAX, Passed};

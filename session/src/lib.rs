@@ -78,3 +78,6 @@ pub mod unix_time;
 pub mod wire;
 
 pub use self::runner::run;
+
+/// Versions of PMI that a session serves its ranks.
+pub const PMI_VERSIONS: &str = "PMI-1.1, PMI-2.0, PMIx 3, 4 and 5";

@@ -71,6 +71,11 @@ pub fn needed_by(program: &Path) -> Option<MpiLibrary> {
     best(needed.iter().map(String::as_str))
 }
 
+/// Returns the MPI library in a file, by the name of the file.
+pub fn of_file(file: &Path) -> Option<MpiLibrary> {
+    best(std::iter::once(file.to_str()?))
+}
+
 /// Returns the first known library, in the order of the table.
 fn best<'a>(files: impl Iterator<Item = &'a str> + Clone) -> Option<MpiLibrary> {
     let base_name = |file: &'a str| file.rsplit('/').next().unwrap_or(file);

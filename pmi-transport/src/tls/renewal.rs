@@ -8,14 +8,15 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lattice_pki::CertificateRequest;
 use x509_parser::prelude::{FromDer, X509Certificate};
 use zeroize::Zeroizing;
 
-use super::files::{next, rename, write};
-use super::{IdentityError, Material, TlsFiles, TlsIdentity};
+use super::files::{next, read_certificates, rename, write};
+use super::{CertificateNameError, IdentityError, Material, TlsFiles, TlsIdentity};
 
 /// A new key that is to replace the current one, and the request for its certificate.
 pub struct Renewal {
@@ -34,6 +35,24 @@ pub struct Validity {
 }
 
 impl Validity {
+    /// Validity periods of the certificates in a PEM file, in the order of the file.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be read, or has something else than certificates.
+    pub fn in_file(path: &Path) -> Result<Vec<Self>, IdentityError> {
+        let certificates = read_certificates(path)?;
+        let unreadable = || IdentityError::Nameless { path: path.to_owned(), source: CertificateNameError::Unreadable };
+        certificates.iter().map(|certificate| Self::of(certificate).ok_or_else(unreadable)).collect()
+    }
+
+    /// Validity period of a certificate in DER; `None` if it cannot be read.
+    fn of(certificate: &[u8]) -> Option<Self> {
+        let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+        let moment = |seconds: i64| UNIX_EPOCH + Duration::from_secs(seconds.try_into().unwrap_or_default());
+        let (from, until) = (certificate.validity().not_before, certificate.validity().not_after);
+        Some(Self { from: moment(from.timestamp()), until: moment(until.timestamp()) })
+    }
+
     /// Time from `now` until the certificate should be replaced by one that is valid for `length`: half of its lifetime, or at once
     /// if its lifetime is more than twice `length`.
     pub fn until_renewal(self, length: Duration, now: SystemTime) -> Duration {
@@ -52,11 +71,7 @@ impl TlsIdentity {
     /// Fails if the certificate cannot be read. Such a certificate is never accepted into use.
     pub(crate) fn validity(&self) -> Result<Validity, IdentityError> {
         let material = self.material();
-        let read = material.key.cert.first().and_then(|own| X509Certificate::from_der(own).ok());
-        let (_, own) = read.ok_or_else(|| self.strange())?;
-        let moment = |seconds: i64| UNIX_EPOCH + Duration::from_secs(seconds.try_into().unwrap_or_default());
-        let validity = own.validity();
-        Ok(Validity { from: moment(validity.not_before.timestamp()), until: moment(validity.not_after.timestamp()) })
+        material.key.cert.first().and_then(|own| Validity::of(own)).ok_or_else(|| self.strange())
     }
 
     /// Makes a key, and a certificate request for it.
@@ -132,6 +147,24 @@ mod tests {
         directory: tempfile::TempDir,
         authority: Authority,
         identity: TlsIdentity,
+    }
+
+    #[test]
+    fn a_file_has_the_dates_of_each_of_its_certificates() {
+        let directory = tempfile::tempdir().unwrap();
+        let (pki, own) = (directory.path().join("pki"), directory.path().join("own"));
+        let authority = Authority::create(&pki).unwrap();
+        const DAY: Duration = Duration::from_secs(86_400);
+        let lasting = Lasting { from: UNIX_EPOCH + DAY, until: UNIX_EPOCH + DAY * 3 };
+        authority.write(&own, &authority.issue(&node(), &[], lasting).unwrap()).unwrap();
+        let files = TlsFiles::in_directory(&own);
+        assert_eq!(Validity::in_file(&files.cert).unwrap(), [Validity { from: lasting.from, until: lasting.until }]);
+        let both = fs::read_to_string(&files.cert).unwrap() + &fs::read_to_string(&files.ca).unwrap();
+        fs::write(own.join("both.pem"), both).unwrap();
+        assert_eq!(Validity::in_file(&own.join("both.pem")).unwrap().len(), 2);
+        let error = Validity::in_file(&files.key).unwrap_err().to_string();
+        assert!(error.contains("key.pem"), "{error}");
+        assert!(Validity::in_file(&own.join("none.pem")).is_err());
     }
 
     fn node() -> Caller {

@@ -8,11 +8,11 @@ use nix::unistd::{AccessFlags, access, getpid};
 
 use super::{CgroupError, KILL, PROCESSES};
 
-/// Directory of this process's group, in which this process can make groups and move processes to them.
+/// Directory of this process's control group, in which this process can make groups and move processes to them.
 ///
 /// # Errors
 /// Fails if there is none. The function makes a trial group to find out.
-pub(crate) fn usable_directory() -> Result<PathBuf, CgroupError> {
+pub fn usable_cgroup() -> Result<PathBuf, CgroupError> {
     let read = |path| fs::read_to_string(path).map_err(|_| CgroupError::NotMounted);
     let directory = directory(&read("/proc/self/cgroup")?, &read("/proc/self/mountinfo")?);
     let directory = directory.filter(|directory| directory.is_dir()).ok_or(CgroupError::NotMounted)?;

@@ -185,7 +185,7 @@ mod tests {
     use nix::sys::stat::Mode;
     use nix::unistd::{pipe, read, write};
 
-    use super::super::usable_directory;
+    use super::super::usable_cgroup;
     use super::*;
     use crate::syscalls::{Child, reap, thread_number_place};
 
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_child_is_born_in_its_group_and_knows_its_thread() {
-        let parent = match usable_directory() {
+        let parent = match usable_cgroup() {
             Ok(parent) => parent,
             Err(reason) => return println!("not tried, for here are no control groups: {reason}"),
         };
