@@ -53,8 +53,9 @@ pub use self::batch::{BatchArgs, BatchOptions, BatchScriptArgs, CancelArgs, Queu
 pub(crate) use self::batch::{RUN_SCRIPT, SCRIPT};
 pub use self::batch_tasks::TaskArgs;
 pub use self::cluster::{
-    AllocCommand, AttachArgs, CreateArgs, CxiCommand, DebugArgs, LaunchTableArgs, LaunchesArgs, Nodes, NodesArgs,
-    NodesCommand, Requeue, ServerArgs, ShellArgs, SignalArgs, StacksArgs, TableArgs, TopArgs, TopOrder, TopologyFormat,
+    AllocCommand, AttachArgs, CreateArgs, CxiCommand, DebugArgs, ExplainArgs, LaunchTableArgs, LaunchesArgs, Nodes,
+    NodesArgs, NodesCommand, Requeue, ServerArgs, ShellArgs, SignalArgs, StacksArgs, TableArgs, TopArgs, TopOrder,
+    TopologyFormat,
 };
 pub use self::copies::{Compression, CopyArgs, Excluded, SendLibs};
 pub use self::deferred::Deferred;
@@ -191,6 +192,9 @@ pub enum Command {
     Debug(Deferred<DebugArgs>),
     /// Show the progress of each rank of a launch, node by node.
     Status(Deferred<LaunchTableArgs>),
+    /// Explain an exit code, or print the first cause of a launch with the next step.
+    #[command(after_help = cluster::EXPLAIN_AFTER_HELP)]
+    Explain(Deferred<ExplainArgs>),
     /// Follow a running launch; Ctrl-C detaches from it.
     Attach(Deferred<AttachArgs>),
     /// Send a signal to ranks of a launch.
@@ -205,6 +209,9 @@ pub enum Command {
     /// A set is a launch of yours on this machine or on the cluster, or this command.
     #[command(subcommand, after_help = overlay::SET_AFTER_HELP)]
     Set(Deferred<SetCommand>),
+    /// Check this machine, the settings in force and the cluster, with the next step for each fault.
+    #[command(after_help = cluster::DOCTOR_AFTER_HELP)]
+    Doctor(Deferred<TableArgs>),
     /// Manage fabric credentials; for administrators.
     #[command(subcommand)]
     Cxi(Deferred<CxiCommand>),

@@ -12,15 +12,18 @@ mod config;
 mod error;
 mod host_names;
 mod launches;
+mod presence;
+mod source;
 mod templates;
 mod url;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use lattice_session::timeouts::{AWAY, COME_BACK_PAUSE};
 use nix::unistd::geteuid;
 use pmi_transport::connect::{self, Channel};
-use pmi_transport::identity::{Caller, Security};
+use pmi_transport::identity::{Caller, Security, TlsFiles};
 use pmi_transport::proto::v1::allocation_service_client::AllocationServiceClient;
 use pmi_transport::proto::v1::fabric_service_client::FabricServiceClient;
 use pmi_transport::proto::v1::inventory_service_client::InventoryServiceClient;
@@ -33,9 +36,12 @@ pub(crate) use self::allocation::{AllocatedNodes, NodeFacts, state_word};
 pub(crate) use self::attachment::Attachment;
 use self::config::Config;
 pub use self::config::ConfigError;
+pub(crate) use self::config::SYSTEM as SYSTEM_CONFIG;
 pub use self::error::ClusterError;
 pub(crate) use self::error::answered;
 pub(crate) use self::launches::{Started, Wanted};
+pub(crate) use self::presence::{KnownAgent, Presence};
+pub(crate) use self::source::Source;
 pub(crate) use self::templates::{KnownNode, Limits, Templates};
 use self::url::ApiUrl;
 pub use self::url::ApiUrlError;
@@ -80,11 +86,22 @@ fn variable(name: &str, environment: &Environment) -> Option<String> {
     set(name, environment).filter(|value| !value.is_empty())
 }
 
+/// Config file that is in force; `None` if there is none.
+///
+/// # Errors
+/// Fails for a file that exists and cannot be used.
+pub(crate) fn config_file(environment: &Environment) -> Result<Option<PathBuf>, ClusterError> {
+    Ok(Config::find(environment)?.path)
+}
+
 /// An API server, and the identity of this user towards it.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiServer {
     url: ApiUrl,
+    source: Source,
     security: Security,
+    /// Files of the certificates; `None` for a URL without certificates.
+    files: Option<TlsFiles>,
     /// Time for which it may be away: jobs of an allocation continue without it.
     patience: Duration,
 }
@@ -95,24 +112,40 @@ impl ApiServer {
     /// # Errors
     /// Fails for an invalid URL or config file, and for certificates that cannot be used.
     pub(crate) fn find(flag: Option<&str>, environment: &Environment) -> Result<Self, ClusterError> {
-        let named = flag.map(str::to_owned).or_else(|| variable(API_URL, environment));
-        let named = named.map(|url| url.parse::<ApiUrl>()).transpose()?;
+        let flag = flag.map(|url| (url.to_owned(), Source::Flag("--api")));
+        let named = flag.or_else(|| Some((variable(API_URL, environment)?, Source::Variable(API_URL))));
+        let named = named.map(|(url, source)| Ok::<_, ApiUrlError>((url.parse::<ApiUrl>()?, source))).transpose()?;
         // A config file that is not needed must not cause a failure.
         let config = match &named {
-            Some(url) if !url.is_secured() => Config::default(),
+            Some((url, _)) if !url.is_secured() => Config::default(),
             _ => Config::find(environment)?,
         };
-        let url = match named.or_else(|| config.api.clone()) {
-            Some(url) => url,
-            None => DEFAULT_URL.parse()?,
+        let (url, source) = match named.or_else(|| config.named_server()) {
+            Some(named) => named,
+            None => (DEFAULT_URL.parse()?, Source::Default),
         };
-        let security = if url.is_secured() {
-            config.certificates()?
+        let (security, files) = if url.is_secured() {
+            (config.certificates()?, config.tls.clone())
         } else {
-            Security::Insecure { name: Caller::User(geteuid().as_raw()) }
+            (Security::Insecure { name: Caller::User(geteuid().as_raw()) }, None)
         };
         let is_allocated = variable(ALLOCATION, environment).is_some_and(|id| id != NO_ALLOCATION);
-        Ok(Self { url, security, patience: if is_allocated { AWAY } else { Duration::ZERO } })
+        Ok(Self { url, source, security, files, patience: if is_allocated { AWAY } else { Duration::ZERO } })
+    }
+
+    /// URL of the server.
+    pub(crate) fn url(&self) -> String {
+        self.url.to_string()
+    }
+
+    /// Setting that names the server.
+    pub(crate) fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// Files of the certificates for connections to it; `None` for a URL without certificates.
+    pub(crate) fn certificates(&self) -> Option<&TlsFiles> {
+        self.files.as_ref()
     }
 
     /// Creates a channel to it, which connects at first use. Must be called within a tokio runtime.
@@ -171,8 +204,17 @@ impl Cluster {
         limit: Duration,
         question: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, ClusterError> {
+        self.response_within(limit, question).await.map(Response::into_inner)
+    }
+
+    /// As [`Cluster::ask_within`]. Returns the answer with its metadata.
+    async fn response_within<T>(
+        &self,
+        limit: Duration,
+        question: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<Response<T>, ClusterError> {
         match tokio::time::timeout(limit, question).await {
-            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Ok(answer)) => Ok(answer),
             Ok(Err(status)) => Err(self.refused(&status)),
             Err(_) => Err(ClusterError::NoAnswer { url: self.url.to_string(), timeout: limit }),
         }

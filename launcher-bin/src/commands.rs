@@ -5,6 +5,8 @@ mod batch;
 mod control;
 mod cxi;
 mod debug;
+mod doctor;
+mod explain;
 mod in_allocation;
 mod launch_topology;
 mod launches;
@@ -35,6 +37,8 @@ pub(crate) use self::batch::{ScriptError, batch, run_script};
 pub(crate) use self::control::signal;
 pub(crate) use self::cxi::cxi;
 pub(crate) use self::debug::debug;
+pub(crate) use self::doctor::doctor;
+pub(crate) use self::explain::explain;
 pub(crate) use self::launches::launches;
 pub(crate) use self::nodes::nodes;
 pub(crate) use self::queue::{cancel, queue};
@@ -66,6 +70,25 @@ pub(crate) enum CommandError {
     NotHere {
         /// The id.
         id: String,
+        /// First line of the error about the API server.
+        error: String,
+    },
+    /// A number is no exit code.
+    #[error(
+        "{word} is no exit code; exit codes are 0 to 255\ntry: the code that `echo $?` prints, or the id of a launch"
+    )]
+    NoExitCode {
+        /// The number.
+        word: String,
+    },
+    /// A word is no exit code, and matches no launch.
+    #[error(
+        "{word} is no exit code (0 to 255), and no launch of yours that runs on this machine; no API server could know it: {error}\n\
+         try: lattice launches, which shows those that run; a launch on this machine leaves no record, but its last line on standard error has its cause"
+    )]
+    NotExplained {
+        /// The word.
+        word: String,
         /// First line of the error about the API server.
         error: String,
     },

@@ -1,4 +1,6 @@
-//! Exit code of `lattice launch`. The first cause determines it, and `--help` prints the same table.
+//! Exit code of `lattice launch`. The first cause determines it.
+
+mod codes;
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -9,9 +11,11 @@ use lattice_session::event::Report;
 use nix::sys::signal::Signal;
 use rank_spawner::{ProgramFailure, RankExit};
 
+pub use self::codes::{ExitCode, FREQUENT, Meaning, TABLE, meanings, usual_action};
+
 /// A probe of `lattice pmi` failed: PMI failed, or a value was wrong.
 pub const PROBE_FAILED: u8 = 1;
-/// `lattice cxi` reports a fault, or an operation that could not be done.
+/// `lattice doctor` or `lattice cxi` reports a fault, or an operation that could not be done.
 pub const TROUBLE: u8 = 1;
 /// The launch reached its time limit, or its time limit after the first exit. The code is that of `timeout`.
 pub const TIMED_OUT: u8 = 124;
@@ -22,25 +26,11 @@ pub const CANNOT_EXECUTE: u8 = 126;
 /// The program does not exist.
 pub const NOT_FOUND: u8 = 127;
 
-/// Exit codes, as listed by `--help` and the man page.
-pub const TABLE: [(&str, &str); 10] = [
-    ("0", "every rank returned 0"),
-    ("1-255", "what the first rank that failed returned; with -K0 the highest of all"),
-    ("128+N", "the first rank that failed was killed by signal N, or the launch was ended by it"),
-    ("CODE", "MPI_Abort(comm, CODE): its lowest 8 bits; 1 where those are 0"),
-    ("1", "a rank left an MPI job without MPI_Finalize, before MPI_Init, or broke the PMI protocol"),
-    ("1", "a node was lost, with --no-kill; with -K0 the highest of what others' ranks returned"),
-    ("124", "--timeout or --wait is over"),
-    ("125", "lattice itself failed, or was asked for the impossible; no rank is to blame"),
-    ("126", "the program cannot be executed"),
-    ("127", "there is no such program"),
-];
-
 /// The table of exit codes as text, for the end of `--help`.
 pub fn help_text() -> String {
     let mut text = String::from("Exit codes:\n");
-    for (code, meaning) in TABLE {
-        text += &format!("  {code:<6} {meaning}\n");
+    for ExitCode { codes, cause, .. } in TABLE {
+        text += &format!("  {codes:<8} {cause}\n");
     }
     text
 }
@@ -243,13 +233,8 @@ mod tests {
         let text = help_text();
         assert_eq!(text.lines().next(), Some("Exit codes:"));
         assert_eq!(text.lines().count(), 1 + TABLE.len());
-        for (code, meaning) in [
-            (TIMED_OUT, "--timeout or --wait is over"),
-            (OURS, "lattice itself failed, or was asked for the impossible; no rank is to blame"),
-            (CANNOT_EXECUTE, "the program cannot be executed"),
-            (NOT_FOUND, "there is no such program"),
-        ] {
-            assert!(text.contains(&format!("\n  {code:<6} {meaning}\n")), "{text}");
+        for code in [TIMED_OUT, OURS, CANNOT_EXECUTE, NOT_FOUND] {
+            assert!(text.contains(&format!("\n  {code:<8} ")), "{text}");
         }
     }
 

@@ -21,6 +21,7 @@
 pub mod args;
 mod attachment;
 mod bounded_file;
+mod build;
 mod client_libraries;
 pub mod cluster;
 mod commands;
@@ -68,6 +69,7 @@ use clap::error::ErrorKind;
 use tracing::level_filters::LevelFilter;
 
 use self::args::{Cli, Command, Remarks};
+use self::build::BUILD;
 use self::console::{Verbosity, print, report};
 use self::failure::Failure;
 use self::launch::LaunchError;
@@ -114,6 +116,8 @@ fn carry_out(command: Command, verbosity: Verbosity) -> Result<u8, Failure> {
         Command::Alloc(command) => commands::alloc(&command, verbosity)?,
         Command::Nodes(args) => commands::nodes(&args, verbosity)?,
         Command::Launches(args) => commands::launches(&args)?,
+        Command::Doctor(args) => commands::doctor(&args, verbosity)?,
+        Command::Explain(args) => commands::explain(&args)?,
         Command::Top(args) => commands::top(&args)?,
         Command::Debug(args) => commands::debug(&args, verbosity)?,
         Command::Stacks(args) => commands::stacks(&args)?,
@@ -190,9 +194,16 @@ fn answer(error: &clap::Error, words: &[OsString]) -> Result<u8, Failure> {
             let text = text.trim_end().replace("try '--help'", &format!("try '{}'", args::help_line(words)));
             Err(Failure { text, code: exit::OURS })
         }
+        ErrorKind::DisplayVersion if is_build_requested(words) => show(BUILD.to_string().as_bytes()),
         _ if is_help => show(console::styled(&rendered).as_bytes()),
         _ => show(text.as_bytes()),
     }
+}
+
+/// True for `lattice --version -v`.
+fn is_build_requested(words: &[OsString]) -> bool {
+    let words: Option<Vec<&str>> = words.iter().skip(1).map(|word| word.to_str()).collect();
+    words.is_some_and(lattice_daemon::build::is_requested)
 }
 
 /// Starts logging to standard error, with the filter in `LATTICE_LOG`. Without the filter, a daemon logs events for operators, as the agents do,

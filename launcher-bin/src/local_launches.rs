@@ -17,7 +17,7 @@ use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -287,11 +287,24 @@ fn prepared(environment: &Environment) -> Result<PrivateDirectory, NotPrivate> {
     PrivateDirectory::make(of_user(environment))?.make_below(LAUNCHES)
 }
 
+/// Creates a socket in the directory of this user's launches, as a launch does, and removes it. Returns the directory.
+///
+/// # Errors
+/// Fails if the directory cannot be created, is not private to this user, or takes no socket.
+pub(crate) fn try_directory(environment: &Environment) -> Result<PathBuf, NotPrivate> {
+    let directory = prepared(environment)?;
+    let path = directory.path().to_owned();
+    // No launch has a name with a dot.
+    let name = format!(".{}.try", std::process::id());
+    let bound = UnixListener::bind(directory.by_descriptor(&name));
+    directory.remove_socket(&name);
+    bound.map(|_| path.clone()).map_err(|source| NotPrivate::System { path, source })
+}
+
 #[cfg(test)]
 mod tests {
     use std::ffi::OsString;
     use std::os::unix::fs::{PermissionsExt, symlink};
-    use std::os::unix::net::UnixListener;
 
     use super::*;
 

@@ -33,6 +33,7 @@ use rank_spawner::{CpuBind, ProgramError};
 
 use self::containers::Container;
 pub use self::containers::ContainerError;
+pub(crate) use self::containers::runtimes_in_path as container_runtimes;
 pub(crate) use self::copies::{Before, FileCopy, Thing};
 pub use self::copies::{Copies, CopyError};
 pub(crate) use self::error::EXCLUDE;

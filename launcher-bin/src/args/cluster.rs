@@ -43,6 +43,27 @@ pub struct LaunchTableArgs {
     pub table: TableArgs,
 }
 
+pub(super) const DOCTOR_AFTER_HELP: &str = "Examples:\n  \
+    lattice doctor\n  \
+    lattice doctor --json | jq '.checks[] | select(.state != \"ok\")'\n\n\
+    Each line is ok, warning or error. The exit code is 1 if there is an error, else 0. With -q, only warnings and errors are printed.";
+
+pub(super) const EXPLAIN_AFTER_HELP: &str = "Examples:\n  \
+    lattice explain 139\n  \
+    lattice explain k3jq09zmf2\n\n\
+    A cluster keeps the record of a launch after its end. This machine has launches that run.";
+
+/// The flags of `lattice explain`.
+#[derive(Clone, Debug, Args)]
+pub struct ExplainArgs {
+    /// The exit code, 0 to 255, or the launch.
+    #[arg(value_name = "CODE|LAUNCH", value_parser = NonEmptyStringValueParser::new())]
+    pub word: String,
+    /// Server and form of the answer.
+    #[command(flatten)]
+    pub table: TableArgs,
+}
+
 /// The commands about allocations.
 #[derive(Clone, Debug, Subcommand)]
 pub enum AllocCommand {

@@ -23,6 +23,7 @@ Look:
   status       Show the progress of each rank of a launch, node by node
   top          Show the processor, memory and I/O use of each rank of a launch
   stacks       Show the call stacks of the ranks of a launch, merged into a tree of callers
+  explain      Explain an exit code, or print the first cause of a launch with the next step
   attach       Follow a running launch; Ctrl-C detaches from it
   queue        Show waiting and running batch jobs and allocations
 
@@ -39,6 +40,7 @@ Nodes:
 Operate:
   api          Run the API server of a cluster, for its nodes, allocations and launches
   pki          Create the certificates of the API server, node agents and remote users
+  doctor       Check this machine, the settings in force and the cluster, with the next step for each fault
 
 Tools:
   completions  Print the completion script of a shell

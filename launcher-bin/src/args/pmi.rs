@@ -75,12 +75,13 @@ fn word_of_srun(value: &str) -> Option<&'static OsStr> {
     }
 }
 
-/// The values of `--pmi`, one on each line.
+/// The values of `--pmi`, one on each line, and the versions that this build serves.
 fn served_protocols() -> String {
     let known = Pmi::value_variants().iter().filter_map(Pmi::to_possible_value);
     let line = |value: PossibleValue| {
         let what = value.get_help().map(ToString::to_string).unwrap_or_default();
         format!("{:<6}{what}\n", value.get_name())
     };
-    known.map(line).collect()
+    let versions = format!("\nThis build serves {}.\n", lattice_session::PMI_VERSIONS);
+    known.map(line).chain([versions]).collect()
 }

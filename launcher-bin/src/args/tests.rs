@@ -177,7 +177,8 @@ fn protocols_are_listed_whatever_else_is_asked_for() {
         let answer = parse(line.split(' ').map(OsString::from)).unwrap_err();
         assert!(!answer.use_stderr(), "{line}");
         let text = answer.to_string();
-        let listed: Vec<_> = text.trim_start_matches("error: ").lines().map(|line| &line[..6]).collect();
+        let listed: Vec<_> = text.trim_start_matches("error: ").lines().take(5).map(|line| &line[..6]).collect();
+        assert!(text.contains("\n\nThis build serves PMI-1.1, "), "{text}");
         assert_eq!(listed, ["auto  ", "pmi1  ", "pmi2  ", "pmix  ", "none  "], "{line}");
     }
 }
@@ -197,8 +198,8 @@ fn standard_input_goes_where_it_is_sent() {
 #[test]
 fn help_has_the_exit_codes_and_examples() {
     let error = parsed("lattice launch --help").unwrap_err();
-    for (code, meaning) in exit::TABLE {
-        assert!(error.contains(&format!("  {code:<6} {meaning}")), "{code} is not in {error}");
+    for exit::ExitCode { codes, cause, .. } in exit::TABLE {
+        assert!(error.contains(&format!("  {codes:<8} {cause}")), "{codes} is not in {error}");
     }
     for heading in
         ["For each program", "Placement", "Cluster", "PMI", "Input and output", "Time", "Exit codes", "Examples"]

@@ -17,13 +17,14 @@ use lattice_daemon::settings_file::{self, SettingsFileError};
 use pmi_transport::identity::{IdentityError, Security, TlsFiles};
 use serde::Deserialize;
 
+use super::source::Source;
 use super::url::{ApiUrl, ApiUrlError};
 use crate::bounded_file;
 use crate::environment::Environment;
 use crate::machine::user_file;
 
 /// System-wide config file.
-const SYSTEM: &str = "/etc/lattice/config.toml";
+pub(crate) const SYSTEM: &str = "/etc/lattice/config.toml";
 
 /// Maximum size of a config file in bytes.
 const BYTES_MAX: u64 = 1 << 20;
@@ -33,9 +34,9 @@ const BYTES_MAX: u64 = 1 << 20;
 pub(crate) struct Config {
     pub(crate) api: Option<ApiUrl>,
     /// Absolute paths.
-    tls: Option<TlsFiles>,
+    pub(super) tls: Option<TlsFiles>,
     /// Path of the file; `None` if there is none.
-    path: Option<PathBuf>,
+    pub(super) path: Option<PathBuf>,
 }
 
 /// Refusal of a config file.
@@ -109,6 +110,11 @@ impl Config {
         let directory = path.parent().unwrap_or(Path::new("/"));
         let tls = tls.map(|files| files.seen_from(directory));
         Ok(Self { api, tls, path: Some(path) })
+    }
+
+    /// API server that the file names, with the file.
+    pub(super) fn named_server(&self) -> Option<(ApiUrl, Source)> {
+        Some((self.api.clone()?, Source::File(self.path.clone()?)))
     }
 
     /// Identity of this user for TLS.

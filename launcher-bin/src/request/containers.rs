@@ -56,6 +56,16 @@ exec "$@""#;
 /// Words by which a program connects to a server through a socket file.
 const CONNECT: [&str; 4] = ["{lattice}", "pmi", "connect", "--"];
 
+/// Names of the runtimes with a program in `PATH` that a launch without `--container-profile` can select.
+///
+/// # Errors
+/// Fails if the file of the user cannot be used.
+pub(crate) fn runtimes_in_path(machine: &Machine) -> Result<Vec<String>, ContainerError> {
+    let runtimes = UserTables::<Runtime>::read(OURS, "containers.toml", machine)?;
+    let found = runtimes.all()?.iter().filter(|(_, runtime)| runtime.chosen == Chosen::ByPath);
+    Ok(found.filter(|(_, runtime)| runtime.is_in_path(machine)).map(|(name, _)| name.clone()).collect())
+}
+
 /// Container for the programs of a launch.
 #[derive(Clone, Debug)]
 pub(super) struct Container {

@@ -15,6 +15,7 @@ mod cleanup;
 mod client_libraries;
 mod containers;
 mod descriptor_table;
+mod doctor;
 mod dynamic;
 mod endings;
 mod exec;

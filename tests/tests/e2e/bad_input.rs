@@ -169,7 +169,13 @@ fn help_that_nobody_asked_for_is_plain() {
 
 #[test]
 fn protocols_are_listed_on_request() {
-    launch("--pmi=list").run().exits(0).says_nothing().prints("auto  ").prints("pmix  PMIx only");
+    launch("--pmi=list")
+        .run()
+        .exits(0)
+        .says_nothing()
+        .prints("auto  ")
+        .prints("pmix  PMIx only")
+        .prints("serves PMI-1.1, ");
 }
 
 #[test]
