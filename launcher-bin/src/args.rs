@@ -44,6 +44,7 @@ mod via;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::error::{ContextKind, ErrorKind};
@@ -249,6 +250,9 @@ pub enum Command {
     Man {
         /// The command to describe, such as `launch` [default: lattice itself].
         command: Vec<String>,
+        /// Write the pages of all commands to this directory.
+        #[arg(long, value_name = "DIRECTORY", conflicts_with = "command")]
+        all: Option<PathBuf>,
     },
 }
 

@@ -8,7 +8,7 @@ use pmi_transport::error_chain::chain;
 
 use crate::commands::CommandError;
 use crate::dev_cluster::DevClusterError;
-use crate::documents::NoSuchCommand;
+use crate::documents::ManPageError;
 use crate::exit;
 use crate::launch::LaunchError;
 use crate::pmi_command::PmiCommandError;
@@ -70,8 +70,8 @@ impl From<CommandError> for Failure {
     }
 }
 
-impl From<NoSuchCommand> for Failure {
-    fn from(error: NoSuchCommand) -> Self {
+impl From<ManPageError> for Failure {
+    fn from(error: ManPageError) -> Self {
         Self { text: error.to_string(), code: exit::OURS }
     }
 }

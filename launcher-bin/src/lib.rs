@@ -135,7 +135,8 @@ fn carry_out(command: Command, verbosity: Verbosity) -> Result<u8, Failure> {
         Command::Api(args) => serve_api(&args)?,
         Command::Scontrol(args) => commands::scontrol(&args)?,
         Command::Completions { shell } => show(&documents::completions(shell))?,
-        Command::Man { command } => show(&documents::man_page(&command)?)?,
+        Command::Man { all: Some(directory), .. } => documents::write_man_pages(&directory).map(|()| 0)?,
+        Command::Man { command, all: None } => show(&documents::man_page(&command)?)?,
     })
 }
 
