@@ -8,7 +8,7 @@ use crate::background::{Background, lowest};
 use crate::public_api::SAME_DEPENDENCIES;
 use crate::shell::{cargo, command, run, run_tests, target_directory, works};
 use crate::steps::Steps;
-use crate::{client_libraries, dependencies, fuzz, packages, prose, public_api, semver, setup, simulation};
+use crate::{client_libraries, dependencies, dist, fuzz, packages, prose, public_api, semver, setup, simulation};
 
 /// Every test.
 pub(crate) fn test() -> Result<()> {
@@ -48,6 +48,7 @@ pub(crate) fn ci() -> Result<()> {
         steps.take("packages", || packages::check(packages::Build::Left))?;
         let lints = start_lints()?;
         run_all_tests(steps)?;
+        steps.take("packages for users", || dist::check(dist::Programs::Tested))?;
         // Without `--bench` each bench only proves that it works.
         steps.take("benches", || run(cargo("test --workspace --bench").arg("*")))?;
         let directory = lints.directory().join("doc");

@@ -9,6 +9,7 @@ mod checks;
 mod client_libraries;
 mod demo;
 mod dependencies;
+mod dist;
 #[cfg(test)]
 mod doc_links;
 mod fuzz;
@@ -103,6 +104,12 @@ enum Chore {
         /// Commit to compare with; by default the last commit that changed CHANGELOG.md.
         base: Option<String>,
     },
+    /// Build the packages for users in target/dist: a tarball, .deb, .rpm, Python wheel, and the tree for an image.
+    Dist {
+        /// Pack the programs of the tests, and install, upgrade and remove each package in a clean system. Needs root.
+        #[arg(long)]
+        check: bool,
+    },
     /// Build the book of `docs` by mdBook, which is installed below `target`.
     Book,
     /// Count words that make texts hard to read, and print the table of kinds and packages.
@@ -113,8 +120,8 @@ enum Chore {
     },
     /// Generate the code of the protocol's messages from their .proto files.
     Proto,
-    /// Everything that must pass before a change is merged: format, lints, walls, packages, docs and public API, tests, benches, fresh seeds of
-    /// the simulation, a short fuzz run.
+    /// Everything that must pass before a change is merged: format, lints, walls, packages, docs and public API, tests, packages for users, benches,
+    /// fresh seeds of the simulation, a short fuzz run.
     Ci,
 }
 
@@ -142,6 +149,8 @@ fn main() -> Result<()> {
         Chore::PublicApi { write: true } => public_api::check(public_api::Lists::Written),
         Chore::PublicApi { write: false } => public_api::check(public_api::Lists::Checked),
         Chore::Semver { base } => semver::check(base.as_deref()),
+        Chore::Dist { check: false } => dist::build(dist::Programs::Released),
+        Chore::Dist { check: true } => dist::check(dist::Programs::Tested),
         Chore::Book => book::build(),
         Chore::Prose { list } => prose::check(list),
         Chore::Proto => shell::run(&mut shell::cargo("run --quiet --package pmi-transport-codegen")),

