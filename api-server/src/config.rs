@@ -326,6 +326,8 @@ fn launch_settings(file: &File) -> Result<LaunchSettings, ConfigError> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn checked(text: &str) -> Result<Config, String> {
@@ -341,6 +343,24 @@ mod tests {
         let secure = checked("fence_timeout = 60\n[tls]\nca = \"/a\"\ncert = \"/b\"\nkey = \"/c\"").unwrap();
         assert_eq!(secure.listen[0].to_string(), "0.0.0.0:50051");
         assert_eq!(secure.launches.fence_timeout, Some(Duration::from_secs(60)));
+    }
+
+    /// The error for an unknown setting lists all settings.
+    #[test]
+    fn the_manual_lists_each_setting_and_no_other() {
+        let names = |text: &str| text.split('`').skip(1).step_by(2).map(str::to_owned).collect::<BTreeSet<String>>();
+        let error = toml::from_str::<File>("not_a_setting = 1").unwrap_err();
+        let mut known = names(error.message().split_once("expected one of").unwrap().1);
+        // Its settings are in a table of their own.
+        known.remove("fabric");
+        let manual = include_str!("../../docs/operate/settings.md");
+        let section = manual.split("\n## ").find(|section| section.starts_with("/etc/lattice/api.toml")).unwrap();
+        let table = section.split("\n`[fabric]`").next().unwrap();
+        // The first name of a row, or its section, such as `[tls]`.
+        let first = |row: &str| row.split('`').next().map(|name| name.trim_matches(['[', ']']).to_owned());
+        let listed: BTreeSet<String> =
+            table.lines().filter_map(|line| line.strip_prefix("| `").and_then(first)).collect();
+        assert_eq!(listed, known);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 use lattice_pki::{Authority, Validity};
 
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::daemon::own_address::OwnAddress;
 
@@ -127,4 +129,20 @@ fn users_are_refused_in_words() {
     assert!(config.refuse_user(0).unwrap().contains("set allow_root"));
     config.allow_root = true;
     assert_eq!(config.refuse_user(0), None);
+}
+
+/// The error for an unknown setting lists all settings.
+#[test]
+fn the_manual_lists_each_setting_and_no_other() {
+    let names = |text: &str| text.split('`').skip(1).step_by(2).map(str::to_owned).collect::<BTreeSet<String>>();
+    let error = load("not_a_setting = 1", Overrides::default()).unwrap_err();
+    let error = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+    let known = names(error.split_once("expected one of").unwrap().1);
+    let manual = include_str!("../../../../docs/operate/settings.md");
+    let section = manual.split("\n## ").find(|section| section.starts_with("/etc/lattice/agent.toml")).unwrap();
+    let table = section.split("\n`[fabric]`").next().unwrap();
+    // The first name of a row, or its section, such as `[tls]`.
+    let first = |row: &str| row.split('`').next().map(|name| name.trim_matches(['[', ']']).to_owned());
+    let listed: BTreeSet<String> = table.lines().filter_map(|line| line.strip_prefix("| `").and_then(first)).collect();
+    assert_eq!(listed, known);
 }
