@@ -158,6 +158,8 @@ impl Metrics {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -173,5 +175,20 @@ mod tests {
         ] {
             assert!(text.contains(expected), "{text}");
         }
+    }
+
+    #[test]
+    fn the_manual_lists_each_metric_and_no_other() {
+        let text = Metrics::default().text(Census::default());
+        let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+        let known: BTreeSet<String> =
+            types.map(|(name, kind)| format!("{name}{}", if kind == "counter" { "_total" } else { "" })).collect();
+        let manual = include_str!("../../docs/operate/monitoring.md");
+        let table = manual.lines().filter(|line| line.starts_with("| `lattice_api_"));
+        // Cells of a row have names with their labels, such as `lattice_api_nodes{state}`.
+        let names =
+            table.filter_map(|line| line.split(" | ").next()).flat_map(|cell| cell.split('`').skip(1).step_by(2));
+        let listed: BTreeSet<String> = names.filter_map(|name| Some(name.split('{').next()?.to_owned())).collect();
+        assert_eq!(listed, known);
     }
 }
