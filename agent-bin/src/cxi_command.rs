@@ -246,8 +246,8 @@ fn examined(seen: &CxiSurvey, shape: Shape) -> Result<Answer, CxiCommandError> {
         if findings.is_empty() {
             text += "nothing is wrong\n";
         }
-        for Finding { what, remedy } in &findings {
-            text += &format!("{what}\n  try: {remedy}\n");
+        for Finding { detail, action } in &findings {
+            text += &format!("{detail}\n  try: {action}\n");
         }
         text
     };

@@ -14,6 +14,8 @@ mod nodes;
 mod overlay;
 mod own_sets;
 mod queue;
+#[cfg(test)]
+mod schemas;
 mod scontrol;
 mod set_graph;
 mod sets;

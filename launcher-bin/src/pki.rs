@@ -18,10 +18,14 @@ use crate::formatting::count;
 /// Names of the API server on its own machine.
 const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
-/// Result of the command: JSON by `Serialize`, text by `Display`.
+/// Seconds of a day.
+const DAY_S: u64 = 86_400;
+
+/// Result of the command, as JSON and as text.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
-enum Made {
+pub(crate) enum Made {
     Authority {
         /// File of the CA certificate.
         ca: String,
@@ -30,7 +34,7 @@ enum Made {
         directory: String,
         /// Directories of the certificates, below `directory`.
         issued: Vec<String>,
-        days: u32,
+        validity_s: u64,
     },
     Revoked {
         /// File of the revocation list.
@@ -48,8 +52,9 @@ impl fmt::Display for Made {
                 let count = count(u32::try_from(*revoked).unwrap_or(u32::MAX), "revoked certificate");
                 write!(f, "{crl}: {count}; copy it beside the ca.pem of the API server")
             }
-            Self::Certificates { directory, issued, days } => {
-                write!(f, "{directory}: {}, valid for {}", hostlist::fold(issued), count(*days, "day"))
+            Self::Certificates { directory, issued, validity_s } => {
+                let days = validity_s / DAY_S;
+                write!(f, "{directory}: {}, valid for {}", hostlist::fold(issued), count(days, "day"))
             }
         }
     }
@@ -87,7 +92,11 @@ fn issue(args: IssueArgs) -> Result<Made, PkiError> {
         authority.write(&args.directory.join(directory_name(subject)), &issued)?;
     }
     let issued = subjects.iter().map(directory_name).collect();
-    Ok(Made::Certificates { directory: args.directory.display().to_string(), issued, days: args.days })
+    Ok(Made::Certificates {
+        directory: args.directory.display().to_string(),
+        issued,
+        validity_s: u64::from(args.days) * DAY_S,
+    })
 }
 
 fn revoke(directory: &Path, certificates: &[PathBuf]) -> Result<Made, PkiError> {
@@ -153,7 +162,7 @@ mod tests {
         let made = pki(&["issue", at, "--user", "1000", "--admin", "--days", "1"]).unwrap();
         assert_eq!(made, format!("{at}: user-1000,admin, valid for 1 day\n"));
         let made: Value = serde_json::from_str(&pki(&["issue", at, "--json", "--user", "7"]).unwrap()).unwrap();
-        assert_eq!(made, json!({ "directory": at, "issued": ["user-7"], "days": 90 }));
+        assert_eq!(made, json!({ "directory": at, "issued": ["user-7"], "validity_s": 7_776_000 }));
         assert_eq!(caller(&root.join("user-1000")), Caller::User(1000));
         assert_eq!(caller(&root.join("admin")), Caller::Admin(None));
     }

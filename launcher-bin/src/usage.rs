@@ -6,6 +6,7 @@ use serde::Serialize;
 use crate::formatting::{short_duration, size};
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct UsageLine {
     user_s: f64,
     system_s: f64,

@@ -119,5 +119,5 @@ async fn services_are_listed_for_people_and_programs() {
     let (_, stdout, _) = cxi(true, "list --json").await;
     let services: serde_json::Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!(services[0]["state"], "held");
-    assert_eq!(services[0]["unconfirmed"], serde_json::json!([]));
+    assert_eq!(services[0]["unconfirmed_nodes"], serde_json::json!([]));
 }

@@ -68,7 +68,7 @@ impl User {
             let launches = self.json(&["launches", "--json"]);
             let active = launches.as_array().unwrap().iter().find(|launch| launch["state"] == "active");
             if let Some(launch) = active {
-                break launch["id"].as_str().unwrap().to_owned();
+                break launch["launch_id"].as_str().unwrap().to_owned();
             }
             sleep(Duration::from_millis(10));
         };
@@ -95,7 +95,7 @@ fn a_launch_is_listed_shown_signalled_and_ended_by_its_id() {
     let status = user.json(&["status", &id, "--json"]);
     assert_eq!(
         (&status["state"], &status["allocation_id"], &status["ranks"][2]["rank"]),
-        (&"active".into(), &"local".into(), &2.into())
+        (&"active".into(), &Value::Null, &2.into())
     );
     let shell = status["ranks"][0]["program"].as_str().unwrap();
     assert!(shell.starts_with('/') && shell.ends_with("sh"), "{shell}");
@@ -175,7 +175,7 @@ fn the_functions_that_ranks_are_in_are_shown_as_a_tree() {
     let user = User::new();
     let (mut launch, id) = user.launched(3, "[ $LATTICE_RANK = 1 ] && exec tail -f /dev/null; exec sleep 1000");
     let stacks = user.json(&["stacks", &id, "--json"]);
-    assert_eq!((&stacks["launch"], &stacks["silent_nodes"]), (&id.as_str().into(), &serde_json::json!([])));
+    assert_eq!((&stacks["launch_id"], &stacks["silent_nodes"]), (&id.as_str().into(), &serde_json::json!([])));
     assert_eq!(stacks["tree"][0]["ranks"], serde_json::json!([0, 1, 2]), "{stacks:#}");
     let text = user.text(&["stacks", &id]);
     assert!(text.starts_with(&format!("launch {id}: active; 3 ranks on ")) && text.contains("\n0-2  "), "{text}");
@@ -245,7 +245,7 @@ fn launches_are_listed_in_the_order_of_their_starts() {
     let user = User::new();
     let listed = || -> Vec<String> {
         let listed = user.json(&["launches", "--json"]);
-        listed.as_array().unwrap().iter().map(|launch| launch["id"].as_str().unwrap().to_owned()).collect()
+        listed.as_array().unwrap().iter().map(|launch| launch["launch_id"].as_str().unwrap().to_owned()).collect()
     };
     let (mut children, mut ids) = (Vec::new(), Vec::new());
     // Several launches in one second.

@@ -106,19 +106,19 @@ impl CxiSurvey {
     }
 }
 
-/// A problem of the fabric on a node, with its remedy.
+/// A problem of the fabric on a node, with the next step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// The problem.
-    pub what: String,
+    pub detail: String,
     /// Action of an administrator that can solve it.
-    pub remedy: String,
+    pub action: String,
 }
 
 impl Finding {
-    /// Finding of the problem `what`, which `remedy` can solve.
-    pub fn new(what: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { what: what.into(), remedy: remedy.into() }
+    /// Finding of the problem `detail`, which `action` can solve.
+    pub fn new(detail: impl Into<String>, action: impl Into<String>) -> Self {
+        Self { detail: detail.into(), action: action.into() }
     }
 }
 
@@ -154,7 +154,7 @@ mod tests {
         let nic = |is_up| SurveyedNic { name: "cxi0".to_owned(), is_up, services: Vec::new() };
         let check = |kind, nics: Vec<SurveyedNic>, trouble: Option<&str>, expected: &[&str]| {
             let survey = CxiSurvey { nics, ..CxiSurvey::without_services(kind, trouble.map(str::to_owned)) };
-            let found: Vec<_> = survey.findings().into_iter().map(|finding| finding.what).collect();
+            let found: Vec<_> = survey.findings().into_iter().map(|finding| finding.detail).collect();
             assert_eq!(found, expected);
         };
         check(NodeBackend::Libcxi, vec![nic(true)], None, &[]);

@@ -19,7 +19,7 @@ const LOOKING_AROUND: &str = r#"
     # The id of the one launch there is, as soon as all of so many ranks run.
     launch_with() {
         local id
-        until id=$(lattice launches --json | field id) && [ "$id" ] &&
+        until id=$(lattice launches --json | field launch_id) && [ "$id" ] &&
             [ "$(lattice proctable "$id" --json | field pid | wc -l)" = "$1" ]; do sleep 0.05; done
         echo "$id"
     }

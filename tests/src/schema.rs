@@ -1,11 +1,18 @@
-//! Checks JSON against a schema, with the keywords of Lattice's own schemas: `$ref`, `oneOf`, `const`, `enum`, `type`,
-//! `properties`, `required`, `items`, `minimum`. The check fails for an unknown keyword, so that no keyword is
+//! Checks JSON against a schema, with the keywords of Lattice's own schemas: `$ref`, `oneOf`, `anyOf`, `const`,
+//! `enum`, `type`, `properties`, `required`, `items`, `minimum`, `maximum`, `additionalProperties`. The check fails for an unknown keyword, so that no keyword is
 //! ignored.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
 
 use serde_json::Value;
 
 /// Keywords without an effect on the check.
 const REMARKS: &[&str] = &["$schema", "title", "description", "$defs", "format"];
+
+/// Directory of the schemas of documents.
+const DOCUMENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/schemas");
 
 /// A schema.
 #[derive(Debug)]
@@ -18,6 +25,28 @@ impl Schema {
     /// Fails if the text is not JSON.
     pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(text).map(Self)
+    }
+
+    /// Names of the documents that have a schema in the documentation.
+    ///
+    /// # Panics
+    /// Panics if the directory of the schemas cannot be read.
+    #[must_use]
+    pub fn documents() -> BTreeSet<String> {
+        let files = fs::read_dir(DOCUMENTS).expect("the documentation has a directory of schemas").flatten();
+        let names = files.map(|file| file.file_name().to_string_lossy().into_owned());
+        names.map(|name| name.trim_end_matches(".schema.json").to_owned()).collect()
+    }
+
+    /// Reads the schema of a document of a command, such as `launches`, from the documentation.
+    ///
+    /// # Panics
+    /// Panics if there is none.
+    #[must_use]
+    pub fn of_document(name: &str) -> Self {
+        let file = Path::new(DOCUMENTS).join(format!("{name}.schema.json"));
+        let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        Self::parse(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
     }
 
     /// Checks a value.
@@ -40,10 +69,23 @@ impl Schema {
         match keyword {
             "$ref" => self.check_against(self.definition(expected)?, value),
             "oneOf" => self.check_one_of(list(), value),
+            "anyOf" => {
+                let fits = |schema: &Value| self.check_against(schema, value);
+                let mismatches: Vec<String> = list().iter().map_while(|schema| fits(schema).err()).collect();
+                if mismatches.len() < list().len() {
+                    Ok(())
+                } else {
+                    Err(format!("{value} fits none: {mismatches:#?}"))
+                }
+            }
             "const" => unless(value == expected),
             "enum" => unless(list().contains(value)),
             "type" => unless(list().iter().chain([expected]).any(|name| is_of_type(value, name))),
-            "minimum" => unless(value.as_f64() >= expected.as_f64()),
+            // These two only apply to numbers.
+            "minimum" => unless(!value.is_number() || value.as_f64() >= expected.as_f64()),
+            "maximum" => unless(!value.is_number() || value.as_f64() <= expected.as_f64()),
+            // Only an object of any content has it.
+            "additionalProperties" if *expected == Value::Bool(true) => Ok(()),
             "required" => {
                 let has = |name: &Value| name.as_str().is_some_and(|name| value.get(name).is_some());
                 // The keyword only applies to objects.
@@ -83,6 +125,23 @@ impl Schema {
     }
 }
 
+/// Checks the documents in the output of a script. The line `== NAME` before each document names its schema. Returns the names.
+///
+/// # Panics
+/// Panics if a document is not JSON, or does not match its schema.
+#[must_use]
+#[track_caller]
+pub fn check_documents(output: &str) -> BTreeSet<String> {
+    let lines = format!("\n{output}");
+    let check = |section: &str| {
+        let (name, text) = section.split_once('\n').unwrap_or((section, ""));
+        let document = serde_json::from_str(text).unwrap_or_else(|error| panic!("{name} is no JSON: {error}: {text}"));
+        Schema::of_document(name).check(&document).unwrap_or_else(|error| panic!("{name}: {error}"));
+        name.to_owned()
+    };
+    lines.split("\n== ").skip(1).map(check).collect()
+}
+
 fn is_of_type(value: &Value, name: &Value) -> bool {
     match name.as_str() {
         Some("object") => value.is_object(),
@@ -116,6 +175,10 @@ mod tests {
         let fits = |value: Value| schema.check(&value).is_ok();
         assert!(fits(json!(3)) && fits(json!({ "n": 1 })) && fits(json!({ "n": 0, "s": ["x", "y"] })));
         assert!(fits(json!(null)));
+        let either =
+            Schema(json!({ "anyOf": [{ "type": "null" }, { "type": "integer", "minimum": 0, "maximum": 9 }] }));
+        assert!([json!(null), json!(9)].iter().all(|value| either.check(value).is_ok()));
+        assert!([json!(10), json!("9")].iter().all(|value| either.check(value).is_err()));
         assert!(!fits(json!(4)) && !fits(json!({})) && !fits(json!({ "n": -1 })) && !fits(json!({ "n": "1" })));
         assert!(!fits(json!({ "n": 1, "s": ["z"] })) && !fits(json!({ "n": 1, "t": 1 })));
         assert!(Schema(json!({ "maxLength": 3 })).check(&json!("a")).unwrap_err().contains("maxLength"));

@@ -41,15 +41,15 @@ pub enum SetCommand {
     },
     /// Print the members of sets and the links between them as a graph.
     Graph {
-        /// The API server.
-        #[command(flatten)]
-        api: ServerArgs,
         /// Show only this set [default: all sets].
         #[arg(long, value_name = "ID")]
         set: Option<SetId>,
-        /// Form of the graph.
-        #[arg(long, value_enum, default_value_t)]
-        format: GraphFormat,
+        /// Form of the graph [default: dot].
+        #[arg(long, value_enum, conflicts_with = "json")]
+        format: Option<GraphFormat>,
+        /// Server and form of the answer.
+        #[command(flatten)]
+        table: TableArgs,
     },
     /// Measure the round-trip time of a call to a process of a launch.
     #[command(after_help = PING_AFTER_HELP)]
@@ -60,10 +60,9 @@ pub enum SetCommand {
 }
 
 /// Forms of a graph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum GraphFormat {
     /// For Graphviz.
-    #[default]
     Dot,
     /// For programs.
     Json,

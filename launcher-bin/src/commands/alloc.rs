@@ -23,15 +23,18 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// An allocation in the JSON output.
 #[derive(Debug, Serialize)]
-struct Allocation {
-    id: String,
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Allocation {
+    allocation_id: String,
     state: &'static str,
     uid: u32,
     nodes: Vec<String>,
     requeue: &'static str,
+    #[cfg_attr(test, schemars(extend("format" = "date-time")))]
     created_at: String,
     requeues: u32,
-    reason: String,
+    /// Reason of a failure; `null` without one.
+    reason: Option<String>,
 }
 
 /// Runs a command about allocations; returns the exit code.
@@ -248,11 +251,11 @@ impl From<proto::Allocation> for Allocation {
             state: state_word(allocation.state()),
             requeue: requeue(allocation.requeue()),
             nodes: node_names(&allocation.nodes),
-            id: allocation.id,
+            allocation_id: allocation.id,
             uid: allocation.uid,
             created_at: formatting::rfc3339(allocation.created_at),
             requeues: allocation.requeues,
-            reason: allocation.reason,
+            reason: Some(allocation.reason).filter(|reason| !reason.is_empty()),
         }
     }
 }
@@ -294,8 +297,8 @@ mod tests {
     fn programs_get_every_node_by_its_name() {
         let json = serde_json::to_value(Allocation::from(sample())).unwrap();
         let expected = serde_json::json!({
-            "id": "7f3k", "state": "running", "uid": 0, "nodes": ["node0", "node1", "node2", "node3"],
-            "requeue": "on-node-failure", "created_at": "2026-11-20T14:09:02Z", "requeues": 2, "reason": "",
+            "allocation_id": "7f3k", "state": "running", "uid": 0, "nodes": ["node0", "node1", "node2", "node3"],
+            "requeue": "on-node-failure", "created_at": "2026-11-20T14:09:02Z", "requeues": 2, "reason": null,
         });
         assert_eq!(json, expected);
     }

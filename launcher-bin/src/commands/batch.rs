@@ -42,8 +42,10 @@ const USUAL_OUTPUT: &str = "lattice-%j.out";
 
 /// A submitted batch job in the JSON output.
 #[derive(Debug, Serialize)]
-struct Submitted<'a> {
-    id: &'a str,
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Submitted<'a> {
+    /// Also the id of the job.
+    allocation_id: &'a str,
     name: &'a str,
     state: &'static str,
 }
@@ -81,7 +83,11 @@ pub(crate) fn batch(args: &BatchArgs, verbosity: Verbosity) -> Result<u8, Comman
             report(&note);
         }
         let code = match args.table.json {
-            true => print_json(&Submitted { id: &made.id, name: &name, state: cluster::state_word(made.state()) })?,
+            true => print_json(&Submitted {
+                allocation_id: &made.id,
+                name: &name,
+                state: cluster::state_word(made.state()),
+            })?,
             false => print_lines(std::slice::from_ref(&made.id))?,
         };
         if args.wait { wait(&cluster, &made.id, verbosity).await } else { Ok(code) }

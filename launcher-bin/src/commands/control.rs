@@ -11,7 +11,8 @@ use crate::console::{Verbosity, confirm, print_json};
 
 /// A sent signal as JSON.
 #[derive(Debug, Serialize)]
-struct Sent<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Sent<'a> {
     asked: &'static str,
     launch_id: &'a str,
     signal: &'static str,
@@ -21,6 +22,7 @@ struct Sent<'a> {
 
 /// Range of ranks, both ends included.
 #[derive(Clone, Copy, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Range {
     first: u32,
     last: u32,

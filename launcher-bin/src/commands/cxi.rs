@@ -17,27 +17,39 @@ use crate::table::{Align, Table};
 
 /// A service in the JSON output.
 #[derive(Debug, Serialize)]
-struct Grant<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Grant<'a> {
     name: &'a str,
-    allocation: &'a str,
+    allocation_id: &'a str,
     vni: Option<u32>,
     state: &'static str,
-    unconfirmed: Vec<String>,
+    /// Nodes that have not confirmed the end of its use.
+    unconfirmed_nodes: Vec<String>,
 }
 
 /// Result of `lattice cxi doctor` as JSON.
 #[derive(Debug, Serialize)]
-struct Examination<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Examination<'a> {
     cluster: &'a str,
     manager: &'a str,
     services: Vec<Grant<'a>>,
-    nodes: usize,
-    findings: &'a [Finding],
+    num_nodes: usize,
+    findings: Vec<Problem<'a>>,
+}
+
+/// A problem as JSON, with the next step.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Problem<'a> {
+    detail: &'a str,
+    action: &'a str,
 }
 
 /// Result of `lattice cxi clean` as JSON.
 #[derive(Debug, Serialize)]
-struct Cleaned<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Cleaned<'a> {
     dry_run: bool,
     done: &'a [String],
     failed: &'a [String],
@@ -75,8 +87,10 @@ fn examined(answer: &proto::ExamineFabricResponse, args: &TableArgs) -> Result<u
     let code = if findings.is_empty() { 0 } else { TROUBLE };
     if args.json {
         let services = answer.grants.iter().map(Grant::from).collect();
+        let problems = findings.iter().map(|Finding { detail, action }| Problem { detail, action });
         let (cluster, manager) = (&answer.cluster, &answer.manager);
-        let examination = Examination { cluster, manager, services, nodes: answer.nodes.len(), findings: &findings };
+        let examination =
+            Examination { cluster, manager, services, num_nodes: answer.nodes.len(), findings: problems.collect() };
         return Ok(print_json(&examination)?.max(code));
     }
     let services = count(answer.grants.len() as u64, "service");
@@ -85,8 +99,8 @@ fn examined(answer: &proto::ExamineFabricResponse, args: &TableArgs) -> Result<u
     if findings.is_empty() {
         lines.push("nothing is wrong".to_owned());
     }
-    for Finding { what, remedy } in &findings {
-        lines.extend([what.clone(), format!("  try: {remedy}")]);
+    for Finding { detail, action } in &findings {
+        lines.extend([detail.clone(), format!("  try: {action}")]);
     }
     Ok(print_lines(&lines)?.max(code))
 }
@@ -128,10 +142,10 @@ impl<'a> From<&'a proto::FabricGrant> for Grant<'a> {
     fn from(grant: &'a proto::FabricGrant) -> Self {
         Self {
             name: &grant.name,
-            allocation: &grant.allocation_id,
+            allocation_id: &grant.allocation_id,
             vni: (grant.vni != 0).then_some(grant.vni),
             state: state(grant.state()),
-            unconfirmed: node_names(&grant.unconfirmed),
+            unconfirmed_nodes: node_names(&grant.unconfirmed),
         }
     }
 }
@@ -165,7 +179,7 @@ mod tests {
              daint.k3jq.0  k3jq        1024  quarantined  node[1-2]\n"
         );
         let json = serde_json::to_value(Grant::from(&grant)).unwrap();
-        assert_eq!((&json["state"], &json["unconfirmed"][1]), (&"quarantined".into(), &"node2".into()));
+        assert_eq!((&json["state"], &json["unconfirmed_nodes"][1]), (&"quarantined".into(), &"node2".into()));
     }
 
     #[test]

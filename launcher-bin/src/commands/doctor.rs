@@ -31,6 +31,7 @@ const LIMIT: Duration = Duration::from_secs(8);
 
 /// State of a checked part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 enum State {
     /// It works, or is not needed.
@@ -53,6 +54,7 @@ impl State {
 
 /// Result of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Check {
     /// Checked part.
     name: String,
@@ -114,7 +116,8 @@ const PROBES: [Probe; 8] = [
 
 /// All results as JSON.
 #[derive(Debug, Serialize)]
-struct Report<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Report<'a> {
     checks: &'a [Check],
 }
 

@@ -21,7 +21,8 @@ const ID_LENGTH: usize = 10;
 
 /// An exit code in the JSON output.
 #[derive(Debug, Serialize)]
-struct Code {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Code {
     exit_code: u8,
     /// The most specific one first.
     meanings: Vec<MeaningLine>,
@@ -29,6 +30,7 @@ struct Code {
 
 /// A possible meaning of an exit code.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct MeaningLine {
     codes: String,
     cause: &'static str,
@@ -38,7 +40,8 @@ struct MeaningLine {
 
 /// A launch in the JSON output.
 #[derive(Debug, Serialize)]
-struct Launch<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Launch<'a> {
     launch_id: &'a str,
     state: &'static str,
     /// Exit code of the client that follows the launch; `null` while it is unknown.

@@ -37,22 +37,29 @@ pub(super) struct LaunchTopology {
 
 /// A node with the ranks that run on it.
 #[derive(Debug, Serialize)]
-struct NodeWithRanks {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct NodeWithRanks {
     node: String,
     ranks: Vec<PlacedRank>,
     /// `null` if the node has not reported its template.
+    #[cfg_attr(test, schemars(with = "Option<serde_json::Map<String, serde_json::Value>>"))]
     template: Option<Template>,
     /// CPUs that ranks may use; `null` if these are all CPUs of the node.
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
     usable_cpus: Option<CpuSet>,
 }
 
 /// A rank with its CPUs.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct PlacedRank {
+    #[cfg_attr(test, schemars(with = "u32"))]
     rank: Rank,
     /// CPUs planned for the rank; `null` if it is not bound.
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
     planned: Option<CpuSet>,
     /// CPUs on which the kernel lets the rank run.
+    #[cfg_attr(test, schemars(with = "String"))]
     allowed: CpuSet,
 }
 

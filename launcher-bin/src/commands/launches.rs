@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{CommandError, ask, environment, node_names};
 use crate::args::{LaunchesArgs, TableArgs};
-use crate::cluster::ALLOCATION;
+use crate::cluster::{ALLOCATION, NO_ALLOCATION};
 use crate::console::{print, print_json, report};
 use crate::formatting;
 use crate::local_launches;
@@ -19,19 +19,21 @@ use crate::terminal::columns;
 
 /// A launch in the JSON output.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Summary<'a> {
-    id: &'a str,
-    allocation_id: &'a str,
+    launch_id: &'a str,
+    /// `null` for a launch on this machine.
+    allocation_id: Option<&'a str>,
     uid: u32,
     state: &'static str,
     nodes: Vec<String>,
-    /// Number of ranks; absent if the ranks themselves are listed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ranks: Option<u32>,
+    num_ranks: u32,
     command: &'a str,
+    #[cfg_attr(test, schemars(extend("format" = "date-time")))]
     started_at: String,
     duration_s: f64,
     /// Time at which its client was stopped, if it is stopped.
+    #[cfg_attr(test, schemars(extend("format" = "date-time")))]
     client_stopped_at: Option<String>,
     cause: Option<&'a str>,
 }
@@ -139,25 +141,18 @@ fn table(launches: &[proto::LaunchSummary], zone: &TimeZone) -> Table<10> {
 impl<'a> From<&'a proto::LaunchSummary> for Summary<'a> {
     fn from(launch: &'a proto::LaunchSummary) -> Self {
         Self {
-            id: &launch.id,
-            allocation_id: &launch.allocation_id,
+            launch_id: &launch.id,
+            allocation_id: Some(launch.allocation_id.as_str()).filter(|&id| id != NO_ALLOCATION),
             uid: launch.uid,
             state: state(launch.state()),
             nodes: node_names(&launch.nodes),
-            ranks: Some(launch.ranks),
+            num_ranks: launch.ranks,
             command: &launch.command,
             started_at: formatting::rfc3339(launch.started_at),
             client_stopped_at: (launch.client_stopped_at > 0).then(|| formatting::rfc3339(launch.client_stopped_at)),
             duration_s: Duration::from_micros(launch.duration_us).as_secs_f64(),
             cause: Some(launch.cause.as_str()).filter(|cause| !cause.is_empty()),
         }
-    }
-}
-
-impl Summary<'_> {
-    /// The same summary for output that also lists the ranks.
-    pub(super) fn beside_ranks(self) -> Self {
-        Self { ranks: None, ..self }
     }
 }
 

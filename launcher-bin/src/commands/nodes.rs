@@ -19,8 +19,9 @@ use crate::table::{Align, Table};
 
 /// A node in the JSON output.
 #[derive(Debug, Serialize)]
-struct Node<'a> {
-    id: &'a str,
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Node<'a> {
+    node: &'a str,
     state: &'static str,
     grpc_address: &'a str,
     network_addresses: &'a [String],
@@ -28,7 +29,8 @@ struct Node<'a> {
     memory_bytes: u64,
     capabilities: &'a [String],
     version: &'a str,
-    heard_ms_ago: u64,
+    /// Seconds since the last report of its agent; `null` before the first one.
+    heard_ago_s: Option<f64>,
     launches: u32,
     drain: Option<Drain<'a>>,
     /// Address of another agent that claims to be this node.
@@ -47,16 +49,19 @@ struct Shown {
 
 /// Drain of a node as JSON: reason, author and time.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Drain<'a> {
     reason: &'a str,
     by: &'a str,
-    since: String,
+    #[cfg_attr(test, schemars(extend("format" = "date-time")))]
+    drained_at: String,
 }
 
 /// Result of drain and resume as JSON.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "state", rename_all = "snake_case")]
-enum Changed {
+pub(super) enum Changed {
     Drained {
         nodes: Vec<String>,
         /// Nodes among them that are not registered yet. They are drained when they register.
@@ -238,7 +243,7 @@ fn note(node: &proto::Node, server: &str) -> String {
 impl<'a> From<&'a proto::Node> for Node<'a> {
     fn from(node: &'a proto::Node) -> Self {
         Self {
-            id: &node.id,
+            node: &node.id,
             state: state(node.state()),
             grpc_address: &node.grpc_address,
             network_addresses: &node.network_addresses,
@@ -246,12 +251,13 @@ impl<'a> From<&'a proto::Node> for Node<'a> {
             memory_bytes: node.memory_bytes,
             capabilities: &node.capabilities,
             version: &node.version,
-            heard_ms_ago: node.heard_ms_ago,
+            heard_ago_s: (node.state() != NodeState::Unspecified)
+                .then(|| Duration::from_millis(node.heard_ms_ago).as_secs_f64()),
             launches: node.launches,
             drain: node.drain.as_ref().map(|drain| Drain {
                 reason: &drain.reason,
                 by: &drain.by,
-                since: formatting::rfc3339(drain.since),
+                drained_at: formatting::rfc3339(drain.since),
             }),
             rival_address: &node.rival_address,
             inventory: None,
@@ -292,7 +298,7 @@ mod tests {
              node3  lost       8  16.0 GiB         0  4.2 s ago  10.0.0.5:50052  0.1.0\n"
         );
         let json = serde_json::to_value(Node::from(&node)).unwrap();
-        assert_eq!((&json["state"], &json["heard_ms_ago"]), (&"lost".into(), &4200.into()));
+        assert_eq!((&json["state"], &json["heard_ago_s"]), (&"lost".into(), &4.2.into()));
         assert_eq!((&json["drain"], json.get("inventory")), (&serde_json::Value::Null, None));
         let support = "full".to_owned();
         let (usable_cpus, nics) = ("0-7".to_owned(), "hsn0".to_owned());
@@ -324,6 +330,6 @@ mod tests {
         assert_eq!(readable_state(&node), "draining");
         node.set_state(NodeState::Lost);
         assert_eq!(readable_state(&node), "lost");
-        assert_eq!(serde_json::to_value(Node::from(&node)).unwrap()["drain"]["since"], "1970-01-01T00:00:00Z");
+        assert_eq!(serde_json::to_value(Node::from(&node)).unwrap()["drain"]["drained_at"], "1970-01-01T00:00:00Z");
     }
 }

@@ -19,12 +19,14 @@ const PING: &[u8] = b"are you there?";
 
 /// Result of a ping in the JSON output.
 #[derive(Debug, Serialize)]
-struct Pinged {
-    to: String,
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Pinged {
+    /// Address of the process.
+    address: String,
     sent: u32,
     received: u32,
-    /// Round-trip times, in microseconds.
-    rtt_us: Vec<f64>,
+    /// Round-trip times of the answered calls.
+    round_trip_s: Vec<f64>,
     /// Reason of the last failure.
     error: Option<String>,
 }
@@ -35,13 +37,13 @@ pub(super) fn ping(args: &PingArgs) -> Result<u8, CommandError> {
     let pinged = as_set("lattice set ping", &api, async |sets| {
         // Outside of the measured times.
         let way = sets.way_to(to.set()).await?;
-        let (mut rtt_us, mut error) = (Vec::new(), None);
+        let (mut round_trip_s, mut error) = (Vec::new(), None);
         for number in 1..=count {
             let begun = Instant::now();
             match way.call(to, Method::PING, Bytes::from_static(PING), timeout).await {
                 Ok(_) => {
                     let took = begun.elapsed();
-                    rtt_us.push(took.as_secs_f64() * 1e6);
+                    round_trip_s.push(took.as_secs_f64());
                     if !json {
                         print(format!("{to}: answer {number} after {}\n", milliseconds(took)).as_bytes())?;
                     }
@@ -49,7 +51,8 @@ pub(super) fn ping(args: &PingArgs) -> Result<u8, CommandError> {
                 Err(failure) => error = Some(failure),
             }
         }
-        Ok(Pinged { to: to.to_string(), sent: count, received: rtt_us.len() as u32, rtt_us, error: error.map(reason) })
+        let (address, received) = (to.to_string(), round_trip_s.len() as u32);
+        Ok(Pinged { address, sent: count, received, round_trip_s, error: error.map(reason) })
     })?;
     let code = if pinged.received == count { 0 } else { exit::PROBE_FAILED };
     if json {
@@ -61,17 +64,17 @@ pub(super) fn ping(args: &PingArgs) -> Result<u8, CommandError> {
 }
 
 fn summary(pinged: &Pinged) -> String {
-    let Pinged { to, sent, received, rtt_us, error } = pinged;
-    let mut text = format!("{to}: {received} of {sent} calls were answered");
+    let Pinged { address, sent, received, round_trip_s, error } = pinged;
+    let mut text = format!("{address}: {received} of {sent} calls were answered");
     if let (Some(least), Some(most)) =
-        (rtt_us.iter().copied().reduce(f64::min), rtt_us.iter().copied().reduce(f64::max))
+        (round_trip_s.iter().copied().reduce(f64::min), round_trip_s.iter().copied().reduce(f64::max))
     {
-        let mean = rtt_us.iter().sum::<f64>() / rtt_us.len() as f64;
-        let [least, mean, most] = [least, mean, most].map(|us| milliseconds(Duration::from_secs_f64(us / 1e6)));
+        let mean = round_trip_s.iter().sum::<f64>() / round_trip_s.len() as f64;
+        let [least, mean, most] = [least, mean, most].map(|seconds| milliseconds(Duration::from_secs_f64(seconds)));
         text += &format!("; shortest {least}, mean {mean}, longest {most}");
     }
     if let Some(error) = error {
-        text += &format!("\n{to}: {error}");
+        text += &format!("\n{address}: {error}");
     }
     text + "\n"
 }
@@ -111,15 +114,15 @@ mod tests {
 
     #[test]
     fn a_ping_is_summed_up_in_a_line() {
-        let pinged = |rtt_us: &[f64], error: Option<&str>| Pinged {
-            to: "lattice://1/2".to_owned(),
+        let pinged = |round_trip_s: &[f64], error: Option<&str>| Pinged {
+            address: "lattice://1/2".to_owned(),
             sent: 2,
-            received: rtt_us.len() as u32,
-            rtt_us: rtt_us.to_vec(),
+            received: round_trip_s.len() as u32,
+            round_trip_s: round_trip_s.to_vec(),
             error: error.map(str::to_owned),
         };
         assert_eq!(
-            summary(&pinged(&[100.0, 300.0], None)),
+            summary(&pinged(&[100e-6, 300e-6], None)),
             "lattice://1/2: 2 of 2 calls were answered; shortest 0.100 ms, mean 0.200 ms, longest 0.300 ms\n"
         );
         assert_eq!(

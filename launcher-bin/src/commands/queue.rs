@@ -19,15 +19,17 @@ use crate::{exit, formatting};
 
 /// An allocation in the JSON output.
 #[derive(Debug, Serialize)]
-struct Entry<'a> {
-    id: &'a str,
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Entry<'a> {
+    /// Also the id of the batch job, if it is one.
+    allocation_id: &'a str,
     /// Name of the batch job, if it is one.
     name: Option<&'a str>,
     uid: u32,
     user: String,
     state: &'static str,
     /// Seconds since it started to run; `null` unless it runs.
-    time_s: Option<u64>,
+    duration_s: Option<u64>,
     time_limit_s: Option<u64>,
     /// Nodes of the allocation, or the nodes that it requests by name.
     nodes: Vec<String>,
@@ -37,8 +39,9 @@ struct Entry<'a> {
     launch_id: Option<&'a str>,
     exit_code: Option<u32>,
     requeues: u32,
+    #[cfg_attr(test, schemars(extend("format" = "date-time")))]
     created_at: String,
-    began_at: Option<String>,
+    started_at: Option<String>,
 }
 
 /// Prints the queue; returns the exit code.
@@ -111,12 +114,12 @@ fn entry(allocation: &proto::Allocation, now: u64) -> Entry<'_> {
     let named = if allocation.nodes.is_empty() { &allocation.wanted_nodes } else { &allocation.nodes };
     let nodes = node_names(named);
     Entry {
-        id: &allocation.id,
+        allocation_id: &allocation.id,
         name: name(allocation),
         uid: allocation.uid,
         user: formatting::user(allocation.uid),
         state: state_word(allocation.state()),
-        time_s: runs_for(allocation, now),
+        duration_s: runs_for(allocation, now),
         time_limit_s: some(allocation.time_limit_s),
         num_nodes: if nodes.is_empty() { allocation.num_nodes } else { nodes.len() as u32 },
         nodes,
@@ -125,7 +128,7 @@ fn entry(allocation: &proto::Allocation, now: u64) -> Entry<'_> {
         exit_code: job.and_then(|job| job.end.as_ref()?.exit_code),
         requeues: allocation.requeues,
         created_at: formatting::rfc3339(allocation.created_at),
-        began_at: some(allocation.began_at).map(formatting::rfc3339),
+        started_at: some(allocation.began_at).map(formatting::rfc3339),
     }
 }
 
@@ -225,7 +228,8 @@ fn of_user(uid: u32, args: &CancelArgs) -> Result<Vec<String>, CommandError> {
 
 /// Ended ids in the JSON output.
 #[derive(Debug, Serialize)]
-struct Cancelled<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Cancelled<'a> {
     asked: &'static str,
     ids: Vec<&'a String>,
     reason: &'a str,
@@ -312,9 +316,9 @@ mod tests {
         let queue = queue();
         let json = serde_json::to_value(entry(&queue[0], 1_795_183_742 + 65)).unwrap();
         let expected = serde_json::json!({
-            "id": "r", "name": "ocean", "uid": 0, "user": "root", "state": "running", "time_s": 65, "time_limit_s": 3600,
+            "allocation_id": "r", "name": "ocean", "uid": 0, "user": "root", "state": "running", "duration_s": 65, "time_limit_s": 3600,
             "nodes": ["node0"], "num_nodes": 1, "reason": null, "launch_id": "l1", "exit_code": null, "requeues": 0,
-            "created_at": "1970-01-01T00:00:00Z", "began_at": "2026-11-20T14:09:02Z",
+            "created_at": "1970-01-01T00:00:00Z", "started_at": "2026-11-20T14:09:02Z",
         });
         assert_eq!(json, expected);
         let json = serde_json::to_value(entry(&queue[2], 0)).unwrap();

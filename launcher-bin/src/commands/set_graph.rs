@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::CommandError;
 use super::own_sets::{Known, OwnSets, Whose, as_set};
-use crate::args::{GraphFormat, ServerArgs};
+use crate::args::{GraphFormat, TableArgs};
 use crate::console::{print, print_json};
 
 /// Time limit for a member to report its links.
@@ -21,27 +21,30 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Members and links.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-struct Graph {
-    nodes: Vec<Node>,
-    edges: Vec<Edge>,
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Graph {
+    members: Vec<Member>,
+    links: Vec<Link>,
 }
 
 /// A member of a set.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-struct Node {
-    uid: String,
-    set: u32,
-    host: String,
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Member {
+    address: String,
+    set_id: u32,
+    node: String,
     /// Pid of a member on this machine.
     pid: Option<u32>,
     command: String,
     /// Round-trip time of a call from this command; `None` without an answer.
-    rtt_us: Option<f64>,
+    round_trip_s: Option<f64>,
 }
 
 /// A link between two members.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-struct Edge {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Link {
     a: String,
     b: String,
     kind: String,
@@ -51,9 +54,10 @@ struct Edge {
 }
 
 /// Prints the graph of one set, or of all sets; returns the exit code.
-pub(super) fn graph(server: &ServerArgs, only: Option<SetId>, format: GraphFormat) -> Result<u8, CommandError> {
-    let graph = as_set("lattice set graph", server, async |sets| gather(sets, only).await)?;
-    match format {
+pub(super) fn graph(form: &TableArgs, only: Option<SetId>, format: Option<GraphFormat>) -> Result<u8, CommandError> {
+    let graph = as_set("lattice set graph", &form.api, async |sets| gather(sets, only).await)?;
+    let default = if form.json { GraphFormat::Json } else { GraphFormat::Dot };
+    match format.unwrap_or(default) {
         GraphFormat::Dot => Ok(print(dot(&graph).as_bytes())?),
         GraphFormat::Json => Ok(print_json(&graph)?),
         GraphFormat::Svg => Ok(print(svg::svg(&graph).as_bytes())?),
@@ -73,31 +77,31 @@ async fn gather(sets: &OwnSets, only: Option<SetId>) -> Result<Graph, CommandErr
                 Some(itself) if itself == set.id => None,
                 _ => sets.call(uid, Method::CONNECTIVITY, Bytes::new(), ANSWER_TIMEOUT).await.ok(),
             };
-            let rtt_us = told.is_some().then(|| begun.elapsed().as_secs_f64() * 1e6);
-            nodes.push(node(set, uid, host, rtt_us));
+            let round_trip_s = told.is_some().then(|| begun.elapsed().as_secs_f64());
+            nodes.push(node(set, uid, host, round_trip_s));
             if let Some(told) = told.and_then(|told| serde_json::from_slice::<Connectivity>(&told).ok()) {
                 add_links(&mut links, told);
             }
         }
     }
-    let known: HashSet<&str> = nodes.iter().map(|node| node.uid.as_str()).collect();
-    let is_known = |edge: &Edge| known.contains(edge.a.as_str()) && known.contains(edge.b.as_str());
+    let known: HashSet<&str> = nodes.iter().map(|node| node.address.as_str()).collect();
+    let is_known = |edge: &Link| known.contains(edge.a.as_str()) && known.contains(edge.b.as_str());
     let edges = links.into_values().filter(is_known).collect();
-    Ok(Graph { edges, nodes })
+    Ok(Graph { members: nodes, links: edges })
 }
 
-fn node(set: &Known, uid: Uid, host: &str, rtt_us: Option<f64>) -> Node {
+fn node(set: &Known, uid: Uid, host: &str, round_trip_s: Option<f64>) -> Member {
     let (host, command) = (host.to_owned(), set.command.clone());
-    Node { uid: uid.to_string(), set: set.id.bits(), host, pid: set.pid, command, rtt_us }
+    Member { address: uid.to_string(), set_id: set.id.bits(), node: host, pid: set.pid, command, round_trip_s }
 }
 
 /// Adds the links that a member reports. A link that both ends report is one edge. Of two frame counts the greater one is used, as it is
 /// the later one.
-fn add_links(links: &mut BTreeMap<(String, String), Edge>, told: Connectivity) {
+fn add_links(links: &mut BTreeMap<(String, String), Link>, told: Connectivity) {
     for link in told.links {
         let (a, b) = (told.member.clone().min(link.to.clone()), told.member.clone().max(link.to.clone()));
         let opened_by = if link.opened { &told.member } else { &link.to }.clone();
-        let new = || Edge { a: a.clone(), b: b.clone(), kind: link.kind.clone(), opened_by, frames: 0 };
+        let new = || Link { a: a.clone(), b: b.clone(), kind: link.kind.clone(), opened_by, frames: 0 };
         let edge = links.entry((a.clone(), b.clone())).or_insert_with(new);
         edge.frames = edge.frames.max(link.sent.saturating_add(link.received));
     }
@@ -106,18 +110,18 @@ fn add_links(links: &mut BTreeMap<(String, String), Edge>, told: Connectivity) {
 fn dot(graph: &Graph) -> String {
     let quoted = |text: &str| format!("\"{}\"", printable(text).replace('\\', "\\\\").replace('"', "\\\""));
     let mut text = "graph sets {\n  node [shape=box];\n".to_owned();
-    for node in &graph.nodes {
-        let set = SetId::from_bits(node.set);
+    for node in &graph.members {
+        let set = SetId::from_bits(node.set_id);
         let pid = node.pid.map_or_else(String::new, |pid| format!(", pid {pid}"));
-        let label = format!("{} on {}{pid}", process(&node.uid), node.host);
+        let label = format!("{} on {}{pid}", process(&node.address), node.node);
         let head = quoted(&format!("{set}: {}", node.command));
         text += &format!(
             "  subgraph cluster_{set} {{ label={head}; {} [label={}]; }}\n",
-            quoted(&node.uid),
+            quoted(&node.address),
             quoted(&label)
         );
     }
-    for edge in &graph.edges {
+    for edge in &graph.links {
         let label = quoted(&format!("{}, {} frames", edge.kind, edge.frames));
         text += &format!("  {} -- {} [label={label}];\n", quoted(&edge.a), quoted(&edge.b));
     }
@@ -144,9 +148,9 @@ mod tests {
         LinkInfo { to: to.to_owned(), kind: "root".to_owned(), opened, sent, received: 1 }
     }
 
-    fn node(set: u32, command: &str, rtt_us: Option<f64>) -> Node {
-        let (uid, command) = (SetId::from_bits(set).root().to_string(), command.to_owned());
-        Node { uid, set, host: "n1".to_owned(), pid: Some(7), command, rtt_us }
+    fn node(set: u32, command: &str, round_trip_s: Option<f64>) -> Member {
+        let (address, command) = (SetId::from_bits(set).root().to_string(), command.to_owned());
+        Member { address, set_id: set, node: "n1".to_owned(), pid: Some(7), command, round_trip_s }
     }
 
     #[test]
@@ -155,20 +159,20 @@ mod tests {
         let (a, b) = ("lattice://1/node/0", "lattice://2/node/0");
         add_links(&mut links, Connectivity { member: b.to_owned(), links: vec![link(a, false, 3)] });
         add_links(&mut links, Connectivity { member: a.to_owned(), links: vec![link(b, true, 4)] });
-        let edges: Vec<Edge> = links.into_values().collect();
-        let edge = Edge { a: a.into(), b: b.into(), kind: "root".into(), opened_by: a.into(), frames: 5 };
+        let edges: Vec<Link> = links.into_values().collect();
+        let edge = Link { a: a.into(), b: b.into(), kind: "root".into(), opened_by: a.into(), frames: 5 };
         assert_eq!(edges, [edge]);
     }
 
     #[test]
     fn a_drawing_has_a_box_for_each_member_and_a_line_for_each_link() {
         let nodes = vec![
-            node(1, "./a <b> & a command that is too long for a box", Some(80.4)),
+            node(1, "./a <b> & a command that is too long for a box", Some(80.4e-6)),
             node(2, "lattice set list", None),
         ];
-        let (a, b) = (nodes[0].uid.clone(), nodes[1].uid.clone());
-        let edge = Edge { a, b, kind: "root".into(), opened_by: String::new(), frames: 2 };
-        let drawing = svg::svg(&Graph { nodes, edges: vec![edge] });
+        let (a, b) = (nodes[0].address.clone(), nodes[1].address.clone());
+        let edge = Link { a, b, kind: "root".into(), opened_by: String::new(), frames: 2 };
+        let drawing = svg::svg(&Graph { members: nodes, links: vec![edge] });
         assert_eq!((drawing.matches("<rect x=").count(), drawing.matches("<line ").count()), (2, 1));
         for words in
             ["1: ./a &lt;b&gt; &amp; a command that is too..<", "node 0 on n1, 80 us", "no answer", ">root, 2 frames<"]
@@ -192,35 +196,35 @@ mod tests {
                 let others = sets.into_iter().filter(|&other| member == 0 && other != set);
                 told.extend(others.map(|other| link(&uid(other, 0), set.bits() < other.bits(), 2)));
                 add_links(&mut links, Connectivity { member: uid(set, member), links: told });
-                nodes.push(Node { uid: uid(set, member), ..node(set.bits(), "./a.out", None) });
+                nodes.push(Member { address: uid(set, member), ..node(set.bits(), "./a.out", None) });
             }
         }
         // 2 x 9 strides. The longest stride leads to the same member in both directions.
-        let graph = Graph { nodes, edges: links.into_values().collect() };
-        assert_eq!((graph.nodes.len(), graph.edges.len()), (3 * 512, 3 * 512 * 17 / 2 + 3));
+        let graph = Graph { members: nodes, links: links.into_values().collect() };
+        assert_eq!((graph.members.len(), graph.links.len()), (3 * 512, 3 * 512 * 17 / 2 + 3));
         let text = dot(&graph);
-        assert_eq!(text.matches(" -- ").count(), graph.edges.len());
+        assert_eq!(text.matches(" -- ").count(), graph.links.len());
         // Graphviz merges subgraphs of the same name.
         for set in sets {
             assert_eq!(text.matches(&format!("subgraph cluster_{set} ")).count(), members as usize);
         }
         let json: serde_json::Value = serde_json::from_str(&serde_json::to_string(&graph).unwrap()).unwrap();
         let count = |what: &str| json[what].as_array().unwrap().len();
-        assert_eq!((count("nodes"), count("edges")), (graph.nodes.len(), graph.edges.len()));
+        assert_eq!((count("members"), count("links")), (graph.members.len(), graph.links.len()));
     }
 
     #[test]
     fn a_graph_is_one_that_graphviz_reads() {
         let nodes = vec![node(1, "./a.out \"x\"", None), node(2, "lattice set list", None)];
-        let edge = Edge {
-            a: nodes[0].uid.clone(),
-            b: nodes[1].uid.clone(),
+        let edge = Link {
+            a: nodes[0].address.clone(),
+            b: nodes[1].address.clone(),
             kind: "root".into(),
             opened_by: String::new(),
             frames: 2,
         };
         assert_eq!(
-            dot(&Graph { nodes, edges: vec![edge] }),
+            dot(&Graph { members: nodes, links: vec![edge] }),
             "graph sets {\n  node [shape=box];\n  \
              subgraph cluster_1 { label=\"1: ./a.out \\\"x\\\"\"; \"lattice://1/node/0\" [label=\"node 0 on n1, pid 7\"]; }\n  \
              subgraph cluster_2 { label=\"2: lattice set list\"; \"lattice://2/node/0\" [label=\"node 0 on n1, pid 7\"]; }\n  \

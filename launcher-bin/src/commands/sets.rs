@@ -18,20 +18,21 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A set in the JSON output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Listed {
-    set: u32,
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Listed {
+    set_id: u32,
     uid: u32,
     /// Address of its root.
     root: String,
-    ranks: u32,
-    nodes: u32,
+    num_ranks: u32,
+    num_nodes: u32,
     state: &'static str,
     age_s: u64,
     /// Id of the launch; `None` for a command.
-    launch: Option<String>,
+    launch_id: Option<String>,
     command: String,
-    /// Host of the root.
-    host: String,
+    /// Node of the root.
+    node: String,
     /// Pid of the root; `None` on a cluster.
     pid: Option<u32>,
 }
@@ -40,7 +41,7 @@ struct Listed {
 pub(crate) fn set(command: &SetCommand) -> Result<u8, CommandError> {
     match command {
         SetCommand::List { all, table } => print_sets(if *all { Whose::All } else { Whose::Own }, table),
-        SetCommand::Graph { api, set, format } => set_graph::graph(api, *set, *format),
+        SetCommand::Graph { set, format, table } => set_graph::graph(table, *set, *format),
         SetCommand::Ping(args) => overlay::ping(args),
         SetCommand::Call(args) => overlay::call(args),
     }
@@ -67,16 +68,16 @@ async fn describe(sets: &OwnSets, set: Known) -> Listed {
         None => "silent",
     };
     Listed {
-        set: set.id.bits(),
+        set_id: set.id.bits(),
         uid: set.uid,
         root: root.to_string(),
-        ranks: set.ranks,
-        nodes: set.hosts.len() as u32,
+        num_ranks: set.ranks,
+        num_nodes: set.hosts.len() as u32,
         state,
         age_s: set.age.as_secs(),
-        launch: set.launch,
+        launch_id: set.launch,
         command: set.command,
-        host: set.hosts.into_iter().next().unwrap_or_default(),
+        node: set.hosts.into_iter().next().unwrap_or_default(),
         pid: set.pid,
     }
 }
@@ -108,12 +109,12 @@ fn table(sets: &[Listed], whose: Whose) -> String {
 
 fn row(set: &Listed) -> [String; 7] {
     [
-        set.set.to_string(),
-        set.ranks.to_string(),
-        set.nodes.to_string(),
+        set.set_id.to_string(),
+        set.num_ranks.to_string(),
+        set.num_nodes.to_string(),
         set.state.to_owned(),
         formatting::duration(Duration::from_secs(set.age_s)),
-        set.launch.clone().unwrap_or_else(|| "-".to_owned()),
+        set.launch_id.clone().unwrap_or_else(|| "-".to_owned()),
         set.command.clone(),
     ]
 }
@@ -124,16 +125,16 @@ mod tests {
 
     fn listed(set: u32, launch: Option<&str>, command: &str) -> Listed {
         Listed {
-            set,
+            set_id: set,
             uid: 0,
             root: format!("lattice://{set}/node/0"),
-            ranks: 4,
-            nodes: 1,
+            num_ranks: 4,
+            num_nodes: 1,
             state: "up",
             age_s: 65,
-            launch: launch.map(str::to_owned),
+            launch_id: launch.map(str::to_owned),
             command: command.to_owned(),
-            host: "n1".to_owned(),
+            node: "n1".to_owned(),
             pid: Some(17),
         }
     }
@@ -150,6 +151,6 @@ mod tests {
         );
         assert!(table(&sets, Whose::All).starts_with("USER      SET ID"), "{}", table(&sets, Whose::All));
         let json = serde_json::to_value(&sets).unwrap();
-        assert_eq!((&json[0]["set"], &json[1]["launch"]), (&3098.into(), &serde_json::Value::Null));
+        assert_eq!((&json[0]["set_id"], &json[1]["launch_id"]), (&3098.into(), &serde_json::Value::Null));
     }
 }

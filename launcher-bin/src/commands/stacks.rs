@@ -20,8 +20,9 @@ use crate::formatting;
 
 /// Stacks in the JSON output.
 #[derive(Debug, Serialize)]
-struct Stacks<'a> {
-    launch: &'a str,
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Stacks<'a> {
+    launch_id: &'a str,
     /// Nodes that did not answer. The state of their ranks is unknown.
     silent_nodes: Vec<&'a str>,
     /// Number of ranks for which the answer had no room.
@@ -33,7 +34,9 @@ struct Stacks<'a> {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Stack<'a> {
+    #[cfg_attr(test, schemars(with = "Vec<u32>"))]
     ranks: &'a [Rank],
     text: &'a str,
 }
@@ -51,7 +54,7 @@ pub(crate) fn stacks(args: &StacksArgs) -> Result<u8, CommandError> {
     if args.table.json {
         let stacks = stacks.iter().map(|stack| Stack { ranks: &stack.ranks, text: &stack.text }).collect();
         return Ok(print_json(&Stacks {
-            launch: &args.launch,
+            launch_id: &args.launch,
             silent_nodes,
             left_out: left_out(&answer),
             tree: &tree,

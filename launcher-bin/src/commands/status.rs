@@ -25,8 +25,10 @@ use crate::usage::{self, UsageLine};
 
 /// A launch in the JSON output.
 #[derive(Debug, Serialize)]
-struct Status<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Status<'a> {
     #[serde(flatten)]
+    #[cfg_attr(test, schemars(with = "Summary<'a>"))]
     summary: Option<Summary<'a>>,
     first_cause: Option<CauseLine<'a>>,
     ranks: Vec<RankLine<'a>>,
@@ -41,13 +43,16 @@ struct Status<'a> {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct SessionLine<'a> {
     node: &'a str,
     role: &'static str,
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct RankLine<'a> {
+    #[cfg_attr(test, schemars(with = "u32"))]
     rank: Rank,
     node: &'a str,
     pid: Option<u32>,
@@ -65,6 +70,7 @@ struct RankLine<'a> {
 
 /// Resources that the processes of a rank use, in the JSON output.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct RankUsageLine {
     cpu_s: f64,
     memory_bytes: u64,
@@ -81,9 +87,11 @@ impl From<RankUsage> for RankUsageLine {
 
 /// One line of a process table for debuggers.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-struct Process<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Process<'a> {
+    #[cfg_attr(test, schemars(with = "u32"))]
     rank: Rank,
-    host: &'a str,
+    node: &'a str,
     pid: u32,
     program: Cow<'a, str>,
 }
@@ -115,9 +123,9 @@ pub(crate) fn proctable(launch: &str, args: &TableArgs) -> Result<u8, CommandErr
         return Ok(print_json(&processes)?);
     }
     let mut table =
-        Table::new([("RANK", Align::Right), ("HOST", Align::Left), ("PID", Align::Right), ("PROGRAM", Align::Left)]);
-    for Process { rank, host, pid, program } in processes {
-        table.push([rank.to_string(), host.to_owned(), pid.to_string(), program.into_owned()]);
+        Table::new([("RANK", Align::Right), ("NODE", Align::Left), ("PID", Align::Right), ("PROGRAM", Align::Left)]);
+    for Process { rank, node, pid, program } in processes {
+        table.push([rank.to_string(), node.to_owned(), pid.to_string(), program.into_owned()]);
     }
     Ok(print(table.to_string().as_bytes())?)
 }
@@ -178,7 +186,7 @@ fn processes<'a>(ranks: &[RankView<'a>]) -> Vec<Process<'a>> {
     running
         .filter_map(|seen| {
             let pid = seen.progress.pid?;
-            Some(Process { rank: seen.progress.rank, host: seen.node, pid, program: seen.program.clone() })
+            Some(Process { rank: seen.progress.rank, node: seen.node, pid, program: seen.program.clone() })
         })
         .collect()
 }
@@ -198,7 +206,7 @@ fn json<'a>(status: &'a proto::LaunchStatus, cause: Option<&'a Cause>, ranks: &'
     };
     let silent = status.nodes.iter().filter(|node| node.silent);
     Status {
-        summary: status.summary.as_ref().map(|summary| Summary::from(summary).beside_ranks()),
+        summary: status.summary.as_ref().map(Summary::from),
         first_cause: cause.map(CauseLine::of),
         ranks: ranks.iter().map(line).collect(),
         silent_nodes: silent.map(|node| node.node_id.as_str()).collect(),
@@ -396,7 +404,7 @@ mod tests {
              2  node0           4713  exited with status 3   -                 /bin/app\n"
         );
         let json = serde_json::to_value(json(&answer, None, &ranks(&answer))).unwrap();
-        assert_eq!(json["id"], "k3jq09zmf2");
+        assert_eq!(json["launch_id"], "k3jq09zmf2");
         assert_eq!(json["silent_nodes"], serde_json::json!(["node1"]));
         let session = |node: &str, role: &str| serde_json::json!({ "node": node, "role": role });
         assert_eq!(json["sessions"], serde_json::json!([session("node0", "shepherd"), session("node1", "lamb")]));
@@ -477,7 +485,7 @@ mod tests {
         let answer = answer();
         let ranks = ranks(&answer);
         let processes = processes(&ranks);
-        let seen: Vec<_> = processes.iter().map(|process| (process.rank.0, process.host, process.pid)).collect();
+        let seen: Vec<_> = processes.iter().map(|process| (process.rank.0, process.node, process.pid)).collect();
         assert_eq!(seen, [(0, "node0", 4711), (1, "node1", 99)]);
         assert_eq!(ranks[2].progress.exit, Some(RankExit::Code(3)));
     }

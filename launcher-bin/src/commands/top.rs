@@ -30,7 +30,9 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// A rank in the JSON output.
 #[derive(Debug, Serialize)]
-struct RankLine<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct RankLine<'a> {
+    #[cfg_attr(test, schemars(with = "u32"))]
     rank: Rank,
     node: &'a str,
     pid: Option<u32>,

@@ -6,7 +6,7 @@ use lattice_inventory::picture::{Cores, View};
 use lattice_inventory::{Allowed, CpuSet, Inventory, PciKind, SOURCES, Template, ThisNode, picture, xml};
 use pmi_transport::proto::v1 as proto;
 use rank_spawner::usable_here;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::{CommandError, node_names};
 use crate::args::TopologyFormat;
@@ -15,6 +15,7 @@ use crate::console::{print_json, print_lines};
 
 /// All kinds of nodes, and problems of nodes.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Kinds {
     kinds: Vec<Kind>,
     trouble: Vec<Trouble>,
@@ -22,6 +23,7 @@ pub(super) struct Kinds {
 
 /// A kind of node in the JSON output.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Kind {
     signature: String,
     /// Name of the topology that a list assigns to its nodes; empty if no list does.
@@ -29,10 +31,14 @@ struct Kind {
     /// Source of the kind.
     origin: Origin,
     /// Nodes of this kind, as a hostlist.
+    #[serde(serialize_with = "names")]
+    #[cfg_attr(test, schemars(with = "Vec<String>"))]
     nodes: String,
     /// CPUs that ranks may use; `null` if these are all CPUs of a node. Nodes of a kind that differ in this are separate entries.
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
     usable_cpus: Option<CpuSet>,
     /// Description of the kind; `null` while nodes have reported only the signature.
+    #[cfg_attr(test, schemars(with = "Option<serde_json::Map<String, serde_json::Value>>"))]
     template: Option<Template>,
     nics: Vec<String>,
     gpus: Vec<String>,
@@ -40,6 +46,7 @@ struct Kind {
 
 /// Source of the kind of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 enum Origin {
     /// Reported by the nodes.
@@ -52,14 +59,23 @@ enum Origin {
 
 /// Problem of nodes, in the JSON output.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Trouble {
     /// Nodes, as a hostlist; empty for a problem that no node detects by itself.
+    #[serde(serialize_with = "names")]
+    #[cfg_attr(test, schemars(with = "Vec<String>"))]
     nodes: String,
     text: String,
 }
 
+/// Serializes a hostlist as an array of names.
+fn names<S: Serializer>(nodes: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(node_names(nodes))
+}
+
 /// Description of one node in words.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Described {
     /// Name of its topology, or the beginning of its signature.
     pub(super) kind: String,

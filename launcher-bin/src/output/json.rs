@@ -149,24 +149,25 @@ struct Missing<'a> {
 
 /// End of a rank.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct RankEnd {
+    #[cfg_attr(test, schemars(with = "u32"))]
     rank: Rank,
-    #[serde(flatten)]
-    end: End,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum End {
-    Code(i32),
-    Signal(i32),
+    /// Exit code; absent after a signal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<i32>,
+    /// Signal that killed the rank.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<i32>,
 }
 
 /// First cause of a launch's failure.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct CauseLine<'a> {
     kind: &'static str,
     node: &'a str,
+    #[cfg_attr(test, schemars(with = "Option<u32>"))]
     rank: Option<Rank>,
     message: String,
 }
@@ -302,11 +303,11 @@ impl<'a> Launch<'a> {
 
 impl RankEnd {
     pub(crate) fn of(rank: Rank, exit: RankExit) -> Self {
-        let end = match exit {
-            RankExit::Code(code) => End::Code(code),
-            RankExit::Signal { signal, .. } => End::Signal(signal),
+        let (code, signal) = match exit {
+            RankExit::Code(code) => (Some(code), None),
+            RankExit::Signal { signal, .. } => (None, Some(signal)),
         };
-        Self { rank, end }
+        Self { rank, code, signal }
     }
 }
 

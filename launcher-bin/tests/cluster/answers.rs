@@ -61,8 +61,8 @@ async fn allocations_are_listed_with_their_reasons() {
     shown(&fake, "alloc list --all").await;
     assert!(matches!(fake.asked().await, Asked::List { all: true }));
     let held = json!({
-        "id": "7f3k", "state": "running", "uid": NOBODY_KNOWN, "nodes": ["node0", "node1", "node2", "node3"],
-        "requeue": "on-node-failure", "created_at": "2096-10-02T07:06:40Z", "requeues": 2, "reason": "",
+        "allocation_id": "7f3k", "state": "running", "uid": NOBODY_KNOWN, "nodes": ["node0", "node1", "node2", "node3"],
+        "requeue": "on-node-failure", "created_at": "2096-10-02T07:06:40Z", "requeues": 2, "reason": null,
     });
     assert_eq!(json_of(&fake, "alloc list").await[0], held);
     assert_eq!(json_of(&fake, "alloc show").await, held, "the allocation of the environment");
@@ -216,9 +216,9 @@ async fn nodes_are_shown_as_they_can_be_used() {
     assert_eq!(
         all[1],
         json!({
-            "id": "node1", "state": "up", "grpc_address": "10.0.0.1:50052", "network_addresses": ["10.0.0.1"], "cores": 8,
-            "memory_bytes": 17_179_869_184_u64, "capabilities": ["pmix"], "version": "0.1.0", "heard_ms_ago": 400, "launches": 2,
-            "drain": { "reason": "new memory", "by": "administrator 0", "since": "2096-10-02T07:06:40Z" },
+            "node": "node1", "state": "up", "grpc_address": "10.0.0.1:50052", "network_addresses": ["10.0.0.1"], "cores": 8,
+            "memory_bytes": 17_179_869_184_u64, "capabilities": ["pmix"], "version": "0.1.0", "heard_ago_s": 0.4, "launches": 2,
+            "drain": { "reason": "new memory", "by": "administrator 0", "drained_at": "2096-10-02T07:06:40Z" },
         })
     );
     assert_eq!(all[3]["state"], "lost");
@@ -340,7 +340,7 @@ async fn launches_are_listed_with_their_first_causes() {
     assert_eq!(
         all[0],
         json!({
-            "id": LAUNCH, "allocation_id": "7f3k", "uid": NOBODY_KNOWN, "state": "active", "nodes": ["node0", "node1"], "ranks": 4,
+            "launch_id": LAUNCH, "allocation_id": "7f3k", "uid": NOBODY_KNOWN, "state": "active", "nodes": ["node0", "node1"], "num_ranks": 4,
             "command": "./app x", "started_at": "2026-11-20T14:09:02Z", "duration_s": 65.0, "client_stopped_at": null, "cause": null,
         })
     );
@@ -368,7 +368,7 @@ async fn a_status_has_the_same_facts_for_programs() {
     let fake = Fake::answering(launches()).await;
     let status = json_of(&fake, "status zz").await;
     let cause = json!({ "kind": "failed", "node": "node0", "rank": 2, "message": "rank 2 on node0 was killed by signal 11 (SIGSEGV)" });
-    assert_eq!((&status["id"], &status["first_cause"]), (&"zz".into(), &cause));
+    assert_eq!((&status["launch_id"], &status["first_cause"]), (&"zz".into(), &cause));
     assert_eq!(status["silent_nodes"], json!(["node1"]));
     let session = |node: &str, role: &str| json!({ "node": node, "role": role });
     assert_eq!(status["sessions"], json!([session("node0", "shepherd"), session("node1", "lamb")]));
@@ -387,9 +387,9 @@ async fn debuggers_get_the_processes_that_run() {
     let fake = Fake::answering(launches()).await;
     assert_eq!(
         shown(&fake, "proctable k3jq09zmf2").await,
-        "RANK  HOST   PID  PROGRAM\n   0  node0   41  /bin/app\n   1  node1   42  /bin/app\n"
+        "RANK  NODE   PID  PROGRAM\n   0  node0   41  /bin/app\n   1  node1   42  /bin/app\n"
     );
-    let process = |rank, host: &str, pid| json!({ "rank": rank, "host": host, "pid": pid, "program": "/bin/app" });
+    let process = |rank, node: &str, pid| json!({ "rank": rank, "node": node, "pid": pid, "program": "/bin/app" });
     assert_eq!(json_of(&fake, "proctable k3jq09zmf2").await, json!([process(0, "node0", 41), process(1, "node1", 42)]));
 }
 

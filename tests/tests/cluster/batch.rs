@@ -183,7 +183,7 @@ fn a_script_hears_each_signal_once_and_decides_what_it_means() {
         r#"{FREE}
         printf '%s\n' '#!/bin/bash' 'trap "echo hup" HUP; trap "echo usr1; exit 5" USR1; echo up' 'while :; do sleep 0.02; done' >job.sh
         id=$(lattice batch -o out -e err job.sh); until grep -qs up out; do sleep 0.05; done
-        launch=$(lattice launches --json | field id)
+        launch=$(lattice launches --json | field launch_id)
         lattice signal $launch HUP; until grep -q hup out; do sleep 0.05; done; sleep 0.3
         lattice signal $launch USR1; until_is $id released; queue $id exit_code; cat out"#
     );

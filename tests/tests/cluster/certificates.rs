@@ -64,7 +64,7 @@ fn launches_of_a_revoked_user_end() {
         lattice pki revoke pki user-65534 >/dev/null; cp pki/crl.pem pki/api/
         lattice attach $launch; echo "code $?"
         wait $attached; echo "code $?"; grep -o 'our certificate was revoked' seen | head -1; grep -o 'try: a new certificate' seen
-        [ "$(lattice launches --json | field id)" = $other ] && echo "goes on"
+        [ "$(lattice launches --json | field launch_id)" = $other ] && echo "goes on"
         by_key launch --alloc $alloc -n 1 true; echo "code $?""#;
     let outcome = script_on(2, script).run();
     outcome.exits(0).prints_lines([
@@ -93,7 +93,7 @@ fn allocations_and_waiting_jobs_of_a_revoked_user_end() {
         lattice queue --json | field state | sort | uniq -c | sed 's/^ *//'
         lattice pki revoke pki user-65534 >/dev/null; cp pki/crl.pem pki/api/
         lattice attach $launch; echo "code $?"
-        until [ -z "$(lattice queue --json | field id)" ]; do sleep 0.05; done
+        until [ -z "$(lattice queue --json | field allocation_id)" ]; do sleep 0.05; done
         restart_api :; lattice alloc create -N 2 >/dev/null && echo "nodes are free"; ls begun"#;
     let outcome = script_on(2, script).run();
     outcome.prints_lines(["1 pending", "1 running", "code 143", "nodes are free"]);

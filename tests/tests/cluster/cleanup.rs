@@ -110,7 +110,7 @@ fn nodes_of_one_host_have_their_own_shared_memory() {
 
 #[test]
 fn two_clusters_do_not_meet() {
-    let script = r#"lattice launch -n 2 "$1" && lattice nodes --json | sed -nE 's/^ *"id": "(.*)",/\1/p'"#;
+    let script = r#"lattice launch -n 2 "$1" && lattice nodes --json | sed -nE 's/^ *"node": "(.*)",/\1/p'"#;
     let start = || cluster(2).bash(script).arg(Flavour::WheelMpich.program("hello")).start();
     for running in [start(), start()] {
         running.finish().exits(0).prints_lines(["rank 0 of 2", "rank 1 of 2", "node0", "node1"]);

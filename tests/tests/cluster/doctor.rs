@@ -17,10 +17,10 @@ fn a_cluster_is_examined_from_a_client() {
 #[test]
 fn a_launch_that_has_failed_is_explained_after_its_end() {
     let script = r#"lattice launch -n 2 bash -c 'exit $((LATTICE_RANK + 3))' 2>/dev/null; code=$?
-        id=$(lattice launches --all --json | field id | tail -1)
+        id=$(lattice launches --all --json | field launch_id | tail -1)
         lattice explain $id | sed "s/$id/ID/; s/rank [01] on node[01] exited with status $code/failed/; s/rank [01]:/rank N:/; s/code $code/code N/"
         lattice explain $id --json | grep -c "\"exit_code\": $code"
-        lattice launch -n 1 true; lattice explain $(lattice launches --all --json | field id | tail -1) | tail -1
+        lattice launch -n 1 true; lattice explain $(lattice launches --all --json | field launch_id | tail -1) | tail -1
         lattice explain nosuchid00"#;
     let outcome = script_on(2, script).run();
     outcome.exits(125).says("nosuchid00").prints_lines([

@@ -3,7 +3,7 @@
 use lattice_tests::script_on;
 
 /// Waits until no launch runs.
-const UNTIL_OVER: &str = r#"until_over() { while [ "$(lattice launches --json | field id)" ]; do sleep 0.05; done; }
+const UNTIL_OVER: &str = r#"until_over() { while [ "$(lattice launches --json | field launch_id)" ]; do sleep 0.05; done; }
     cd "$LATTICE_DEV_CLUSTER"
 "#;
 

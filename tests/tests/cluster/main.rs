@@ -16,6 +16,7 @@ mod client_libraries;
 mod containers;
 mod descriptor_table;
 mod doctor;
+mod documents;
 mod dynamic;
 mod endings;
 mod exec;

@@ -22,7 +22,7 @@ const BEFORE: &str = r#"
     daemons="api node0 node1 node2"
     for name in $daemons; do declare before_$name=$(memory $(daemon $name)); done
     lattice launch -n 4 bash -c "until [ -e $PWD/stop ]; do :; sleep 0.05; done; exec $exchange" >undisturbed 2>&1 & undisturbed=$!
-    until [ "$(lattice launches --json | field id | wc -l)" = 2 ]; do sleep 0.05; done
+    until [ "$(lattice launches --json | field launch_id | wc -l)" = 2 ]; do sleep 0.05; done
     # The address of a daemon.
     port_of() { sed -nE 's/^listen = \[?"([^"]*)".*/\1/p' $1.toml; }
     # Calls of these services, to a daemon that must be this one, by these certificates.

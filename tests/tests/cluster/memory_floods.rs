@@ -76,7 +76,7 @@ fn launches_with_large_environments_do_not_fill_daemons() {
             grep -o 'the launches of user 65534 would take' refusal; [ $(wc -l <ids) -gt 30 ] || wc -l ids
             lists=(); for i in {1..12}; do $nobody lattice launches --all --json >/dev/null & lists+=($!); done; wait ${lists[@]}
             for id in $(cat ids); do $nobody lattice cancel $id 2>/dev/null; done; rm ids
-            until [ "$($nobody lattice launches --json | field id)" = "" ]; do sleep 0.05; done
+            until [ "$($nobody lattice launches --json | field launch_id)" = "" ]; do sleep 0.05; done
         done
         "#,
         &"the launches of user 65534 would take\n".repeat(2),
@@ -105,7 +105,7 @@ fn users_who_fill_their_shares_together_do_not_fill_the_api_server() {
         for uid in {2001..2008}; do [ $(wc -l <ids.$uid) -ge 4 ] && grep -o 'the launches of all users take' refusal.$uid; done | uniq -c | tr -s ' '
         $nobody lattice launch --alloc $alloc --chdir / -N 2 -n 2 true; echo "small: $?"
         for uid in {2001..2008}; do for id in $(cat ids.$uid); do as $uid lattice cancel $id 2>/dev/null; done; done
-        until [ "$(lattice launches --json | field id | wc -l)" -le 1 ]; do sleep 0.05; done
+        until [ "$(lattice launches --json | field launch_id | wc -l)" -le 1 ]; do sleep 0.05; done
         "#,
         " 8 the launches of all users take\nsmall: 0\n",
     );
@@ -120,7 +120,7 @@ fn output_that_nobody_takes_does_not_fill_the_api_server() {
         for i in {1..150}; do
             $nobody lattice launch --alloc $alloc --chdir / --overcommit -n 1 bash -c 'until [ -e $0 ]; do sleep 0.2; done; head -c 4000000 /dev/zero; sleep 1000' \
                 $PWD/print >/dev/null 2>>refusal & owners+=($!)
-            [ $((i % 25)) != 0 ] || until [ "$($nobody lattice launches --json | field id | wc -l)" = $i ]; do sleep 0.05; done
+            [ $((i % 25)) != 0 ] || until [ "$($nobody lattice launches --json | field launch_id | wc -l)" = $i ]; do sleep 0.05; done
         done
         kill -STOP ${owners[@]}; touch print
         # Sessions that wait for credit have written what they may.
@@ -128,8 +128,8 @@ fn output_that_nobody_takes_does_not_fill_the_api_server() {
         grep -E 'RssAnon|HWM' /proc/$(daemon api)/status >&2
         lattice launch -n 1 true; echo "meanwhile: $?"
         kill -KILL ${owners[@]}; wait ${owners[@]} 2>/dev/null
-        for id in $($nobody lattice launches --json | field id); do $nobody lattice cancel $id 2>/dev/null; done
-        until [ "$($nobody lattice launches --json | field id)" = "" ]; do sleep 0.05; done
+        for id in $($nobody lattice launches --json | field launch_id); do $nobody lattice cancel $id 2>/dev/null; done
+        until [ "$($nobody lattice launches --json | field launch_id)" = "" ]; do sleep 0.05; done
         "#,
         "meanwhile: 0\n",
     );

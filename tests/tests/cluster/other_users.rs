@@ -162,7 +162,7 @@ fn sockets_under_names_of_launches_hide_no_launch() {
         until [ -s squat ]; do sleep 0.05; done; grep -c '@lattice-launch-squat' /proc/net/unix
         lattice launch -n 1 sleep 1000 & launch=$!
         until lattice launches --json 2>/dev/null | grep -q sleep; do sleep 0.05; done
-        lattice launches --json | field id | wc -l; lattice set list --json | field command | grep -c sleep
+        lattice launches --json | field launch_id | wc -l; lattice set list --json | field command | grep -c sleep
         kill -TERM $launch; wait $launch; echo "code $?"; kill $squat"#;
     script(1, words).run().exits(0).prints_lines(["9000", "1", "1", "code 143"]);
 }

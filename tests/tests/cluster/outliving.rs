@@ -95,7 +95,7 @@ fn a_chain_of_forks_ends_with_a_launch_that_is_aborted() {
     }
     let script = r#"$NOBODY lattice launch --alloc $alloc -n 2 bash -c "$BEGIN"'sleep 1000' 2>/dev/null &
         until [ -e "$BEGUN/0" ] && [ -e "$BEGUN/1" ]; do sleep 0.05; done
-        lattice cancel $(lattice launches --json | field id); wait $!; chains; hand_over"#;
+        lattice cancel $(lattice launches --json | field launch_id); wait $!; chains; hand_over"#;
     as_two_users(script).prints_lines(["gone", "gone", "alone", "alone"]);
 }
 
@@ -113,7 +113,7 @@ fn without_cgroups(script: &str) -> Outcome {
 /// Clients on the node end with the remaining processes of their launch, so that the launch has no client.
 const DETACHED: &str = r#"
     $NOBODY lattice launch --detach --alloc $alloc -n 2 bash -c "$BEGIN$THEN" >/dev/null
-    while [ "$(lattice launches --json | field id)" ]; do sleep 0.05; done
+    while [ "$(lattice launches --json | field launch_id)" ]; do sleep 0.05; done
     until_gone; chains; hand_over; grep -c "sessions have no control groups" "$LATTICE_DEV_CLUSTER/node0.log""#;
 
 #[test]
@@ -150,7 +150,7 @@ const KILL_FORK_SERVER: &str = r#"
     $NOBODY lattice launch --detach --alloc $alloc -n 2 bash -c "$HIDE" >/dev/null
     until [ -e "$BEGUN/0" ] && [ -e "$BEGUN/1" ]; do sleep 0.05; done; chains
     agent=$(daemon node1); keep_namespaces node1; kill -KILL $(pgrep -P $agent -x lattice-forks)
-    while [ "$(lattice launches --json | field id)" ]; do sleep 0.05; done
+    while [ "$(lattice launches --json | field launch_id)" ]; do sleep 0.05; done
     until_gone; chains
     while grep -qs '^State:.[^ZX]' /proc/$agent/task/*/status; do sleep 0.05; done; start_agent node1
     hand_over"#;

@@ -17,7 +17,7 @@ fn a_signed_launch_is_passed_on_from_node_to_node() {
 fn a_node_that_its_relay_cannot_reach_is_named_and_nothing_runs_elsewhere() {
     let script = format!(
         r#"{CHAIN}; kill -KILL $(daemon node3); lattice launch --pmi=none -n 8 sleep 1000; code=$?
-           lattice launches --json | field id; exit $code"#
+           lattice launches --json | field launch_id; exit $code"#
     );
     let outcome = script_on(4, &script).run();
     outcome.exits(125).prints_lines::<&str>([]);

@@ -103,15 +103,15 @@ fn ended_launches_leave_no_environment_and_are_still_reported() {
         for n in {1..24}; do lattice launch --detach -n 1 sleep 1000 >>ids || exit; done
         for n in {0..9}; do unset BALLAST$n; done
         [ $(stat -c %s api.redb) -gt 20000000 ] && echo "large, while they run"
-        restart_api :; lattice launches --json | field id | wc -l
+        restart_api :; lattice launches --json | field launch_id | wc -l
         keys() { tr -d '\0' <api.redb.keys | wc -c; }; [ $(keys) -gt 700 ] && echo "keys"
         for id in $(cat ids); do lattice cancel --reason enough $id; done
-        until [ -z "$(lattice launches --json | field id)" ]; do sleep 0.05; done
+        until [ -z "$(lattice launches --json | field launch_id)" ]; do sleep 0.05; done
         until [ $(keys) = 0 ]; do sleep 0.05; done; grep -rla BALLAST . | wc -l
         # What is known to be over when the server starts is given back.
         restart_api :
         [ $(stat -c %s api.redb) -lt 4000000 ] && echo "small, when they are over"
-        lattice launches --all --json | field id | wc -l
+        lattice launches --all --json | field launch_id | wc -l
         id=$(head -n 1 ids); lattice status $id | grep -o 'cause: ended by administrator 0: enough'
         lattice attach $id; echo "code $?""#;
     let outcome = script_on(1, script).run();
@@ -147,6 +147,6 @@ fn a_release_waits_for_the_new_server() {
             lattice alloc release $alloc 2>told & release=$!
             until grep -q 'is waited for' told; do kill -0 $release || break; sleep 0.02; done
         }
-        restart_api begin; wait $release; echo "code $?"; lattice alloc list --json | field id"#;
+        restart_api begin; wait $release; echo "code $?"; lattice alloc list --json | field allocation_id"#;
     script_on(1, script).run().exits(0).prints_lines(["code 0"]);
 }

@@ -91,9 +91,9 @@ fn ranks_of_two_launches_call_each_other_by_their_roots() {
         for hops in 0 1 50; do lattice set call $a/2 303 "$a/2 $b/1 $hops"; done
         lattice set call $b 303 "x" 2>&1 | sed "s|$b|B|"
         lattice set graph --format json >$LATTICE_DEV_CLUSTER/graph
-        field uid <$LATTICE_DEV_CLUSTER/graph | sed "s|$a|A|; s|$b|B|; s|lattice://[0-9]*|THIS|" | sort
+        field address <$LATTICE_DEV_CLUSTER/graph | sed "s|$a|A|; s|$b|B|; s|lattice://[0-9]*|THIS|" | sort
         field kind <$LATTICE_DEV_CLUSTER/graph | sort | uniq | xargs
-        grep -c '"rtt_us": [0-9]' $LATTICE_DEV_CLUSTER/graph
+        grep -c '"round_trip_s": [0-9]' $LATTICE_DEV_CLUSTER/graph
         lattice set graph --format dot | grep -c ' on node'
         end"#,
     )
@@ -134,7 +134,7 @@ fn ids_and_ways_outlive_the_api_server_and_end_with_the_launch() {
         r#"serving 3; serving 3
         a=$(set_of 1) b=$(set_of 2)
         restart_api true
-        lattice set list --json | field set | grep -cx -e $a -e $b
+        lattice set list --json | field set_id | grep -cx -e $a -e $b
         lattice set call lattice://$a/2 303 "lattice://$a/2 lattice://$b/1 4"
         end
         lattice set ping --count 1 lattice://$a/0 | tail -1 | sed "s/$a/A/g"; echo ${PIPESTATUS[0]}
@@ -214,7 +214,7 @@ fn other_users_get_nothing() {
         $nobody lattice launch --alloc $alloc -n 1 sleep 30 & theirs=$!
         launch_with 1 >/dev/null
         lattice set list | columns; lattice set list --all | sed -E 's/ +/ /g; s/ [0-9]+ 1 1/ ID 1 1/; s/ [0-9]+ s / AGE /; s/[a-z0-9]{10}/LAUNCH/'
-        b=$(lattice set list --all --json | field set | head -1)
+        b=$(lattice set list --all --json | field set_id | head -1)
         lattice set ping --count 2 lattice://$b/0 | tail -1 | sed "s/$b/B/g"
         kill $theirs; wait $theirs; true"#,
     )

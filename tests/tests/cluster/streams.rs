@@ -106,7 +106,7 @@ fn what_was_on_its_way_when_connections_broke_arrives_once() {
 fn a_launch_that_waits_for_a_writer_of_its_input_can_be_ended() {
     let script = r#"cd "$LATTICE_DEV_CLUSTER"; mkfifo {in,other}.{0,1}
         lattice launch -N 2 --stdin in.%r --timeout 1 cat; echo "code $?"
-        lattice launch -N 2 --stdin in.%r cat & until id=$(lattice launches --json | field id) && [ "$id" ]; do sleep 0.05; done
+        lattice launch -N 2 --stdin in.%r cat & until id=$(lattice launches --json | field launch_id) && [ "$id" ]; do sleep 0.05; done
         lattice cancel $id; wait $!; echo "code $?"
         # What opens the pipes of a launch that is over goes with its session, a moment later.
         lattice launch -N 2 --stdin other.%r cat >out & for rank in 0 1; do echo "for $rank" >other.$rank; done; wait $!; echo "code $?"; sort out"#;

@@ -216,7 +216,7 @@ fn nothing_is_left_when_it_is_killed() {
     let _machine = turn::heavy();
     for mpi in STEADY {
         // The nodes share their processes with this machine. No other process has this sleep, because the test has the machine for itself.
-        let script = "sleepers() { pgrep -cxf 'sleep 8642'; }; launches() { lattice launches --json | grep -c '\"id\"'; }
+        let script = "sleepers() { pgrep -cxf 'sleep 8642'; }; launches() { lattice launches --json | grep -c '\"launch_id\"'; }
             until_is() { for try in $(seq 300); do [ $($1) = $2 ] && break; sleep 0.1; done; echo $1 $($1); }
             $mpirun -np 4 sleep 8642 & mpirun=$!; until_is sleepers 4; kill -KILL $mpirun; until_is launches 0; until_is sleepers 0";
         let outcome = shell(mpi, script).run();

@@ -13,7 +13,7 @@ fn a_rank_launches_in_its_allocation_without_a_certificate() {
         # By the socket of node0's agent, as this user.
         as() { local uid=$1; shift; LATTICE_API_URL=unix:$PWD/node0.sock setpriv --reuid $uid --regid 65534 --clear-groups lattice "$@" </dev/null; echo "code $?"; }
         setpriv --reuid nobody --regid nogroup --init-groups lattice launch --alloc $alloc -n 1 --chdir / --env LATTICE_API_URL=unix:$PWD/node0.sock bash -c '
-            lattice launch -N 2 -n 2 hostname; lattice launch -n 1 bash -c "cat; exit 7" <<<"input"; echo "code $?"; lattice launches --json | grep -c "\"id\""'
+            lattice launch -N 2 -n 2 hostname; lattice launch -n 1 bash -c "cat; exit 7" <<<"input"; echo "code $?"; lattice launches --json | grep -c "\"launch_id\""'
         as 65534 launch --alloc $other --chdir / true
         as 65534 alloc create -N 1
         as 1 launch --alloc $alloc --chdir / true

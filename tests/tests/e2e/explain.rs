@@ -34,7 +34,7 @@ fn a_word_that_is_neither_a_code_nor_a_launch_is_refused() {
 fn a_launch_of_this_machine_that_runs_has_not_failed() {
     let script = r#"lattice() { command "$LATTICE" "$@"; }
         lattice launch -n 2 sleep 1000 & launch=$!
-        until id=$(lattice launches --json | sed -nE 's/^ *"id": "(.*)",$/\1/p') && [ "$id" ]; do sleep 0.05; done
+        until id=$(lattice launches --json | sed -nE 's/^ *"launch_id": "(.*)",$/\1/p') && [ "$id" ]; do sleep 0.05; done
         lattice explain $id | sed "s/$id/ID/g"; lattice cancel $id; wait $launch; echo "code $?""#;
     let outcome =
         Command::new("bash").arg("-c").arg(script).env("LATTICE_API_URL", "").env("LATTICE", built::lattice()).run();

@@ -1,7 +1,7 @@
-//! `--json`: every line matches the documented schema, and the lines describe the whole launch.
+//! `--json`: every line of a launch and every document of another command matches its schema.
 
-use lattice_tests::schema::Schema;
-use lattice_tests::{Outcome, launch};
+use lattice_tests::schema::{Schema, check_documents};
+use lattice_tests::{Command, Outcome, built, launch};
 use serde_json::{Value, json};
 
 /// Returns the events of a launch. Each of them must match the schema.
@@ -87,4 +87,22 @@ fn every_kind_of_end_is_told() {
 #[test]
 fn a_refused_launch_prints_no_events() {
     launch("-n 2 --json").arg("/nonexistent").run().exits(127).says("/nonexistent").prints_lines::<&str>([]);
+}
+
+/// A cluster is not necessary. `tests/cluster/documents.rs` has the documents of all commands.
+#[test]
+fn documents_on_one_machine_match_their_schemas() {
+    let script = r#"lattice() { command "$LATTICE" "$@"; }
+        shows() { echo "== $1"; lattice "${@:2}" --json; }
+        field() { sed -nE "s/^ *\"$1\": \"?([^\",]*)\"?,?\$/\1/p"; }
+        lattice launch --pmi=none -n 2 sleep 1000 & launch=$!
+        until id=$(lattice launches --json | field launch_id) && [ "$(lattice proctable "$id" --json 2>&1 | grep -c pid)" = 2 ]; do sleep 0.05; done
+        shows launches launches; shows status status $id; shows proctable proctable $id; shows top top $id --once
+        shows stacks stacks $id; shows nodes-topology nodes --topology; shows nodes-topology-launch nodes --topology $id
+        shows explain-launch explain $id; shows explain-code explain 0; shows doctor doctor; shows set-list set list
+        shows set-graph set graph; shows signal signal $id CONT; shows cancel cancel $id; wait $launch; true"#;
+    let home = tempfile::tempdir().unwrap();
+    let bash = Command::new("bash").arg("-c").arg(script).env("LATTICE_API_URL", "").env("LATTICE", built::lattice());
+    let outcome = bash.env("HOME", home.path()).env("LATTICE_SETS", home.path().join("sets")).run();
+    assert_eq!(check_documents(outcome.exits(0).text()).len(), 14);
 }

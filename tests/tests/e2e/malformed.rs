@@ -10,11 +10,11 @@ const SCRIPT: &str = r#"
     cd "$(mktemp -d)"; count=$1 malformed=$2 lattice=$3 attack=$4; export LATTICE_SETS=$PWD/sets sent=$PWD/sent
     field() { sed -nE "s/^ *\"$1\": \"?([^\",]*)\"?,?\$/\1/p"; }
     $lattice launch -n 2 bash -c "until [ -e $PWD/stop ]; do :; sleep 0.05; done; exec $lattice pmi exchange" >undisturbed 2>&1 & undisturbed=$!
-    until other=$($lattice launches --json | field id) && [ "$other" ]; do sleep 0.02; done
+    until other=$($lattice launches --json | field launch_id) && [ "$other" ]; do sleep 0.02; done
     for ((total = round = 0; total < count; round++)); do
         # Who knows what it may ask can end the launch as well: then there is another one.
         $lattice launch -n 2 sleep 1000 2>>attacked & launch=$!
-        until id=$($lattice launches --json | field id | grep -vx $other); do sleep 0.02; done
+        until id=$($lattice launches --json | field launch_id | grep -vx $other); do sleep 0.02; done
         eval "$attack" >/dev/null || exit
         grown=$(sed -n 's/^VmRSS:[ \t]*\([0-9]*\) kB/\1/p' /proc/$launch/status 2>/dev/null)
         [ "${grown:-0}" -lt 131072 ] || echo "it has $grown KiB"
@@ -49,7 +49,7 @@ fn malformed_questions_to_a_launch_disturb_nobody() {
 #[test]
 fn malformed_frames_to_a_set_disturb_nobody() {
     check(
-        r#"until $lattice set list --json | field launch | grep -qx $id; do sleep 0.05; done
+        r#"until $lattice set list --json | field launch_id | grep -qx $id; do sleep 0.05; done
         $malformed 2000 $round set $PWD/sets $id $sent"#,
     );
 }

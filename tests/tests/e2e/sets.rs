@@ -94,9 +94,9 @@ fn launches_are_shown_and_called_while_they_run() {
     let running = [waiting_launch(home.path()), waiting_launch(home.path())];
     let shown = sets(home.path(), 2);
     for set in &shown {
-        assert_eq!((&set["ranks"], &set["nodes"], &set["state"]), (&2.into(), &1.into(), &"up".into()));
+        assert_eq!((&set["num_ranks"], &set["num_nodes"], &set["state"]), (&2.into(), &1.into(), &"up".into()));
         assert!(set["command"].as_str().unwrap().starts_with("bash -c"));
-        let uid = |process: &str| format!("lattice://{}/{process}", set["set"]);
+        let uid = |process: &str| format!("lattice://{}/{process}", set["set_id"]);
         for process in ["0", "1", "node/0"] {
             let outcome = among(lattice("set ping --count 2").arg(uid(process)), home.path()).run();
             outcome.exits(0).prints("2 of 2 calls were answered");
@@ -105,11 +105,11 @@ fn launches_are_shown_and_called_while_they_run() {
         outcome.exits(1).prints("the set has no such process");
         let outcome = among(lattice("set call").arg(uid("1")).arg("set-info"), home.path()).run();
         let info: serde_json::Value = serde_json::from_slice(outcome.stdout()).unwrap();
-        assert_eq!((&info["set"], &info["launch"], &info["ranks"]), (&set["set"], &set["launch"], &2.into()));
+        assert_eq!((&info["set"], &info["launch"], &info["ranks"]), (&set["set_id"], &set["launch_id"], &2.into()));
     }
     let outcome = among(lattice("set graph --format json"), home.path()).run();
     let graph: serde_json::Value = serde_json::from_slice(outcome.stdout()).unwrap();
-    assert_eq!((graph["nodes"].as_array().unwrap().len(), graph["edges"].as_array().unwrap().len()), (3, 2));
+    assert_eq!((graph["members"].as_array().unwrap().len(), graph["links"].as_array().unwrap().len()), (3, 2));
     let drawing = among(lattice("set graph --format svg"), home.path()).run();
     drawing.exits(0).says_nothing();
     check_drawing(drawing.text(), 3);

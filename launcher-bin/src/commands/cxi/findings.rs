@@ -57,7 +57,7 @@ fn of_node(node: &FabricNode, seen: &ExamineFabricResponse) -> Vec<Finding> {
         return vec![Finding::new(format!("node {id} does not answer: {}", node.silence), "see the log of its agent")];
     };
     let here = wire::cxi::decode(cxi.clone()).findings().into_iter();
-    here.map(|Finding { what, remedy }| Finding::new(format!("node {id}: {what}"), remedy))
+    here.map(|Finding { detail, action }| Finding::new(format!("node {id}: {detail}"), action))
         .chain(strays(id, cxi, seen))
         .collect()
 }
@@ -109,8 +109,8 @@ mod tests {
             let mut seen = healthy();
             change(&mut seen);
             let found = findings(&seen);
-            assert!(found.len() == 1 && found[0].what.contains(expected), "{expected}: {found:?}");
-            assert!(!found[0].remedy.is_empty());
+            assert!(found.len() == 1 && found[0].detail.contains(expected), "{expected}: {found:?}");
+            assert!(!found[0].action.is_empty());
         };
         fn cxi(seen: &mut ExamineFabricResponse) -> &mut ListCxiServicesResponse {
             seen.nodes[0].cxi.as_mut().unwrap()
@@ -146,7 +146,7 @@ mod tests {
         let mut seen = healthy();
         seen.grants[0].set_state(FabricGrantState::GrantQuarantined);
         seen.grants[0].unconfirmed = "node0".to_owned();
-        let found: Vec<String> = findings(&seen).into_iter().map(|finding| finding.what).collect();
+        let found: Vec<String> = findings(&seen).into_iter().map(|finding| finding.detail).collect();
         assert_eq!(
             found,
             [

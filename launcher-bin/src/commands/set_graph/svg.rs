@@ -33,24 +33,24 @@ fn sine_and_cosine(angle: f64) -> (f64, f64) {
 
 /// Returns the drawing as a complete document.
 pub(super) fn svg(graph: &Graph) -> String {
-    let radius = (graph.nodes.len() as f64 * DISTANCE / TAU).max(DISTANCE * 0.6);
+    let radius = (graph.members.len() as f64 * DISTANCE / TAU).max(DISTANCE * 0.6);
     let middle = radius + BOX.0;
     let place = |index: usize| {
-        let turn = TAU * index as f64 / graph.nodes.len().max(1) as f64;
+        let turn = TAU * index as f64 / graph.members.len().max(1) as f64;
         let (sine, cosine) = sine_and_cosine(turn);
         (middle + radius * sine, middle - radius * cosine)
     };
     let places: HashMap<&str, (f64, f64)> =
-        graph.nodes.iter().enumerate().map(|(index, node)| (node.uid.as_str(), place(index))).collect();
+        graph.members.iter().enumerate().map(|(index, node)| (node.address.as_str(), place(index))).collect();
     let mut kinds = BTreeSet::new();
-    kinds.extend(graph.edges.iter().map(|edge| edge.kind.as_str()));
+    kinds.extend(graph.links.iter().map(|edge| edge.kind.as_str()));
     let colours: HashMap<&str, &str> = kinds.into_iter().zip(COLOURS.into_iter().cycle()).collect();
     let side = 2.0 * middle;
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{side:.0}\" height=\"{side:.0}\" font-family=\"sans-serif\" \
          font-size=\"12\" text-anchor=\"middle\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
     );
-    for edge in &graph.edges {
+    for edge in &graph.links {
         let (Some(a), Some(b)) = (places.get(edge.a.as_str()), places.get(edge.b.as_str())) else { continue };
         let colour = colours.get(edge.kind.as_str()).unwrap_or(&COLOURS[0]);
         let label = text(&format!("{}, {} frames", edge.kind, edge.frames), usize::MAX);
@@ -65,18 +65,18 @@ pub(super) fn svg(graph: &Graph) -> String {
             (a.1 + b.1) / 2.0 - 4.0
         );
     }
-    for (node, (x, y)) in graph.nodes.iter().zip((0..).map(place)) {
+    for (node, (x, y)) in graph.members.iter().zip((0..).map(place)) {
         let (left, top) = (x - BOX.0 / 2.0, y - BOX.1 / 2.0);
-        let time = node.rtt_us.map_or("no answer".to_owned(), |micros| format!("{micros:.0} us"));
+        let time = node.round_trip_s.map_or("no answer".to_owned(), |seconds| format!("{:.0} us", seconds * 1e6));
         out += &format!(
             "<rect x=\"{left:.0}\" y=\"{top:.0}\" width=\"{}\" height=\"{}\" rx=\"6\" fill=\"#f6f8fa\" stroke=\"#24292f\"/>\n\
              <text x=\"{x:.1}\" y=\"{:.1}\" font-weight=\"bold\">{}</text>\n<text x=\"{x:.1}\" y=\"{:.1}\">{}</text>\n",
             BOX.0,
             BOX.1,
             y - 4.0,
-            text(&format!("{}: {}", node.set, node.command), LINE_MAX),
+            text(&format!("{}: {}", node.set_id, node.command), LINE_MAX),
             y + 14.0,
-            text(&format!("{} on {}, {time}", process(&node.uid), node.host), LINE_MAX)
+            text(&format!("{} on {}, {time}", process(&node.address), node.node), LINE_MAX)
         );
     }
     out + "</svg>\n"

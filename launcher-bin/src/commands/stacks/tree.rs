@@ -21,8 +21,10 @@ const UNKNOWN: &str = "??";
 
 /// A function, the ranks with a thread in it, and the functions that it calls.
 #[derive(Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct CallTree {
     function: String,
+    #[cfg_attr(test, schemars(with = "Vec<u32>"))]
     ranks: Vec<Rank>,
     calls: Vec<Self>,
 }
