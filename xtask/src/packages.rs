@@ -18,6 +18,22 @@ const FILES: [&str; 3] = ["README.md", "LICENSE-APACHE", "LICENSE-MIT"];
 /// Directories for tests and benches, which no package has.
 const LEFT_OUT: [&str; 3] = ["tests/", "testdata/", "benches/"];
 
+/// Categories of the registry that packages use. The registry ignores a category that it does not have.
+const CATEGORIES: [&str; 12] = [
+    "authentication",
+    "command-line-utilities",
+    "config",
+    "cryptography",
+    "external-ffi-bindings",
+    "hardware-support",
+    "memory-management",
+    "network-programming",
+    "os::linux-apis",
+    "parser-implementations",
+    "science",
+    "text-processing",
+];
+
 /// Extent of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Build {
@@ -44,8 +60,13 @@ struct Package {
     license: Option<String>,
     readme: Option<String>,
     rust_version: Option<String>,
+    repository: Option<String>,
+    homepage: Option<String>,
+    documentation: Option<String>,
     keywords: Vec<String>,
     categories: Vec<String>,
+    /// Settings of other programs: `[package.metadata]`.
+    metadata: serde_json::Value,
 }
 
 /// Creates the package of every published member, and checks its contents.
@@ -89,14 +110,21 @@ impl Package {
     fn complaints(&self) -> Vec<String> {
         let given = |field: &Option<String>| field.as_ref().is_some_and(|text| !text.is_empty());
         let short = |word: &String| word.len() <= 20 && word.starts_with(|first: char| first.is_ascii_alphanumeric());
+        let has_address = |field: &Option<String>| field.as_ref().is_some_and(|text| text.starts_with("https://"));
+        let own_page = format!("https://docs.rs/{}", self.name);
         let rules = [
             (given(&self.description), "has no description"),
             (given(&self.license), "has no license"),
             (given(&self.readme), "has no README.md"),
             (given(&self.rust_version), "has no rust-version"),
+            (has_address(&self.repository), "has no repository with https"),
+            (has_address(&self.homepage), "has no homepage with https"),
+            (self.documentation == Some(own_page), "must have docs.rs and its name as documentation"),
+            (self.metadata["docs"]["rs"]["all-features"] == true, "must be documented with all features"),
             ((1..=5).contains(&self.keywords.len()), "must have one to five keywords"),
             (self.keywords.iter().all(short), "has a keyword that is no word of up to 20 bytes"),
             ((1..=5).contains(&self.categories.len()), "must have one to five categories"),
+            (self.categories.iter().all(|category| CATEGORIES.contains(&category.as_str())), "has an unknown category"),
         ];
         rules.iter().filter(|(kept, _)| !kept).map(|(_, complaint)| format!("{} {complaint}", self.name)).collect()
     }
@@ -135,8 +163,12 @@ mod tests {
             license: some("MIT"),
             readme: some("README.md"),
             rust_version: some("1.95"),
+            repository: some("https://example.org/wires.git"),
+            homepage: some("https://example.org/wires"),
+            documentation: some("https://docs.rs/wires"),
             keywords: vec!["mpi".to_owned()],
             categories: vec!["science".to_owned()],
+            metadata: serde_json::json!({ "docs": { "rs": { "all-features": true } } }),
         }
     }
 
@@ -149,6 +181,11 @@ mod tests {
         check(Package { license: Some(String::new()), ..package() }, "has no license");
         check(Package { readme: None, ..package() }, "has no README.md");
         check(Package { rust_version: None, ..package() }, "has no rust-version");
+        check(Package { repository: None, ..package() }, "has no repository with https");
+        check(Package { homepage: Some("wires".to_owned()), ..package() }, "has no homepage with https");
+        let other = Some("https://docs.rs/other".to_owned());
+        check(Package { documentation: other, ..package() }, "must have docs.rs and its name as documentation");
+        check(Package { metadata: serde_json::Value::Null, ..package() }, "must be documented with all features");
         check(Package { keywords: vec![], ..package() }, "must have one to five keywords");
         check(Package { keywords: vec!["mpi".to_owned(); 6], ..package() }, "must have one to five keywords");
         check(
@@ -156,6 +193,7 @@ mod tests {
             "has a keyword that is no word of up to 20 bytes",
         );
         check(Package { categories: vec![], ..package() }, "must have one to five categories");
+        check(Package { categories: vec!["mpi".to_owned()], ..package() }, "has an unknown category");
     }
 
     #[test]
