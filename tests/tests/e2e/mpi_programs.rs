@@ -1,6 +1,6 @@
 //! Programs of MPICH 4.0.2, MPICH 5.0.2 and Slurm's PMI-2 library, unmodified and without a flag.
 
-use lattice_tests::mpi::{Flavour, MPICHS, OPEN_MPIS};
+use lattice_tests::mpi::{Flavour, MPICHS, MPIS, OPEN_MPIS};
 use lattice_tests::{Command, built, launch, processes, turn};
 
 #[test]
@@ -139,17 +139,19 @@ fn an_embedded_session_leaves_no_process() {
 /// Hosts around a PMI server, with tokio and with threads, and with their own fence.
 #[test]
 fn embedded_servers_run_mpi_programs() {
-    for mpi in MPICHS {
-        for (host, ranks, end) in
-            [("embed_server", 2, "both ranks are through\n"), ("embed_with_threads", 3, "all 3 ranks are through\n")]
-        {
-            let outcome = Command::new(built::example(host)).arg(mpi.program("allreduce")).run();
-            outcome.exits(0).says_nothing().prints(&format!("{ranks} ranks, 0 wrong sums\n")).prints(end);
-        }
+    let of_every_mpi = MPIS.map(|mpi| ("embed_server", mpi, 2, "both ranks are through\n"));
+    let of_pmi = MPICHS.map(|mpi| ("embed_with_threads", mpi, 3, "all 3 ranks are through\n"));
+    let of_pmix = OPEN_MPIS.map(|mpi| ("embed_pmix", mpi, 3, "all 3 ranks are through\n"));
+    for (host, mpi, ranks, end) in of_every_mpi.into_iter().chain(of_pmi).chain(of_pmix) {
+        let outcome = Command::new(built::example(host)).arg(mpi.program("allreduce")).run();
+        outcome.exits(0).says_nothing().prints(&format!("{ranks} ranks, 0 wrong sums\n")).prints(end);
     }
-    for mpi in OPEN_MPIS {
-        let outcome = Command::new(built::example("embed_pmix")).arg(mpi.program("allreduce")).run();
-        outcome.exits(0).says_nothing().prints("3 ranks, 0 wrong sums\n").prints("all 3 ranks are through\n");
+    // Ranks that reach no server run as jobs of their own, with status 0.
+    let alone = r#"unset ${!PMI@} ${!OMPI@}; exec "$0""#;
+    for program in [Flavour::WheelMpich.program("allreduce"), Flavour::WheelOpenMpi.program("allreduce"), "true".into()]
+    {
+        let outcome = Command::new(built::example("embed_server")).words("bash -c").arg(alone).arg(program).run();
+        outcome.exits(1).says("called neither PMI nor PMIx");
     }
     Command::new(built::example("embed_pmix")).words("sh -c").arg("exit 3").run().exits(1).says("exit status: 3");
     Command::new(built::example("embed_server")).words("sh -c").arg("exit 3").run().exits(1).says("exit status: 3");
