@@ -16,14 +16,45 @@
 //!
 //! # Most used
 //!
-//! * [`FabricConfig`], [`Grants`], [`ledger::Need`], [`Credentials`]
+//! * [`FabricConfig`], [`Grants`], [`Need`], [`Credentials`]
 //! * [`grants::Journal`]: implement it to survive a crash; [`grants::NoJournal`] for trials
 //! * [`node::Claim`], [`node::claim`], [`node::release`], [`node::CxiBackend`]
-//! * [`environment::RankFabric`], [`Secret`], [`FabricError`]
+//! * [`RankFabric`], [`Secret`], [`FabricError`]
 //!
-//! # Example
+//! # Examples
 //!
-//! `examples/fabric_credentials.rs`, with the fake manager of the feature `fake`.
+//! `examples/fabric_credentials.rs`, with the fake manager of the feature `fake`. The same with the manager and the NICs of a cluster:
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::sync::Arc;
+//! use std::time::{Duration, Instant};
+//!
+//! use cxi_fabric::environment::Provider;
+//! use cxi_fabric::node::{self, Claim, LibCxi, Sysfs};
+//! use cxi_fabric::{FabricConfig, Grants, Need, RankFabric, clock::SystemClock, grants::NoJournal};
+//!
+//! let deadline = Instant::now() + Duration::from_secs(10);
+//! // On the server:
+//! let config: FabricConfig = toml::from_str("backend = 'rest'\nurl = 'https://fabric.example.org'")?;
+//! let (clock, journal) = (Arc::new(SystemClock), Box::new(NoJournal));
+//! let grants = Grants::recover(&"daint".parse()?, config.manager()?, config.vnis, clock, [], journal)?;
+//! let need = Need { allocation: "4711".into(), nodes: vec!["node0".into()], uid: 1000 };
+//! let credentials = grants.acquire(&need, deadline)?;
+//! // On the node:
+//! let nics = LibCxi::load("libcxi.so.1", Sysfs::default())?;
+//! let traffic_classes = config.traffic_classes;
+//! let claim = Claim { uid: need.uid, ranks: 2, vnis: vec![credentials.vni], traffic_classes };
+//! let services = node::claim(&nics, &SystemClock, &claim, deadline)?.services;
+//! let credentials = Some(&credentials);
+//! let rank = RankFabric { provider: Provider::Cxi, credentials, services: &services, traffic_classes };
+//! let variables = rank.variables(|name| std::env::var_os(name).is_some());
+//! // After the end of the ranks; the node then confirms its release.
+//! node::release(&nics, &SystemClock, &services, deadline);
+//! grants.release(&need.allocation)?;
+//! # Ok(())
+//! # }
+//! ```
 
 mod answer;
 mod authorise;
@@ -52,9 +83,10 @@ mod vnid;
 mod wire;
 
 pub use config::FabricConfig;
+pub use environment::RankFabric;
 pub use error::FabricError;
 pub use fabric::{ClusterName, Credentials, FabricManager};
 pub use grants::Grants;
-pub use ledger::Ledger;
+pub use ledger::{Ledger, Need};
 pub use secret::Secret;
 pub use vni::{Vni, VniPool, VniRange};

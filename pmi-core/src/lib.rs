@@ -14,33 +14,46 @@
 //!
 //! # Most used
 //!
-//! * [`job::Job`], [`server::Settings`]: input of a server
+//! * [`Job`], [`Server`], [`server::Settings`]: input of a driver
 //! * [`driver::Driver`] (feature `driver`, default): tokio; `threads::ThreadedServer` (feature `threads`): plain threads
-//! * [`fence::LocalFence`], [`services::NoServices`]
+//! * [`Fence`] and [`LocalFence`], [`Services`] and [`NoServices`]
 //! * [`env::RankEnvironment`], [`env::inherited`]: variables of a rank
-//! * [`report::EndReason`], [`Phase`]: results
+//! * [`EndReason`], [`Phase`]: results
 //! * `conformance::check` (feature `conformance`): tests a `Fence`
 //!
 //! # Examples
 //!
-//! `examples/embed_server.rs`, `embed_with_threads.rs`, `kvs_server.rs`, `fence_over_files.rs`.
+//! `examples/embed_server.rs`, `embed_with_threads.rs`, `kvs_server.rs`, `fence_over_files.rs`. A host of one rank, whose PMI socket is its
+//! standard input:
 //!
 //! ```no_run
-//! # async fn demo() -> std::io::Result<()> {
-//! use std::os::unix::net::UnixStream;
-//! use std::sync::Arc;
-//! use pmi_core::{driver::Driver, fence::LocalFence, server::{Server, Settings}};
-//! use pmi_core::{ids::{JobId, LocalRank, NodeIndex}, job::Job, services::NoServices};
+//! use std::os::{fd::OwnedFd, unix::net::UnixStream};
+//! use std::{error::Error, process::Command, sync::Arc};
 //!
-//! let job = Job::on_one_node(JobId::new("kvs_4711_0").expect("letters and digits"), 2);
-//! let server = Server::new(job, NodeIndex(0), Settings::default());
-//! let (driver, ended) = Driver::new(server, Arc::new(LocalFence), Arc::new(NoServices), None);
-//! for rank in 0..2 {
+//! use pmi_core::driver::Driver;
+//! use pmi_core::env::{Entrance, RankEnvironment, inherited};
+//! use pmi_core::server::{Server, Settings};
+//! use pmi_core::{Job, JobId, LocalFence, LocalRank, NoServices, NodeIndex, Rank};
+//!
+//! #[tokio::main(flavor = "current_thread")]
+//! async fn main() -> Result<(), Box<dyn Error>> {
+//!     let job = Job::on_one_node(JobId::new("kvs_4711_0")?, 1);
+//!     let server = Server::new(job, NodeIndex(0), Settings::default());
+//!     let (driver, mut ended) = Driver::new(server, Arc::new(LocalFence), Arc::new(NoServices), None);
 //!     let (ours, theirs) = UnixStream::pair()?;
-//!     driver.connect(LocalRank(rank), ours)?;
-//!     // start the rank with `theirs` as its descriptor PMI_FD, and with PMI_RANK and PMI_SIZE
+//!     driver.connect(LocalRank(0), ours)?;
+//!     let variables = RankEnvironment::on_one_node(Rank(0), 1, Entrance::Descriptor(0)).variables();
+//!     let mut command = Command::new("./my_mpi_program");
+//!     command.env_clear().envs(inherited()).envs(variables).stdin(OwnedFd::from(theirs));
+//!     let mut process = command.spawn()?;
+//!     drop(command); // the copy of the rank's socket in this process
+//!     let status = tokio::task::spawn_blocking(move || process.wait()).await??;
+//!     driver.drain(LocalRank(0)); // the last message of the rank comes before its end
+//!     if status.success() {
+//!         driver.rank_exited(LocalRank(0));
+//!     }
+//!     ended.try_recv().map_or(Ok(()), |reason| Err(format!("the job had to end: {reason:?}").into()))
 //! }
-//! # Ok(()) }
 //! ```
 #![forbid(unsafe_code)]
 
@@ -77,4 +90,9 @@ pub mod threads;
 pub mod wire;
 
 pub use conversation::Offer;
-pub use report::{DialoguePoint, Phase};
+pub use fence::{Fence, LocalFence};
+pub use ids::{JobId, LocalRank, NodeIndex, Rank};
+pub use job::Job;
+pub use report::{DialoguePoint, EndReason, Phase};
+pub use server::Server;
+pub use services::{NoServices, Services};

@@ -15,13 +15,43 @@
 //!
 //! * [`driver::Driver`] (feature `driver`, default), [`driver::Sinks`]
 //! * [`Namespace`]: a job with its secret name; [`Seat`]: a rank of this node
-//! * [`server::Settings`], [`services::Alone`]
+//! * [`Server`], [`server::Settings`]; [`Peers`] and [`Alone`]
 //! * [`env::RankEnvironment`], [`env::defaults`]: variables of a rank
 //! * [`CleanUp`]: files to remove after a rank has ended
 //!
-//! # Example
+//! # Examples
 //!
-//! `examples/embed_pmix.rs` is a complete host for Open MPI on one node. `lattice-session` serves PMI and PMIx together.
+//! `examples/embed_pmix.rs` is a complete host for Open MPI on one node. `examples/embed_server.rs` and `lattice-session` serve PMI and
+//! PMIx together. A host of one rank:
+//!
+//! ```no_run
+//! use std::{error::Error, process::Command, sync::Arc};
+//!
+//! use pmi_core::env::inherited;
+//! use pmi_core::{Job, JobId, LocalFence, LocalRank, NoServices, Rank};
+//! use pmix_core::driver::{Driver, Sinks};
+//! use pmix_core::env::{Cpus, Families, RankEnvironment, defaults};
+//! use pmix_core::server::{Server, Settings};
+//! use pmix_core::{Alone, Namespace, Seat};
+//!
+//! #[tokio::main(flavor = "current_thread")]
+//! async fn main() -> Result<(), Box<dyn Error>> {
+//!     let (name, host, uid) = ("job.5eb0a1c9", "localhost", 1000); // the end of a real name is 128 random bits
+//!     let namespace = Namespace::on_one_node(name, Job::on_one_node(JobId::new(name)?, 1), host);
+//!     let (driver, mut ended) = Driver::new(Server::new(Settings::default()), uid, Arc::new(Alone), Sinks::default())?;
+//!     let job = driver.add(namespace, Arc::new(LocalFence), Arc::new(NoServices));
+//!     let environment = RankEnvironment { namespace: name, rank: Rank(0), server: driver.address(), host };
+//!     let mut command = Command::new("./my_open_mpi_program");
+//!     command.env_clear().envs(inherited()).envs(defaults(Families::Pmix, Cpus::Enough)).envs(environment.variables());
+//!     let status = tokio::task::spawn_blocking(move || command.status()).await??;
+//!     let seat = Seat { job, local: LocalRank(0) };
+//!     driver.drain(seat); // the last message of the rank comes before its end
+//!     if status.success() {
+//!         driver.rank_exited(seat);
+//!     }
+//!     ended.try_recv().map_or(Ok(()), |(_, reason)| Err(format!("the job had to end: {reason:?}").into()))
+//! }
+//! ```
 #![forbid(unsafe_code)]
 
 mod clean_up;
@@ -43,3 +73,5 @@ pub use clean_up::CleanUp;
 pub use namespace::{JobIndex, Namespace, Seat};
 pub use node_facts::{BoundPlace, NodeFacts};
 pub use process_set::ProcessSet;
+pub use server::Server;
+pub use services::{Alone, Peers};

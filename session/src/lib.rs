@@ -16,15 +16,38 @@
 //!
 //! # Most used
 //!
-//! * [`run`], [`spec::SessionSpec::on_one_node`], [`session_io::SessionIo::on_one_node`]
-//! * [`event::Event`], [`event::Output`], [`event::Report`], [`cause::Cause`]
-//! * [`settings::LaunchSettings`], [`session_io::Control`]
+//! * [`run`], [`SessionSpec::on_one_node`], [`SessionIo::on_one_node`]
+//! * [`Event`], [`event::Output`], [`Report`], [`Cause`]
+//! * [`settings::LaunchSettings`], [`Control`]
 //! * traits of a host: [`session_io::Nodes`], [`spawner::RankSpawner`], `pmi_core::services::Services`
 //! * [`session_process`]: a session in a process of its user
 //!
 //! # Examples
 //!
-//! `examples/embed_session.rs`, `examples/own_spawner.rs`.
+//! `examples/embed_session.rs`, `examples/own_spawner.rs`. A host of four ranks of any MPI:
+//!
+//! ```no_run
+//! use lattice_session::event::{Event, Output};
+//! use lattice_session::{SessionIo, SessionSpec};
+//! use tokio::sync::mpsc;
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let spec = SessionSpec::on_one_node(4, "./my_mpi_program".into(), Vec::new())?;
+//!     let (events, mut happened) = mpsc::channel(64);
+//!     let (orders, control) = mpsc::channel(1); // a session ends its ranks when its host drops `orders`
+//!     let io = SessionIo::on_one_node(&spec, events, control)?;
+//!     let session = tokio::spawn(lattice_session::run(spec, io));
+//!     while let Some(event) = happened.recv().await {
+//!         if let Event::Output(Output { rank, bytes, .. }) = event {
+//!             print!("[{rank}] {}", String::from_utf8_lossy(&bytes));
+//!         }
+//!     }
+//!     let report = session.await?;
+//!     drop(orders);
+//!     report.cause.map_or(Ok(()), |cause| Err(cause.to_string().into()))
+//! }
+//! ```
 #![forbid(unsafe_code)]
 
 mod blocking;
@@ -77,7 +100,16 @@ pub mod transcript;
 pub mod unix_time;
 pub mod wire;
 
+pub use self::cause::Cause;
+pub use self::event::{Event, Report};
 pub use self::runner::run;
+pub use self::session_io::{Control, SessionIo};
+pub use self::spec::SessionSpec;
 
 /// Versions of PMI that a session serves its ranks.
 pub const PMI_VERSIONS: &str = "PMI-1.1, PMI-2.0, PMIx 3, 4 and 5";
+
+/// The code of the README is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
