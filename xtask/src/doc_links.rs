@@ -52,6 +52,18 @@ fn fault(from: &Path, target: &str) -> Option<String> {
     if fragments(&fs::read_to_string(file).ok()?).contains(fragment) { None } else { missing("heading") }
 }
 
+/// Maximum words of all pages of the book.
+const BOOK_WORDS_MAX: usize = 45_000;
+
+#[test]
+fn the_book_is_short() {
+    let book = repository().join("docs");
+    let is_of_book = |page: &PathBuf| page.starts_with(&book) && !page.ends_with("SUMMARY.md");
+    let words = |page: PathBuf| fs::read_to_string(page).unwrap().split_whitespace().count();
+    let count: usize = pages().into_iter().filter(is_of_book).map(words).sum();
+    assert!(count <= BOOK_WORDS_MAX, "the book has {count} words; {BOOK_WORDS_MAX} is the limit");
+}
+
 #[test]
 fn links_between_pages_resolve() {
     let pages = pages();
