@@ -152,6 +152,7 @@ fn hold(address: &Address) -> Result<Option<TcpListener>, CxiCommandError> {
 
 /// Result of `clean`, for programs.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Cleaned {
     dry_run: bool,
     done: Vec<String>,
@@ -205,14 +206,24 @@ fn meant(clean: &Clean, backend: &dyn CxiBackend) -> Result<Vec<(NicService, Fou
 
 /// Result of `doctor`, for programs.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Examination<'a> {
     backend: &'a str,
     may_make_services: bool,
     devices: Vec<Device<'a>>,
-    findings: &'a [Finding],
+    findings: Vec<Problem<'a>>,
+}
+
+/// A problem with the next step.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Problem<'a> {
+    detail: &'a str,
+    action: &'a str,
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Device<'a> {
     device: &'a str,
     is_up: bool,
@@ -220,11 +231,12 @@ struct Device<'a> {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Service<'a> {
     svc_id: u32,
     vnis: &'a [u32],
     uids: &'a [u32],
-    /// Null if no process uses the service.
+    /// `null` if no process uses the service.
     used_by: Option<&'a str>,
 }
 
@@ -239,7 +251,8 @@ fn examined(seen: &CxiSurvey, shape: Shape) -> Result<Answer, CxiCommandError> {
     }));
     let text = if shape.json {
         let (backend, devices) = (seen.backend.as_str(), devices(&seen.nics));
-        json(&Examination { backend, may_make_services: node::may_make_services(), devices, findings: &findings })?
+        let problems = findings.iter().map(|Finding { detail, action }| Problem { detail, action }).collect();
+        json(&Examination { backend, may_make_services: node::may_make_services(), devices, findings: problems })?
     } else {
         let services: usize = seen.nics.iter().map(|nic| nic.services.len()).sum();
         let mut text = format!("back end {}: {} NICs, {services} services\n", seen.backend, seen.nics.len());
@@ -311,7 +324,31 @@ fn answer(text: String, problems: Vec<String>) -> Answer {
 mod tests {
     use std::fs;
 
+    use schemars::JsonSchema;
+    use schemars::generate::SchemaSettings;
+
     use super::*;
+
+    /// Compares the schema of a document with its file in the documentation.
+    fn check_schema<T: JsonSchema>(action: &str) {
+        let mut schema = SchemaSettings::draft2020_12().for_serialize().into_generator().into_root_schema_for::<T>();
+        schema.insert("title".to_owned(), format!("Document of `lattice-agent cxi {action} --json`").into());
+        let text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/schemas");
+        let path = directory.join(format!("agent-cxi-{action}.schema.json"));
+        if std::env::var_os("LATTICE_WRITE_DOCS").is_some() {
+            fs::write(&path, &text).unwrap();
+        }
+        let written = fs::read_to_string(&path).unwrap_or_default();
+        assert!(written == text, "{} is old: LATTICE_WRITE_DOCS=1 cargo test -p lattice-agent schemas", path.display());
+    }
+
+    #[test]
+    fn the_schemas_in_the_book_are_those_of_the_types() {
+        check_schema::<Vec<Device<'_>>>("list");
+        check_schema::<Examination<'_>>("doctor");
+        check_schema::<Cleaned>("clean");
+    }
 
     fn ask(command: &CxiCommand, settings: &str) -> Result<Answer, CxiCommandError> {
         let file = tempfile::NamedTempFile::new().unwrap();

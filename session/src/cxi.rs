@@ -2,7 +2,6 @@
 
 use cxi_fabric::Vni;
 use cxi_fabric::node::{self, CxiBackend, CxiError, FoundService, Nic, NicService, NodeBackend};
-use serde::Serialize;
 
 /// NICs of one node, with the CXI services on them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -107,7 +106,7 @@ impl CxiSurvey {
 }
 
 /// A problem of the fabric on a node, with the next step.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The problem.
     pub detail: String,

@@ -70,7 +70,10 @@ fn the_schemas_in_the_book_are_those_of_the_types() {
     }
     let mut files: Vec<_> =
         std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    files.retain(|file| schemas().iter().all(|(name, _)| *file != format!("{name}.schema.json")));
+    // The agent compares its own.
+    files.retain(|file| {
+        !file.starts_with("agent-") && schemas().iter().all(|(name, _)| *file != format!("{name}.schema.json"))
+    });
     assert_eq!(files, [""; 0], "files without a document");
 }
 

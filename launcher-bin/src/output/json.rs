@@ -80,14 +80,14 @@ enum Body<'a> {
 #[derive(Debug, Serialize)]
 struct Launch<'a> {
     allocation_id: Option<&'a str>,
-    size: u32,
+    num_ranks: u32,
     nodes: &'a [String],
     programs: Vec<Program<'a>>,
 }
 
 #[derive(Debug, Serialize)]
 struct Program<'a> {
-    ranks: u32,
+    num_ranks: u32,
     program: Cow<'a, str>,
     args: Vec<Cow<'a, str>>,
 }
@@ -293,11 +293,16 @@ impl<'a> Launch<'a> {
     fn of(launch: &'a PreparedLaunch) -> Self {
         let PlacedLaunch { allocation_id, job, hosts, apps, .. } = &launch.placed;
         let programs = job.apps.iter().zip(apps).map(|(app, program)| Program {
-            ranks: app.ranks,
+            num_ranks: app.ranks,
             program: program.program.to_string_lossy(),
             args: program.args.iter().map(|arg| arg.to_string_lossy()).collect(),
         });
-        Self { allocation_id: allocation_id.as_deref(), size: job.size(), nodes: hosts, programs: programs.collect() }
+        Self {
+            allocation_id: allocation_id.as_deref(),
+            num_ranks: job.size(),
+            nodes: hosts,
+            programs: programs.collect(),
+        }
     }
 }
 

@@ -144,7 +144,7 @@ impl Summary {
             |(node, usage): (NodeIndex, Usage)| Some(NodeUsed { node: hosts.get(node.index())?, usage: usage.into() });
         let node = |(name, of): (&'a String, &OfNode)| NodeLine {
             node: name,
-            ranks: of.ranks,
+            num_ranks: of.ranks,
             ended_after_s: self.since_start(of.ended).as_secs_f64(),
             stdout_bytes: of.written[0],
             stderr_bytes: of.written[1],
@@ -200,7 +200,7 @@ struct NodeUsed<'a> {
 #[derive(Debug, Serialize)]
 struct NodeLine<'a> {
     node: &'a str,
-    ranks: u32,
+    num_ranks: u32,
     ended_after_s: f64,
     stdout_bytes: u64,
     stderr_bytes: u64,

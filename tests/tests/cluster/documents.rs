@@ -23,6 +23,8 @@ const SCRIPT: &str = r#"
     shows alloc alloc create -N 1 --wait; shows batch batch -o /dev/null --wrap true; shows queue queue --all
     shows nodes-change nodes drain node1 --reason memory; shows nodes nodes; shows nodes-change nodes resume node1
     shows pki pki init "$here/ca"; shows pki pki issue "$here/ca" --admin; shows pki pki revoke "$here/ca" admin
+    agent_shows() { echo "== agent-cxi-$1"; env -u LATTICE_API_URL lattice-agent cxi "$@" --json --config "$here/node1.toml"; }
+    agent_shows list; agent_shows doctor; kill_agent node1; agent_shows clean --all --dry-run
     true"#;
 
 #[test]

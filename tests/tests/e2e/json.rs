@@ -51,7 +51,7 @@ fn a_launch_that_is_well_has_no_cause() {
     let outcome = launch("-n 2 --json --pmi none").arg("true").run();
     outcome.exits(0).says_nothing();
     let events = events(&outcome);
-    assert_eq!(events[0]["size"], 2);
+    assert_eq!(events[0]["num_ranks"], 2);
     assert_eq!(events.last().unwrap()["cause"], Value::Null);
     assert_eq!(named(&events, "ending").len(), 0);
 }

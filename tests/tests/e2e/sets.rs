@@ -131,7 +131,7 @@ fn communicators_of_a_launch_are_told_to_who_asks() {
     let (go, group) = (home.path().join("go"), Flavour::Pmix.program("pmix_group"));
     let command = launch("-n 3 --stdin all --pmi pmix").arg("bash").arg("-c").arg(later).arg(&go).arg(&group);
     let mut running = among(command, home.path()).typed_to().start();
-    let set = sets(home.path(), 1)[0]["set"].as_u64().unwrap();
+    let set = sets(home.path(), 1)[0]["set_id"].as_u64().unwrap();
     std::fs::write(&go, "").unwrap();
     running.wait_for_stdout_times("context", 3);
     let ask = |body: &str| {
@@ -167,7 +167,7 @@ fn ranks_of_two_launches_and_a_guest_call_each_other() {
     };
     let running = [serve(), serve()];
     let shown = sets(home.path(), 2);
-    let uid = |set: usize, rank: usize| format!("lattice://{}/{rank}", shown[set]["set"]);
+    let uid = |set: usize, rank: usize| format!("lattice://{}/{rank}", shown[set]["set_id"]);
     for rank in 0..2 {
         let outcome = among(Command::new(&program).words("call").arg(uid(0, rank)).arg("21"), home.path()).run();
         outcome.exits(0).prints("42");
@@ -194,7 +194,7 @@ fn ranks_call_each_other_after_they_have_finalized_pmi_and_closed_its_socket() {
     let command = launch("-n 4").bash(script).arg(lattice_tests::built::lattice()).arg(&program);
     let mut running = among(command, home.path()).start();
     running.wait_for_stdout_times("serves", 4);
-    let set = sets(home.path(), 1)[0]["set"].to_string();
+    let set = sets(home.path(), 1)[0]["set_id"].to_string();
     for rank in 0..4 {
         let [from, to] = [rank, (rank + 1) % 4].map(|rank| format!("lattice://{set}/{rank}"));
         let words = format!("{from} {to} 10");
@@ -217,7 +217,7 @@ fn methods_of_two_launches_call_each_other_back() {
         })
         .collect();
     let shown = sets(home.path(), 2);
-    let uid = |set: usize, rank: usize| format!("lattice://{}/{rank}", shown[set]["set"]);
+    let uid = |set: usize, rank: usize| format!("lattice://{}/{rank}", shown[set]["set_id"]);
     for hops in ["0", "1", "100"] {
         let words = format!("{} {} {hops}", uid(0, 1), uid(1, 0));
         let outcome = among(lattice("set call").arg(uid(0, 1)).arg("303").arg(words), home.path()).run();
@@ -254,7 +254,7 @@ fn programs_in_c_call_each_other() {
     let program = lattice_tests::mpi::across_launches(home.path());
     let mut running = among(launch("-n 2").arg(&program).arg("serve"), home.path()).start();
     running.wait_for_stdout_times("serves", 2);
-    let set = sets(home.path(), 1)[0]["set"].to_string();
+    let set = sets(home.path(), 1)[0]["set_id"].to_string();
     let call = |uid: &str| {
         let uid = uid.replace("SET", &set);
         among(Command::new(&program).words("call").arg(uid).arg("21"), home.path()).run()

@@ -210,9 +210,9 @@ fn a_plan_tells_every_rank_its_place_and_its_program_its_words() {
     assert_eq!(
         plan["programs"],
         serde_json::json!([
-            { "ranks": 2, "program": "true", "args": ["-x"] },
-            { "ranks": 1, "program": "false", "args": [] },
+            { "num_ranks": 2, "program": "true", "args": ["-x"] },
+            { "num_ranks": 1, "program": "false", "args": [] },
         ])
     );
-    assert_eq!((&plan["size"], &plan["allocation_id"]), (&3.into(), &Value::Null));
+    assert_eq!((&plan["num_ranks"], &plan["allocation_id"]), (&3.into(), &Value::Null));
 }
