@@ -1,6 +1,6 @@
 //! The fuzz target as an ordinary test: lists of real clusters and commands, and damaged copies of them.
 //!
-//! `cargo test -p hostlist --test fuzz_seeds -- --ignored` writes the lists as seeds to `fuzz/corpus/`.
+//! `cargo test -p lattice-hostlist --test fuzz_seeds -- --ignored` writes the lists as seeds to `fuzz/corpus/`.
 
 use lattice_fuzz_seeds::Target;
 
