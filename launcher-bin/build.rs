@@ -12,7 +12,10 @@ const FOLDED: [&str; 2] = ["-Wl,--icf=all", "-Wl,--keep-unique=MPIR_Breakpoint"]
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rustc-link-arg-bins={MPIR}");
+    // The linker of zig does not support it. `cargo xtask dist` then keeps the symbols in the table that debuggers read.
+    if links_with(&[MPIR]) {
+        println!("cargo::rustc-link-arg-bins={MPIR}");
+    }
     // LLD, which rustc includes on some platforms, supports these arguments. The GNU linker does not.
     if env::var("PROFILE").is_ok_and(|profile| profile == "release") && links_with(&FOLDED) {
         FOLDED.iter().for_each(|argument| println!("cargo::rustc-link-arg-bins={argument}"));

@@ -62,7 +62,8 @@ pub(super) fn stage(tree: &Path, built: &Path) -> Result<()> {
     for (name, path) in PROGRAMS {
         let program = tree.join(path);
         copy(&built.join(name), &program, 0o755)?;
-        run(command("strip", "--strip-all").arg(&program))?;
+        // Debuggers find the ranks by these symbols.
+        run(command("strip", "--strip-all --wildcard --keep-symbol=MPIR_*").arg(&program))?;
     }
     for (source, path) in COPIED {
         copy(&repository().join(source), &tree.join(path), 0o644)?;
