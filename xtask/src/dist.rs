@@ -108,8 +108,8 @@ fn compile(programs: Programs, tools: &Path) -> Result<PathBuf> {
                     .chain(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())),
             )?;
             let mut build = cargo(&format!("zigbuild --release --locked {packages} --bins --target {target}.{GLIBC}"));
-            // The tree has no symbols but those for debuggers.
-            run(build.env("PATH", path).env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo"))?;
+            // zig removes all symbols if any are to be removed. The tree keeps those for debuggers only.
+            run(build.env("PATH", path).env("CARGO_PROFILE_RELEASE_STRIP", "none"))?;
             Ok(target_directory()?.join(target).join("release"))
         }
     }
