@@ -126,7 +126,7 @@ impl SessionHost {
                     self.opening.remove(&to);
                     self.close_links_to(to, around);
                     self.input(around, |session, now| {
-                        session.link_absent(NodeIndex(to), "it has left the launch", now)
+                        session.link_absent(NodeIndex(to), "it has left the launch", now);
                     });
                 } else if around.now() > since + tries || is_given_up {
                     self.opening.remove(&to);
