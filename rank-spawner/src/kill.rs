@@ -20,7 +20,7 @@ use nix::unistd::Pid;
 
 use crate::process_table::{Process, ProcessTable};
 use crate::stream_holders::name_of;
-use crate::syscalls::{niceness, pidfd_open, pidfd_send_signal, set_niceness};
+use crate::syscalls::{pidfd_open, pidfd_send_signal};
 
 /// Result of [`kill_until_gone`].
 pub(crate) struct KillReport {
@@ -52,9 +52,6 @@ const HIDDEN_MAX: Duration = Duration::from_secs(1);
 /// Longest time for which targets are waited for to stop before they are killed: one in `vfork` or on a dead file system does not stop.
 const HALT_MAX: Duration = Duration::from_millis(500);
 
-/// Niceness of the highest priority.
-const NICENESS_MIN: i32 = -20;
-
 /// Greatest number of scans after the time for targets to stop.
 const LATE_SCANS_MAX: u32 = 3;
 
@@ -76,7 +73,6 @@ pub(crate) fn kill_until_gone(
     fall: Fall,
     mut find: impl FnMut(&ProcessTable) -> Vec<Pid>,
 ) -> io::Result<KillReport> {
-    let _haste = Haste::begin();
     let deadline = Instant::now() + time_limit;
     let within = |time_max: Duration| (Instant::now() + time_max).min(deadline);
     let mut hidden_until = within(HIDDEN_MAX);
@@ -150,28 +146,6 @@ pub(crate) fn halt(
         }
         late_scans += u32::from(is_late);
         thread::sleep(SCAN_PAUSE);
-    }
-}
-
-/// The highest niceness of the calling thread, if it is permitted, until this is dropped. On a busy machine a chain of forks would otherwise
-/// get more of the processors than the thread that searches for its last process.
-struct Haste {
-    before: Option<i32>,
-}
-
-impl Haste {
-    fn begin() -> Self {
-        let before = niceness().ok();
-        Self { before: before.filter(|_| set_niceness(NICENESS_MIN).is_ok()) }
-    }
-}
-
-impl Drop for Haste {
-    fn drop(&mut self) {
-        if let Some(niceness) = self.before {
-            // A lower priority is always permitted.
-            let _ = set_niceness(niceness);
-        }
     }
 }
 
@@ -271,13 +245,6 @@ mod tests {
         assert_eq!(child.try_wait().unwrap(), None);
         assert!(kill(&process).is_ok());
         child.wait().unwrap();
-    }
-
-    #[test]
-    fn the_niceness_of_a_thread_is_restored() {
-        let before = niceness().unwrap();
-        kill_until_gone(Duration::ZERO, Fall::ToCaller, |_| Vec::new()).unwrap();
-        assert_eq!(niceness().unwrap(), before);
     }
 
     #[test]

@@ -299,7 +299,7 @@ pub(crate) fn affinity_of(process: Pid) -> nix::Result<Vec<c_ulong>> {
     Ok(mask)
 }
 
-/// Niceness of the calling thread.
+/// Niceness of this process.
 pub(crate) fn niceness() -> nix::Result<c_int> {
     Errno::clear();
     // SAFETY: takes numbers only.
@@ -311,7 +311,7 @@ pub(crate) fn niceness() -> nix::Result<c_int> {
     }
 }
 
-/// Changes the niceness of the calling thread, which its children inherit.
+/// Changes the niceness of this process.
 pub(crate) fn set_niceness(niceness: c_int) -> nix::Result<()> {
     // SAFETY: takes numbers only.
     Errno::result(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, niceness) }).map(drop)
