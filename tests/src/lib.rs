@@ -7,11 +7,6 @@
 //! [`traced_paths`] has the paths that a process looked up. [`turn`] prevents heavy tests from overloading a small machine. `cargo xtask setup`
 //! installs the requirements of the tests.
 
-/// The text from which new users paste. Its Rust examples must compile.
-#[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-pub struct Readme;
-
 pub mod browser;
 pub mod built;
 pub mod cluster;
