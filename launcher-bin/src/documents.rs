@@ -50,9 +50,14 @@ pub(crate) fn man_page(path: &[String]) -> Result<Vec<u8>, ManPageError> {
             None => return Err(ManPageError::NoSuchCommand { command: word.clone(), known }),
         };
     }
+    Ok(page_of(&command, path))
+}
+
+/// The man page of a built command, which is at `path` below `lattice`.
+fn page_of(command: &Command, path: &[String]) -> Vec<u8> {
     let mut page = Vec::new();
     Man::new(command.clone()).render(&mut page).expect("writing to memory cannot fail");
-    Ok(with_own_references(&command, path, page))
+    with_own_references(command, path, page)
 }
 
 /// Writes the man page of `lattice` and of each command below it to `directory`, which must exist: `lattice-alloc-create.1` and so on. Hidden
@@ -69,7 +74,7 @@ pub(crate) fn write_man_pages(directory: &Path) -> Result<(), ManPageError> {
 fn write_pages_of(command: &Command, path: &mut Vec<String>, directory: &Path) -> Result<(), ManPageError> {
     let name = ["lattice"].into_iter().chain(path.iter().map(String::as_str)).collect::<Vec<_>>().join("-");
     let file = directory.join(format!("{name}.1"));
-    fs::write(&file, man_page(path)?).map_err(|source| ManPageError::Write { path: file, source })?;
+    fs::write(&file, page_of(command, path)).map_err(|source| ManPageError::Write { path: file, source })?;
     for below in command.get_subcommands().filter(|below| !below.is_hide_set() && below.get_name() != "help") {
         path.push(below.get_name().to_owned());
         write_pages_of(below, path, directory)?;

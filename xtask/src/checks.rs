@@ -48,7 +48,7 @@ pub(crate) fn ci() -> Result<()> {
         steps.take("packages", || packages::check(packages::Build::Left))?;
         let lints = start_lints()?;
         run_all_tests(steps)?;
-        steps.take("packages for users", || dist::check(dist::Programs::Tested))?;
+        steps.take("packages for users", dist::check)?;
         // Without `--bench` each bench only proves that it works.
         steps.take("benches", || run(cargo("test --workspace --bench").arg("*")))?;
         let directory = lints.directory().join("doc");

@@ -30,7 +30,7 @@ const GLIBC: &str = "2.28";
 
 /// Programs to pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Programs {
+enum Programs {
     /// Optimised, for [`GLIBC`] or newer.
     Released,
     /// The build of the tests, for the glibc of this machine.
@@ -40,6 +40,8 @@ pub(crate) enum Programs {
 /// Result of a packaging run.
 #[derive(Debug)]
 struct Packages {
+    /// Directory of the makers of packages.
+    tools: PathBuf,
     /// Version of glibc that the programs need.
     glibc: String,
     deb: PathBuf,
@@ -51,8 +53,8 @@ struct Packages {
 ///
 /// # Errors
 /// Fails if a tool cannot be installed, a build fails, or the programs need a newer glibc than [`GLIBC`].
-pub(crate) fn build(programs: Programs) -> Result<()> {
-    pack(programs).map(drop)
+pub(crate) fn build() -> Result<()> {
+    pack(Programs::Released).map(drop)
 }
 
 /// Builds the packages from the programs of the tests. Installs, upgrades and removes the .deb and the .rpm in a clean Debian system. Builds the
@@ -60,9 +62,9 @@ pub(crate) fn build(programs: Programs) -> Result<()> {
 ///
 /// # Errors
 /// Fails if a launch with the installed programs fails, or if files remain after the removal.
-pub(crate) fn check(programs: Programs) -> Result<()> {
-    let packages = pack(programs)?;
-    check::run_all(&target_directory()?.join("dist"), &setup::packager()?, &packages)
+pub(crate) fn check() -> Result<()> {
+    let packages = pack(Programs::Tested)?;
+    check::run_all(&target_directory()?.join("dist"), &packages)
 }
 
 fn pack(programs: Programs) -> Result<Packages> {
@@ -76,13 +78,13 @@ fn pack(programs: Programs) -> Result<Packages> {
         programs == Programs::Tested || glibc::is_at_most(&needed, GLIBC),
         "the programs need glibc {needed}; {GLIBC} is the limit"
     );
-    let mut packages = Packages {
-        glibc: String::new(),
+    let packages = Packages {
         deb: native::deb(&tools, &dist, VERSION, &needed)?,
         rpm: native::rpm(&dist, VERSION, &needed)?,
         wheel: wheel::build(&tools, &dist, &needed)?,
+        glibc: needed,
+        tools,
     };
-    packages.glibc = needed;
     let archive = tarball(&dist)?;
     for file in [&archive, &packages.deb, &packages.rpm, &packages.wheel] {
         let size = fs::metadata(file).with_context(|| format!("{} was not made", file.display()))?.len();

@@ -56,9 +56,9 @@ struct Format {
 }
 
 /// Checks all packages. `dist` has the tree and the packages.
-pub(super) fn run_all(dist: &Path, tools: &Path, packages: &Packages) -> Result<()> {
+pub(super) fn run_all(dist: &Path, packages: &Packages) -> Result<()> {
     let next = "0.1.1";
-    let next_deb = native::deb(tools, dist, next, &packages.glibc)?;
+    let next_deb = native::deb(&packages.tools, dist, next, &packages.glibc)?;
     let next_rpm = native::rpm(dist, next, &packages.glibc)?;
     let mounted = |path: &Path| format!("/mnt/{}", path.file_name().unwrap_or_default().display());
     let clean = clean_system(dist)?;
