@@ -304,6 +304,7 @@ pub(crate) fn try_directory(environment: &Environment) -> Result<PathBuf, NotPri
 #[cfg(test)]
 mod tests {
     use std::ffi::OsString;
+    use std::os::fd::AsRawFd;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
@@ -349,16 +350,22 @@ mod tests {
         assert!(prepared(&variables).is_err() && precious.join("passwd").exists());
     }
 
+    /// Makes the socket of a launch that is gone. Another test's process can have a copy of the descriptor until it executes a program.
+    fn make_left_over(path: &Path) {
+        let listener = UnixListener::bind(path).unwrap();
+        nix::sys::socket::shutdown(listener.as_raw_fd(), nix::sys::socket::Shutdown::Both).unwrap();
+    }
+
     #[test]
     fn a_socket_whose_launch_is_gone_is_removed_and_no_other_file() {
         let runtime = tempfile::tempdir().unwrap();
         let variables = environment(runtime.path());
         let path = prepared(&variables).unwrap().path().to_owned();
-        drop(UnixListener::bind(path.join("abcdefghij")).unwrap());
+        make_left_over(&path.join("abcdefghij"));
         fs::write(path.join("results"), "x").unwrap();
         assert!(find("abcdefghij", &variables).is_none() && find("results", &variables).is_none());
         assert!(!path.join("abcdefghij").exists());
-        drop(UnixListener::bind(path.join("bbbbbbbbbb")).unwrap());
+        make_left_over(&path.join("bbbbbbbbbb"));
         assert!(summaries(&variables).is_empty() && !path.join("bbbbbbbbbb").exists());
         assert!(path.join("results").exists());
     }

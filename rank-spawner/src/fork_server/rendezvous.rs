@@ -172,6 +172,8 @@ fn is_socket_name(name: &str) -> bool {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
+    use nix::sys::socket::{Shutdown, shutdown};
+
     use super::*;
 
     const SERVER: Pid = Pid::from_raw(4711);
@@ -180,8 +182,13 @@ mod tests {
         rendezvous.others(own).unwrap().len()
     }
 
+    /// Ends a listener for all processes: another test's fork has a copy of its descriptor until it executes a program.
+    fn close(listener: UnixListener) {
+        shutdown(listener.as_raw_fd(), Shutdown::Both).unwrap();
+    }
+
     #[test]
-    fn who_listens_is_found_and_the_sockets_of_those_who_do_not_are_removed() {
+    fn sockets_of_running_servers_are_found_and_those_of_ended_servers_are_removed() {
         let parent = tempfile::tempdir().unwrap();
         // Path that is longer than a socket address can be.
         let rendezvous = Rendezvous::open(&parent.path().join("x".repeat(200))).unwrap();
@@ -190,12 +197,13 @@ mod tests {
         let others = rendezvous.others(None).unwrap();
         assert_eq!((others.len(), found(&rendezvous, Some(SERVER))), (1, 0));
         assert!(accept(&listener).is_some());
-        drop(listener);
+        close(listener);
         assert!(rendezvous.socket_of(SERVER).exists());
         assert_eq!(found(&rendezvous, None), 0);
         assert!(!rendezvous.socket_of(SERVER).exists());
         // Replaces a leftover socket.
-        drop((rendezvous.listen(SERVER).unwrap(), rendezvous.listen(SERVER).unwrap()));
+        close(rendezvous.listen(SERVER).unwrap());
+        close(rendezvous.listen(SERVER).unwrap());
         assert_eq!(found(&rendezvous, None), 0);
         assert_eq!(fs::read_dir(&rendezvous.path).unwrap().count(), 0);
         fs::write(rendezvous.path.join("forks-.sock"), "").unwrap();
