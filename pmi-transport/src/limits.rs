@@ -41,8 +41,10 @@ pub(crate) const FRAME_MAX: u32 = 1 << 20;
 pub(crate) const HEADERS_MAX: u32 = 16 << 10;
 /// Maximum concurrent calls on one connection.
 pub(crate) const STREAMS_MAX: u32 = 256;
-/// Maximum calls that were reset before they were processed. Beyond it the connection is closed (CVE-2023-44487).
-pub(crate) const PENDING_RESETS_MAX: usize = 20;
+/// Maximum calls that were reset before they were accepted. Beyond it the connection is closed (CVE-2023-44487). All concurrent calls of a
+/// connection can end at the same time, as the calls of a launch do.
+pub(crate) const PENDING_RESETS_MAX: usize = STREAMS_MAX as usize;
+
 /// Memory that many holders share in one process, with the rule by which they share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {

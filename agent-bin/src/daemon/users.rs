@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::{BufMut, BytesMut};
 use lattice_session::timeouts::{AWAY, COME_BACK_PAUSE};
-use pmi_transport::connect::is_unheard;
+use pmi_transport::connect::{is_unheard, reason};
 use pmi_transport::limits::ACCEPT_PAUSE;
 use pmi_transport::listen::LocalSocket;
 use pmi_transport::proto::v1::node_service_client::NodeServiceClient;
@@ -16,10 +16,11 @@ use pmi_transport::proto::v1::{ProxiedBytes, ProxyFor, proxied_bytes::What};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
 use self::crowd::Crowd;
@@ -29,10 +30,14 @@ use super::api_channels::Place;
 /// Maximum number of messages on their way to the API server, and maximum size of each in bytes.
 const WAITING: usize = 4;
 const PIECE: usize = 16 << 10;
+/// Maximum number of calls that open a path to the API server at a time.
+const OPENING_MAX: usize = 16;
+
 /// Forwards connections indefinitely.
 pub(super) async fn serve(node: Arc<Node>, socket: LocalSocket) {
     let mut passing = JoinSet::new();
     let mut crowd = Crowd::default();
+    let opening = Arc::new(Semaphore::new(OPENING_MAX));
     loop {
         let accepted = tokio::select! {
             accepted = socket.accept() => accepted,
@@ -57,29 +62,49 @@ pub(super) async fn serve(node: Arc<Node>, socket: LocalSocket) {
             tracing::info!(uid, "a user's connection is closed: there are too many");
             continue;
         };
-        let node = Arc::clone(&node);
+        let (node, opening) = (Arc::clone(&node), Arc::clone(&opening));
         passing.spawn(async move {
-            let passed = tokio::select! {
-                passed = pass_on(&node, uid, user) => passed,
-                () = dismissed.cancelled() => Err(Status::resource_exhausted("its place was needed for another user")),
+            let passed = match open(&node, uid, &opening, &dismissed).await {
+                Ok(passage) => tokio::select! {
+                    passed = pass_on(passage, user) => passed,
+                    () = dismissed.cancelled() => Err(place_needed()),
+                },
+                Err(status) => Err(status),
             };
             if let Err(error) = passed {
-                tracing::info!(uid, error = error.message(), "a user's connection is not passed on");
+                tracing::info!(uid, error = reason(&error), "a user's connection is not passed on");
             }
             member
         });
     }
 }
 
-/// Forwards bytes between a user and the API server until the API server has closed the connection.
-async fn pass_on(node: &Node, uid: u32, user: UnixStream) -> Result<(), Status> {
+fn place_needed() -> Status {
+    Status::resource_exhausted("its place was needed for another user")
+}
+
+/// Opens a path to the API server for a user's connection, unless that is dismissed first.
+///
+/// A call that is being opened is never dropped, and their number is bounded: an HTTP/2 server closes a connection on which many calls are
+/// reset before it has accepted them, and that connection carries calls of other users and of launches.
+async fn open(node: &Node, uid: u32, opening: &Semaphore, dismissed: &CancellationToken) -> Result<Passage, Status> {
     let deadline = Instant::now() + AWAY;
-    let Passage { sender, mut answers, place: _place } = loop {
-        match passage(node, uid).await {
-            Err(status) if is_unheard(&status) && Instant::now() < deadline => sleep(COME_BACK_PAUSE).await,
-            passage => break passage?,
+    loop {
+        let turn = dismissed.run_until_cancelled(opening.acquire()).await.ok_or_else(place_needed)?;
+        let opened = passage(node, uid).await;
+        drop(turn);
+        match opened {
+            Err(status) if is_unheard(&status) && Instant::now() < deadline => {
+                dismissed.run_until_cancelled(sleep(COME_BACK_PAUSE)).await.ok_or_else(place_needed)?;
+            }
+            opened => return opened,
         }
-    };
+    }
+}
+
+/// Forwards bytes between a user and the API server until the API server has closed the connection.
+async fn pass_on(passage: Passage, user: UnixStream) -> Result<(), Status> {
+    let Passage { sender, mut answers, place: _place } = passage;
     let (reader, mut writer) = user.into_split();
     let inward = async {
         while let Some(ProxiedBytes { what: Some(What::Data(bytes)) }) = answers.message().await? {
