@@ -33,15 +33,15 @@ pub struct SessionIo {
     /// Services that ranks request from their launcher: names, and new jobs if the launcher starts them. In that case [`Control::Spawn`]
     /// orders this node's part of each job, including jobs of its own ranks. Otherwise the session starts new jobs itself, here.
     pub services: Arc<dyn Services>,
-    /// Receiver of events. While it receives none, the session does not read the ranks' output.
+    /// Channel to the host for events. While it is full, the session does not read the ranks' output.
     pub events: mpsc::Sender<Event>,
-    /// Receiver of the first cause, which is sent at once, ahead of events that wait for room.
+    /// Channel to the host for the first cause, which is sent at once, ahead of events that wait for room.
     pub alarm: Option<oneshot::Sender<Cause>>,
     /// Requests to the session. When all senders are dropped, the session ends its ranks.
     pub control: mpsc::Receiver<Control>,
     /// Source of the launch's standard input.
     pub stdin: StdinSource,
-    /// Receiver of every PMI message, if the user wants a trace.
+    /// Sink of every PMI message, if the user wants a trace.
     pub trace: Option<TraceSink>,
     /// Mark of the launch's processes; its value is the spec's launch id.
     pub tag: LaunchTag,

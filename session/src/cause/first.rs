@@ -23,8 +23,8 @@ use super::{Cause, Origin};
 /// machine needs tens of milliseconds to send them. At the end of a launch this delay is not noticeable.
 pub const HOLD: Duration = Duration::from_millis(100);
 
-/// Hold time of a cause that usually results from another one ([`Origin::Connection`]). Without an API server, the report of the
-/// other cause may need a link that is not open yet, on a machine where all ranks end at once.
+/// Hold time of a cause that usually results from another one ([`Origin::Connection`]), and of each held cause without an API server: the
+/// report of the other cause may then need a link that is not open yet, on a machine where all ranks end at once.
 pub const HOLD_GIVEN_UP: Duration = Duration::from_secs(1);
 
 /// The cause of a launch's end, as far as it is known.
@@ -135,6 +135,14 @@ impl FirstCause {
     pub fn hold_ends(&self) -> Option<Instant> {
         match self {
             Self::Held { since, cause, .. } => Some(*since + hold(cause)),
+            Self::None | Self::Counts(_) => None,
+        }
+    }
+
+    /// Returns the node that reported the held cause, and the time of the first report; `None` if no cause is held.
+    pub(crate) fn held(&self) -> Option<(u32, Instant)> {
+        match self {
+            Self::Held { node, since, .. } => Some((*node, *since)),
             Self::None | Self::Counts(_) => None,
         }
     }

@@ -10,11 +10,12 @@
 //! server, or its successor, receives the same cause from all sessions. If the root is lost or has ended, the lease ends the launch.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use pmi_core::ids::NodeIndex;
 use tokio::time::Instant;
 
-use crate::cause::{Cause, CauseKind, FirstCause, Reported, Subject};
+use crate::cause::{Cause, CauseKind, FirstCause, HOLD_GIVEN_UP, Reported, Subject};
 use crate::timeouts;
 use crate::wire::failure::LaunchFailure;
 
@@ -105,13 +106,20 @@ impl FailurePolicy {
 
     /// Time at which [`Self::on_time`] must be called; `None` if only messages can change the state.
     pub(super) fn next_wake(&self) -> Option<Instant> {
-        let hold_ends = match &self.role {
-            Role::Root { first, .. } => first.hold_ends(),
-            Role::Other => None,
-        };
+        let hold_ends = self.held().map(|(_, ends)| ends);
         let waits = !self.passed_on && !self.told.is_heard && self.told.way == Way::Open;
         let unheard = self.since.filter(|_| waits).map(|since| since + timeouts::UNHEARD);
         [hold_ends, unheard].into_iter().flatten().min()
+    }
+
+    /// Times at which the held cause of the root was reported, and starts to count. Other sessions report their causes to the root only
+    /// after they have waited for the API server.
+    fn held(&self) -> Option<(Instant, Instant)> {
+        let Role::Root { first, .. } = &self.role else { return None };
+        let (node, since) = first.held()?;
+        let others_wait = node == 0 && self.told.way == Way::Open && !self.api_is_silent;
+        let wait = if others_wait { timeouts::UNHEARD } else { Duration::ZERO };
+        Some((since, since + wait + HOLD_GIVEN_UP))
     }
 
     /// Stage of the known failure.
@@ -168,12 +176,13 @@ impl FailurePolicy {
     }
 
     fn proceed(&mut self, now: Instant) {
+        let settled = self.held().filter(|(_, ends)| *ends <= now);
         if let Role::Root { first, .. } = &mut self.role {
-            if first.hold_ends().is_some_and(|ends| ends <= now) {
+            if settled.is_some() {
                 first.settle();
             }
             if let Some(cause) = first.get().filter(|_| !self.has_taken) {
-                (self.has_taken, self.since) = (true, Some(now));
+                (self.has_taken, self.since) = (true, Some(settled.map_or(now, |(since, _)| since)));
                 if self.told.cause.as_ref() != Some(cause) {
                     self.told.is_heard = false;
                     self.decisions.push_back(Decision::Take(cause.clone()));

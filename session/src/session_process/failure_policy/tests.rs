@@ -1,11 +1,8 @@
-use std::time::Duration;
-
 use pmi_core::ids::Rank;
 use proptest::prelude::*;
 use rank_spawner::RankExit;
 
 use super::*;
-use crate::cause::HOLD_GIVEN_UP;
 
 const NODES: u32 = 4;
 
@@ -16,6 +13,11 @@ fn failed(node: u32, exit: RankExit) -> Cause {
 /// A cause that cannot follow from another cause.
 fn killed(node: u32) -> Cause {
     failed(node, RankExit::Signal { signal: 9, core_dumped: false })
+}
+
+/// A cause that can follow from another cause.
+fn crashed(node: u32) -> Cause {
+    failed(node, RankExit::Signal { signal: 11, core_dumped: false })
 }
 
 /// A cause that usually follows from another cause.
@@ -125,6 +127,25 @@ fn a_cause_that_no_other_follows_counts_after_a_moment() {
     assert_eq!(world.told(told(gave_up(1), false, Way::Open)), [], "the API server hears of it from the root");
     assert_eq!(world.told(told(gave_up(1), true, Way::Open)), []);
     assert_eq!(world.after(Duration::from_secs(60)), []);
+}
+
+/// A crash that follows from the end of a rank on another node, whose report arrives later.
+#[test]
+fn a_crash_at_the_root_gives_way_to_the_cause_that_another_session_reports_late() {
+    let mut broken = World::of_node(0);
+    assert_eq!(broken.told(told(crashed(0), false, Way::Broken)), []);
+    assert_eq!(broken.after(HOLD_GIVEN_UP / 2), []);
+    assert_eq!(broken.hears(1, from_other(killed(1))), [Decision::Take(killed(1)), to_all(killed(1))]);
+    // The other session waits for the API server first.
+    let mut silent = World::of_node(0);
+    assert_eq!(silent.told(told(crashed(0), false, Way::Open)), []);
+    assert_eq!(silent.after(timeouts::UNHEARD), []);
+    let waited = LaunchFailure { api_is_silent: true, ..from_other(killed(1)) };
+    assert_eq!(silent.hears(1, waited), [Decision::Take(killed(1)), to_all(killed(1))]);
+    // No other session has a cause.
+    let mut alone = World::of_node(0);
+    assert_eq!(alone.told(told(crashed(0), false, Way::Open)), []);
+    assert_eq!(alone.after(timeouts::UNHEARD + HOLD_GIVEN_UP), [to_all(crashed(0))]);
 }
 
 #[test]
