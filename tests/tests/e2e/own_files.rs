@@ -64,7 +64,7 @@ fn a_directory_of_launches_that_another_user_has_made_is_named_and_not_used() {
 #[test]
 fn the_session_directory_of_open_mpi_is_the_users_alone_before_a_rank_runs() {
     let script = r#"
-        "$lattice" launch -n 2 bash -c 'until_there squatted; exec "$@"' bash "$1" 0 9 never & launch=$!
+        "$lattice" launch -n 2 bash -c 'until_there squatted; exec "$@"' bash "$1" 0 9 never >/dev/null & launch=$!
         until id=$(grep -o 'lattice-launch-[a-z0-9]*' /proc/net/unix) && [ -d /proc/$launch ]; do sleep 0.02; done
         for id in $id; do as_other mkdir -m 777 /tmp/${id/launch-/}.0; done; as_other touch squatted
         until made=$(find . -name 'kvs_*' | head -n 1) && [ -n "$made" ]; do sleep 0.02; done
