@@ -33,7 +33,7 @@ pub(super) struct Code {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct MeaningLine {
     codes: String,
-    cause: &'static str,
+    meaning: &'static str,
     /// Next step; `null` for a success.
     action: Option<&'static str>,
 }
@@ -46,7 +46,7 @@ pub(super) struct Launch<'a> {
     state: &'static str,
     /// Exit code of the client that follows the launch; `null` while it is unknown.
     exit_code: Option<u8>,
-    first_cause: Option<CauseLine<'a>>,
+    cause: Option<CauseLine<'a>>,
     /// Next step; `null` for a success.
     action: Option<String>,
 }
@@ -72,7 +72,7 @@ fn explain_code(code: u8, table: &TableArgs) -> Result<u8, CommandError> {
     if table.json {
         let line = |Meaning { codes, row }| MeaningLine {
             codes,
-            cause: row.cause,
+            meaning: row.cause,
             action: Some(row.action).filter(|action| !action.is_empty()),
         };
         return Ok(print_json(&Code { exit_code: code, meanings: meanings.into_iter().map(line).collect() })?);
@@ -109,7 +109,7 @@ fn launch<'a>(answer: &'a proto::LaunchStatus, cause: Option<&'a Cause>) -> Laun
             Some(format!("lattice status {launch_id} shows each rank, and lattice stacks {launch_id} its functions")),
         ),
     };
-    Launch { launch_id, state: state(of), exit_code, first_cause: cause.map(CauseLine::of), action }
+    Launch { launch_id, state: state(of), exit_code, cause: cause.map(CauseLine::of), action }
 }
 
 fn text(launch: &Launch<'_>, cause: Option<&Cause>) -> Vec<String> {

@@ -35,7 +35,8 @@ pub(super) struct Summary<'a> {
     /// Time at which its client was stopped, if it is stopped.
     #[cfg_attr(test, schemars(extend("format" = "date-time")))]
     client_stopped_at: Option<String>,
-    cause: Option<&'a str>,
+    /// The first cause in words.
+    reason: Option<&'a str>,
 }
 
 /// Prints the launches on this machine and on the cluster, by start time; in an allocation, those of the allocation first. On a terminal,
@@ -151,7 +152,7 @@ impl<'a> From<&'a proto::LaunchSummary> for Summary<'a> {
             started_at: formatting::rfc3339(launch.started_at),
             client_stopped_at: (launch.client_stopped_at > 0).then(|| formatting::rfc3339(launch.client_stopped_at)),
             duration_s: Duration::from_micros(launch.duration_us).as_secs_f64(),
-            cause: Some(launch.cause.as_str()).filter(|cause| !cause.is_empty()),
+            reason: Some(launch.cause.as_str()).filter(|cause| !cause.is_empty()),
         }
     }
 }
@@ -194,7 +195,7 @@ pub(super) mod tests {
         );
         let json = serde_json::to_value(Summary::from(&sample())).unwrap();
         assert_eq!(json["nodes"], serde_json::json!(["node0", "node1"]));
-        assert_eq!((&json["duration_s"], &json["cause"]), (&65.0.into(), &serde_json::Value::Null));
+        assert_eq!((&json["duration_s"], &json["reason"]), (&65.0.into(), &serde_json::Value::Null));
         assert_eq!(json["client_stopped_at"], serde_json::Value::Null);
     }
 

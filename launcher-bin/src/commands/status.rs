@@ -30,7 +30,7 @@ pub(super) struct Status<'a> {
     #[serde(flatten)]
     #[cfg_attr(test, schemars(with = "Summary<'a>"))]
     summary: Option<Summary<'a>>,
-    first_cause: Option<CauseLine<'a>>,
+    cause: Option<CauseLine<'a>>,
     ranks: Vec<RankLine<'a>>,
     /// Nodes that did not answer. The last known state of their ranks is shown.
     silent_nodes: Vec<&'a str>,
@@ -207,7 +207,7 @@ fn json<'a>(status: &'a proto::LaunchStatus, cause: Option<&'a Cause>, ranks: &'
     let silent = status.nodes.iter().filter(|node| node.silent);
     Status {
         summary: status.summary.as_ref().map(Summary::from),
-        first_cause: cause.map(CauseLine::of),
+        cause: cause.map(CauseLine::of),
         ranks: ranks.iter().map(line).collect(),
         silent_nodes: silent.map(|node| node.node_id.as_str()).collect(),
         left_out: left_out(status),

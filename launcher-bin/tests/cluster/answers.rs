@@ -341,10 +341,10 @@ async fn launches_are_listed_with_their_first_causes() {
         all[0],
         json!({
             "launch_id": LAUNCH, "allocation_id": "7f3k", "uid": NOBODY_KNOWN, "state": "active", "nodes": ["node0", "node1"], "num_ranks": 4,
-            "command": "./app x", "started_at": "2026-11-20T14:09:02Z", "duration_s": 65.0, "client_stopped_at": null, "cause": null,
+            "command": "./app x", "started_at": "2026-11-20T14:09:02Z", "duration_s": 65.0, "client_stopped_at": null, "reason": null,
         })
     );
-    assert_eq!(all[1]["cause"], "rank 2 on node0 was killed by signal 11 (SIGSEGV)");
+    assert_eq!(all[1]["reason"], "rank 2 on node0 was killed by signal 11 (SIGSEGV)");
 }
 
 #[tokio::test]
@@ -368,7 +368,7 @@ async fn a_status_has_the_same_facts_for_programs() {
     let fake = Fake::answering(launches()).await;
     let status = json_of(&fake, "status zz").await;
     let cause = json!({ "kind": "failed", "node": "node0", "rank": 2, "message": "rank 2 on node0 was killed by signal 11 (SIGSEGV)" });
-    assert_eq!((&status["launch_id"], &status["first_cause"]), (&"zz".into(), &cause));
+    assert_eq!((&status["launch_id"], &status["cause"]), (&"zz".into(), &cause));
     assert_eq!(status["silent_nodes"], json!(["node1"]));
     let session = |node: &str, role: &str| json!({ "node": node, "role": role });
     assert_eq!(status["sessions"], json!([session("node0", "shepherd"), session("node1", "lamb")]));

@@ -16,7 +16,7 @@ fn a_code_is_explained_with_the_next_step() {
     let outcome = lattice("explain 127 --json").run();
     let code: Value = serde_json::from_slice(outcome.exits(0).stdout()).unwrap();
     assert_eq!(
-        (&code["exit_code"], &code["meanings"][0]["cause"]),
+        (&code["exit_code"], &code["meanings"][0]["meaning"]),
         (&127.into(), &"the program does not exist".into())
     );
 }

@@ -41,7 +41,7 @@ fn a_refusal_is_told_in_the_managers_words_and_no_node_is_asked() {
         allocate_with_faults '[{"on": "create", "times": 100, "fault": {"status": {"status": 409, "detail": "partition is full"}}}]'
         lattice launch --alloc $alloc --pmi none -n 2 echo ran; code=$?
         grep -c "started" "$here/node0.log" "$here/node1.log"
-        lattice launches --all --json | field cause
+        lattice launches --all --json | field reason
         exit $code"#;
     let outcome = with_fabric(script).run();
     outcome.exits(125).says("partition is full").says("POST /fabric/cxi/services").says("no fabric credentials");
