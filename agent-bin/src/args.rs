@@ -30,7 +30,7 @@ pub struct Args {
     /// Use the first free port of this range if --listen has port 0, such as 60000-60100 [default: any port]
     #[arg(long, value_name = "FIRST-LAST", env = "LATTICE_PORT_RANGE")]
     pub(crate) port_range: Option<PortRange>,
-    /// Address that the API server and other agents connect to [default: the address of --listen]
+    /// Address that the API server and other agents connect to [default: that of --listen, or the address towards the API server]
     #[arg(long, value_name = "HOST:PORT", visible_alias = "advertise-addr", env = "LATTICE_ADVERTISE_ADDR")]
     pub(crate) advertise: Option<String>,
     /// Address of the API server [default: `api` in the settings, else LATTICE_API_URL]
@@ -77,6 +77,12 @@ pub(crate) enum Command {
     Invite(InviteArgs),
     /// Mount the PMI socket of a rank in its container; OCI runtimes call this, as configured in packaging/oci.
     OciHook,
+    /// Write the man pages of lattice-agent and its commands.
+    Man {
+        /// Directory of the pages, which must exist
+        #[arg(long, value_name = "DIRECTORY")]
+        all: PathBuf,
+    },
 }
 
 impl Args {

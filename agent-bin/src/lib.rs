@@ -21,6 +21,7 @@ use std::any::Any;
 use std::error::Error;
 use std::path::PathBuf;
 
+use clap::CommandFactory;
 use cxi_fabric::node::NodeBackend;
 use cxi_fabric::secret::keep_out_of_core_dumps;
 use lattice_daemon::build::Build;
@@ -86,6 +87,9 @@ fn carried_out(version: &'static str, args: &Args) -> Result<Answer, Box<dyn Err
             return Ok(args.run().map(|()| success(String::new()))?);
         }
         Some(Command::OciHook) => return Ok(oci_hook::run().map(|()| success(String::new()))?),
+        Some(Command::Man { all }) => {
+            return Ok(clap_mangen::generate_to(Args::command(), all).map(|()| success(String::new()))?);
+        }
         None => {}
     }
     let config = Config { version, ..Config::load(args.file(), args.overrides())? };

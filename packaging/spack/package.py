@@ -28,6 +28,7 @@ class LatticeMpi(CargoPackage):
         pages = self.prefix.share.man.man1
         mkdirp(pages)
         lattice("man", "--all", pages)
+        Executable(join_path(self.prefix.bin, "lattice-agent"))("man", "--all", pages)
         completions = join_path(self.prefix.share, "bash-completion", "completions")
         mkdirp(completions)
         with open(join_path(completions, "lattice"), "w") as script:

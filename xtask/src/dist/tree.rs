@@ -75,12 +75,14 @@ pub(super) fn stage(tree: &Path, built: &Path) -> Result<()> {
     for (shell, path) in COMPLETIONS {
         write(&tree.join(path), &output(command(&lattice, "completions").arg(shell))?)?;
     }
-    man_pages(&lattice, &tree.join("usr/share/man/man1"))
+    man_pages(tree, &tree.join("usr/share/man/man1"))
 }
 
-fn man_pages(lattice: &Path, directory: &Path) -> Result<()> {
+fn man_pages(tree: &Path, directory: &Path) -> Result<()> {
     fs::create_dir_all(directory)?;
-    run(command(lattice, "man --all").arg(directory))?;
+    for (_, program) in PROGRAMS {
+        run(command(tree.join(program), "man --all").arg(directory))?;
+    }
     let pages: Vec<PathBuf> = below(directory)?;
     ensure!(pages.len() > 20, "there are only {} man pages", pages.len());
     run(command("gzip", "--best --no-name --force").args(&pages))
