@@ -230,7 +230,7 @@ impl Cluster<'_> {
             report(&format!("{nodes} are up, {place}; logs are in {}", self.ground.directory.path().display()));
         }
         if is_shell && self.verbosity == Verbosity::Normal {
-            report("try: lattice launch -n 8 hostname; the cluster ends with this shell");
+            report("try: lattice launch --fill hostname; the cluster ends with this shell");
         }
     }
 }

@@ -70,6 +70,7 @@ fn advice(error: &PlanError) -> String {
     match error {
         PlanError::TooFew { free: 0, .. } => format!("\ntry: {QUEUE}; {NODES}"),
         PlanError::TooFew { free, .. } => format!("\ntry: -N {free}, or {QUEUE}; {NODES}"),
+        PlanError::TooMany { there: 0, .. } => format!("\ntry: {NODES}"),
         PlanError::TooMany { there, .. } => format!("\ntry: -N {there}, or fewer; {NODES}"),
         PlanError::Unready { why: Unready::Unknown, .. } => format!("\ntry: another node; {NODES}"),
         PlanError::Unready { .. } | PlanError::Unclean { .. } => format!("\ntry: another node, or {QUEUE}; {NODES}"),
