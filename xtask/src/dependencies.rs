@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use crate::setup;
 use crate::shell::{cargo, run, target_directory};
 
-/// Packaged programs.
-const PROGRAMS: [&str; 2] = ["lattice", "lattice-agent"];
+/// Packages of the programs.
+const PROGRAMS: [&str; 2] = ["lattice-mpi", "lattice-agent"];
 
 /// Selects whether known vulnerabilities are checked as well, which requires the download of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

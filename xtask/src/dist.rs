@@ -102,7 +102,7 @@ fn compile(programs: Programs, tools: &Path) -> Result<PathBuf> {
             Ok(target_directory()?.join("debug"))
         }
         Programs::Released => {
-            let packages = "--package lattice --package lattice-agent";
+            let packages = "--package lattice-mpi --package lattice-agent";
             let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
             let path = std::env::join_paths(
                 [tools.join("bin")]

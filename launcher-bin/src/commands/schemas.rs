@@ -16,7 +16,7 @@ use crate::pki;
 const DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/schemas");
 
 /// Command that writes the files again.
-const WRITE: &str = "LATTICE_WRITE_DOCS=1 cargo test -p lattice schemas";
+const WRITE: &str = "LATTICE_WRITE_DOCS=1 cargo test -p lattice-mpi schemas";
 
 /// Schema of a document, under the name of its file without the extension.
 fn schema<T: JsonSchema>(file: &'static str, command: &str) -> (&'static str, Schema) {

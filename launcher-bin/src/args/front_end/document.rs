@@ -100,7 +100,7 @@ pub(super) fn coming_from() -> String {
 const INTRODUCTION: &str = "\
 # Coming from srun, mpiexec or mpirun
 
-<!-- Written by a test from the tables that read the flags: LATTICE_WRITE_DOCS=1 cargo test -p lattice coming_from -->
+<!-- Written by a test from the tables that read the flags: LATTICE_WRITE_DOCS=1 cargo test -p lattice-mpi coming_from -->
 
 Familiar command lines work here:
 

@@ -370,7 +370,7 @@ fn coming_from_is_what_the_tables_say() {
     let written = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
         written == text,
-        "docs/reference/coming-from.md is old: LATTICE_WRITE_DOCS=1 cargo test -p lattice coming_from"
+        "docs/reference/coming-from.md is old: LATTICE_WRITE_DOCS=1 cargo test -p lattice-mpi coming_from"
     );
 }
 
