@@ -52,6 +52,7 @@ mod other_managers;
 mod other_users;
 mod outliving;
 mod own_files;
+mod pages;
 mod pam;
 mod placement;
 mod pty;
