@@ -16,6 +16,7 @@ mod fuzz;
 mod miri;
 mod ours;
 mod packages;
+mod picture;
 mod prose;
 mod public_api;
 mod semver;
@@ -112,6 +113,8 @@ enum Chore {
     },
     /// Build the book of `docs` by mdBook, which is installed below `target`.
     Book,
+    /// Draw the picture of a terminal in README from the programs of the demo.
+    Picture,
     /// Count words that make texts hard to read, and print the table of kinds and packages.
     Prose {
         /// Print the texts of this kind that have such a word.
@@ -152,6 +155,7 @@ fn main() -> Result<()> {
         Chore::Dist { check: false } => dist::build(),
         Chore::Dist { check: true } => dist::check(),
         Chore::Book => book::build(),
+        Chore::Picture => picture::draw(),
         Chore::Prose { list } => prose::check(list),
         Chore::Proto => shell::run(&mut shell::cargo("run --quiet --package pmi-transport-codegen")),
         Chore::Ci => checks::ci(),
