@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let program = words.next().unwrap_or_else(|| "hostname".into());
     let spec = SessionSpec::on_one_node(4, program, words.collect())?;
     let (events, mut happened) = mpsc::channel(64);
-    // Signals, aborts and questions go into `orders`. A session ends its ranks when its host drops it.
+    // Signals, aborts and questions go into `orders`. The session ends its ranks when `orders` is dropped.
     let (orders, control) = mpsc::channel(1);
     let io = SessionIo::on_one_node(&spec, events, control)?;
     let session = tokio::spawn(lattice_session::run(spec, io));

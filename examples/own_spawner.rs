@@ -7,7 +7,7 @@
 //! all 4 ranks have ended well
 //! ```
 //!
-//! Ranks reach PMI through a port, as `std` passes no descriptors. A host that only changes commands passes them to a `Spawner` and needs none.
+//! Ranks reach PMI through a port, as this spawner passes no descriptors. A host that only changes commands passes them to a `Spawner`, which does.
 
 use std::process::{Command, Stdio};
 use std::{env, error::Error};

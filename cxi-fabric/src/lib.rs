@@ -4,7 +4,7 @@
 //!
 //! A VNI is valid on the whole fabric; a CXI service belongs to one NIC of one node. A launch needs both. [`Grants`] runs on the
 //! server: it asks a [`FabricManager`], records each VNI in a [`Ledger`], and writes a journal before each step. The module
-//! [`node`] runs on each node and creates and deletes services. Calls block until a deadline at most. There is no
+//! [`node`] runs on each node and creates and deletes services. Calls block at most until a deadline. There is no
 //! tokio and no gRPC.
 //!
 //! ```text
@@ -49,9 +49,13 @@
 //! let credentials = Some(&credentials);
 //! let rank = RankFabric { provider: Provider::Cxi, credentials, services: &services, traffic_classes };
 //! let variables = rank.variables(|name| std::env::var_os(name).is_some());
-//! // After the end of the ranks; the node then confirms its release.
+//! // After the end of the ranks. The VNI is free after the manager has deleted the service and each node has confirmed.
 //! node::release(&nics, &SystemClock, &services, deadline);
 //! grants.release(&need.allocation)?;
+//! grants.settle(deadline);
+//! for awaited in grants.awaited() {
+//!     grants.confirmed(&awaited.name, ["node0"])?;
+//! }
 //! # Ok(())
 //! # }
 //! ```

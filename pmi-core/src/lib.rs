@@ -3,7 +3,7 @@
 //! # Design
 //!
 //! [`server::Server`] is a state machine without I/O and without a clock. A driver carries bytes to it and carries out its
-//! actions. Two traits lead out of it: [`fence::Fence`] to other nodes, [`services::Services`] to the host. Both have an
+//! actions. Two traits connect it: [`fence::Fence`] to other nodes, [`services::Services`] to the host. Both have an
 //! implementation for one node.
 //!
 //! ```text
@@ -48,7 +48,7 @@
 //!     let mut process = command.spawn()?;
 //!     drop(command); // the copy of the rank's socket in this process
 //!     let status = tokio::task::spawn_blocking(move || process.wait()).await??;
-//!     driver.drain(LocalRank(0)); // the last message of the rank comes before its end
+//!     driver.drain(LocalRank(0)); // processes the remaining messages of the rank
 //!     if status.success() {
 //!         driver.rank_exited(LocalRank(0));
 //!     }

@@ -97,7 +97,8 @@ pub trait Services: Send + Sync {
         }
     }
 
-    /// Returns true if [`Services::spawn`] starts new jobs. Otherwise the server of the ranks starts them, on its own node.
+    /// Returns true if [`Services::spawn`] starts new jobs. Otherwise a session starts them on its own node, and a driver refuses
+    /// them.
     fn starts_jobs(&self) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! Fences and calls between the nodes of an MPI launch, over gRPC.
+//! Fences and calls between the nodes of an MPI launch: over encrypted TCP links between sessions, or over gRPC.
 #![forbid(unsafe_code)]
 
 pub mod address;

@@ -36,7 +36,8 @@
 //!
 //! #[tokio::main(flavor = "current_thread")]
 //! async fn main() -> Result<(), Box<dyn Error>> {
-//!     let (name, host, uid) = ("job.5eb0a1c9", "localhost", 1000); // the end of a real name is 128 random bits
+//!     // End a real name in 128 random bits, and use the uid of the ranks.
+//!     let (name, host, uid) = ("job.5eb0a1c9", "localhost", 1000);
 //!     let namespace = Namespace::on_one_node(name, Job::on_one_node(JobId::new(name)?, 1), host);
 //!     let (driver, mut ended) = Driver::new(Server::new(Settings::default()), uid, Arc::new(Alone), Sinks::default())?;
 //!     let job = driver.add(namespace, Arc::new(LocalFence), Arc::new(NoServices));
@@ -45,7 +46,7 @@
 //!     command.env_clear().envs(inherited()).envs(defaults(Families::Pmix, Cpus::Enough)).envs(environment.variables());
 //!     let status = tokio::task::spawn_blocking(move || command.status()).await??;
 //!     let seat = Seat { job, local: LocalRank(0) };
-//!     driver.drain(seat); // the last message of the rank comes before its end
+//!     driver.drain(seat); // processes the remaining messages of the rank
 //!     if status.success() {
 //!         driver.rank_exited(seat);
 //!     }

@@ -1,9 +1,9 @@
-//! Starts the ranks of an MPI job on one node at the cost of `vfork`, binds them, reaps them, and leaves no process.
+//! Starts the ranks of an MPI job on one node by `vfork`, binds them, reaps them, and kills all of their processes at the end.
 //!
 //! # Design
 //!
 //! [`Spawner`] starts ranks on its own threads and delivers a [`RankProcess`] for each. There is no event loop: a process is a
-//! descriptor to poll. Two helpers are forked first in `main`: [`Keeper`] cleans up after a killed launcher, [`ForkServer`]
+//! descriptor to poll. The host forks two helpers first in `main`: [`Keeper`] cleans up after a killed launcher, [`ForkServer`]
 //! starts sessions of users.
 //!
 //! ```text
@@ -37,7 +37,7 @@
 //! let variables = Environment::new(std::env::vars_os())?.for_rank([("PMI_RANK", "0")])?;
 //! let command = RankCommand::new(Rank(0), program, Arguments::new(["echo", "hello"])?, variables);
 //! let stdout = Stdio::Fd(Arc::new(std::io::stdout().as_fd().try_clone_to_owned()?));
-//! // Its ranks do not outlive it.
+//! // Dropping the spawner kills its ranks.
 //! let spawner = Spawner::new()?;
 //! let rank = spawner.start(RankCommand { stdout, ..command })?;
 //! poll(&mut [PollFd::new(rank.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE)?;
@@ -47,7 +47,7 @@
 //! ```
 //!
 //! The crate has no event loop: callers wait on descriptors (the feature `tokio` adds one wait). A rank ends with its launcher, and leads a
-//! process group of its own. It has no terminal, unless it gets one of its own. It has no descriptors but 0, 1, 2, [`PMI_FD`],
+//! process group of its own. It has a terminal only on request. It has no descriptors but 0, 1, 2, [`PMI_FD`],
 //! [`JOB_MEMORY_FD`] and [`NODE_MEMORY_FD`], default signal actions and no blocked signals. The crate needs Linux 5.9 (`close_range`).
 
 mod account;
