@@ -43,7 +43,7 @@ fn main() -> ExitCode {
         "{:<32} {:>5} {:>4} {:>9} {:>9}  {:>6}  95 % interval",
         "median", "nodes", "unit", "hydra", "lattice", "ratio"
     );
-    let sizes: &[usize] = if is_measured() { &[16, 64, 128] } else { &[2] };
+    let sizes: &[usize] = if is_measured() { &[8, 16, 32] } else { &[2] };
     // All sizes run, even if the first one fails.
     let failed = sizes.iter().filter(|&&nodes| !in_cluster(nodes)).count();
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
