@@ -82,6 +82,9 @@ fn served_protocols() -> String {
         let what = value.get_help().map(ToString::to_string).unwrap_or_default();
         format!("{:<6}{what}\n", value.get_name())
     };
-    let versions = format!("\nThis build serves {}.\n", lattice_session::PMI_VERSIONS);
+    let versions = lattice_session::PMI_VERSIONS;
+    let versions = format!(
+        "\nThis build serves {versions}. `capabilities` of `lattice nodes --json` has the protocols of each node.\n"
+    );
     known.map(line).chain([versions]).collect()
 }

@@ -14,6 +14,9 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::unistd::sethostname;
 
+/// File of host names, which each node replaces by a file of its own.
+pub(super) const HOSTS: &str = "/etc/hosts";
+
 /// Namespaces in which a process of a cluster is started.
 #[derive(Debug)]
 pub(super) enum Confinement<'a> {
@@ -80,7 +83,7 @@ impl Isolation<'_> {
         sethostname(self.host_name)?;
         // Later mounts must not be visible to other processes.
         remount_private()?;
-        bind(&self.hosts, Path::new("/etc/hosts"))?;
+        bind(&self.hosts, Path::new(HOSTS))?;
         self.mount_sys()
     }
 

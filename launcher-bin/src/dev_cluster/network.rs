@@ -14,10 +14,12 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::thread;
 
 use nix::sched::{CloneFlags, setns, unshare};
 
+use super::isolation::HOSTS;
 use super::netlink::{Kind, Netlink, NewLink};
 use super::plan::Plan;
 
@@ -58,6 +60,9 @@ pub enum NetworkError {
         /// Error of the kernel.
         error: io::Error,
     },
+    /// The file of host names that each node replaces does not exist.
+    #[error("there is no {HOSTS}, which each node replaces by a file of its own; try: touch {HOSTS}, or --loopback")]
+    NoHosts,
     /// Netlink cannot be used.
     #[error("cannot speak to the kernel about network interfaces: {0}; try --loopback")]
     Netlink(#[from] io::Error),
@@ -69,6 +74,9 @@ impl Network {
     /// # Errors
     /// Fails if privileges are missing, among other reasons. Nothing is left then.
     pub(super) fn new(plan: &Plan) -> Result<Self, NetworkError> {
+        if !Path::new(HOSTS).exists() {
+            return Err(NetworkError::NoHosts);
+        }
         // A separate thread enters the namespaces, so that this thread stays in its own.
         let made = thread::scope(|scope| scope.spawn(|| Self::in_this_thread(plan)).join());
         made.unwrap_or_else(|panic| std::panic::resume_unwind(panic))

@@ -1,6 +1,6 @@
 //! Commands of new users that need a cluster. Each command works, or fails with the available choices and a suggested command.
 
-use lattice_tests::script_on;
+use lattice_tests::{Command, built, script_on};
 
 /// Commands in an allocation of node0 and node1, each with its exit code and a part of its error message. If the code is 0, the text is a part
 /// of its output.
@@ -102,4 +102,16 @@ fn each_line_of_a_newcomer_works_or_is_refused_with_what_there_is() {
         })
         .collect();
     assert!(wrong.is_empty(), "these do something else:\n{wrong}");
+}
+
+/// As in a system that was just made by debootstrap.
+#[test]
+fn a_system_without_a_file_of_hosts_is_named() {
+    let script = r#"
+        cp -a /etc "$2/etc"; rm "$2/etc/hosts"; mount --bind "$2/etc" /etc
+        "$1" dev-cluster --nodes 1 -- true; echo "code $?"; "$1" dev-cluster --loopback --nodes 1 -- echo works"#;
+    let directory = tempfile::tempdir().unwrap();
+    let outside = Command::new("unshare").words("--mount").bash(script).arg(built::lattice()).arg(directory.path());
+    let outcome = outside.run();
+    outcome.exits(0).prints_lines(["code 125", "works"]).says("there is no /etc/hosts, which each node replaces");
 }

@@ -48,11 +48,7 @@ const PAGES: &[Page] = &[
         file: "README.md",
         place: Place::Cluster(4),
         before: "running; printf '#!/bin/sh\\n#SBATCH --output=x\\nhostname\\n' >job.sh; ",
-        instead: &[
-            ("-n 256 ./app", "-n 8 ./app"),
-            (" ID ", " $ID "),
-            ("-N 16", "-N 4"),
-        ],
+        instead: &[("-n 256 ./app", "-n 8 ./app"), (" ID ", " $ID "), ("-N 16", "-N 4")],
         left_out: &[
             ("cargo ", "Cargo"),
             ("--via ssh", "hosts"),

@@ -184,6 +184,13 @@ fn completions_and_man_pages_are_printed() {
         lattice("completions").arg(shell).run().exits(0).says_nothing().prints("pmi-trace");
     }
     lattice("man launch").run().exits(0).says_nothing().prints(".TH").prints("pmi\\-trace");
+    let pages = tempfile::tempdir().unwrap();
+    let agent = built::lattice().with_file_name("lattice-agent");
+    Command::new(agent).words("man --all").arg(pages.path()).run().exits(0).says_nothing();
+    for (page, part) in [("lattice-agent.1", "check\\-config"), ("lattice-agent-cxi-list.1", "services")] {
+        let text = fs::read_to_string(pages.path().join(page)).unwrap();
+        assert!(text.contains(part), "{page}: {text}");
+    }
 }
 
 #[test]
