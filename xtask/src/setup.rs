@@ -112,6 +112,8 @@ const FOR_TESTS: &[Package] = &[
     // A runtime that closes descriptors, has networks, and calls hooks.
     Package { name: "podman", brings: Brings::Program("podman") },
     Package { name: "crun", brings: Brings::Program("crun") },
+    // curl, for the lines of the book.
+    Package { name: "curl", brings: Brings::Program("curl") },
     // openssl, for the tests of an attacker with a certificate.
     Package { name: "openssl", brings: Brings::Program("openssl") },
     // ps and pgrep, for the tests that inspect daemons from outside.
