@@ -64,14 +64,11 @@ pub(super) async fn serve(node: Arc<Node>, socket: LocalSocket) {
         };
         let (node, opening) = (Arc::clone(&node), Arc::clone(&opening));
         passing.spawn(async move {
-            let passed = match open(&node, uid, &opening, &dismissed).await {
-                Ok(passage) => tokio::select! {
-                    passed = pass_on(passage, user) => passed,
-                    () = dismissed.cancelled() => Err(place_needed()),
-                },
-                Err(status) => Err(status),
+            let passed = async {
+                let passage = open(&node, uid, &opening, &dismissed).await?;
+                dismissed.run_until_cancelled(pass_on(passage, user)).await.ok_or_else(place_needed)?
             };
-            if let Err(error) = passed {
+            if let Err(error) = passed.await {
                 tracing::info!(uid, error = reason(&error), "a user's connection is not passed on");
             }
             member
