@@ -6,7 +6,7 @@
 //! A process may fork between the scan and the signal. If the set is known by descent, and orphans fall to a process that is not the
 //! caller, the child would belong to no known process afterwards. So all of the set is stopped first, until a scan shows nothing new.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -57,11 +57,22 @@ const LATE_SCANS_MAX: u32 = 3;
 
 /// Where the children of a killed process go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Fall {
-    /// To the caller, so that the next scan finds them.
-    ToCaller,
+pub(crate) enum Fall<'a> {
+    /// To the caller, so that the next scan finds them. All targets descend from children of the caller.
+    ToCaller {
+        /// Children of the caller that are no targets.
+        spared: &'a [Pid],
+    },
     /// To a process above it: the next scan may not recognise them.
     Elsewhere,
+}
+
+/// Processes in which the next targets are searched. Children of an ended process have become children of the caller, so a caller whose children have
+/// all ended or are spared has no target. Then its children suffice, and the other processes of the node are not read.
+fn read_below(spared: &[Pid]) -> io::Result<ProcessTable> {
+    let children = ProcessTable::read_children()?;
+    let no_target = children.iter().all(|child| child.zombie || spared.contains(&child.pid));
+    if no_target { Ok(children) } else { ProcessTable::read() }
 }
 
 /// Kills what `find` names in the table of processes, until two scans in a row have found nothing or the time limit is over.
@@ -70,7 +81,7 @@ pub(crate) enum Fall {
 /// `execve`, which can take long on a busy machine, proves nothing, and is repeated. Zombies are no targets.
 pub(crate) fn kill_until_gone(
     time_limit: Duration,
-    fall: Fall,
+    fall: Fall<'_>,
     mut find: impl FnMut(&ProcessTable) -> Vec<Pid>,
 ) -> io::Result<KillReport> {
     let deadline = Instant::now() + time_limit;
@@ -86,7 +97,7 @@ pub(crate) fn kill_until_gone(
     let mut empty_scans = 0;
     while empty_scans < 2 {
         let table = match fall {
-            Fall::ToCaller => ProcessTable::read()?,
+            Fall::ToCaller { spared } => read_below(spared)?,
             Fall::Elsewhere => halt(HALT_MAX.min(time_limit), |table| {
                 let is_new = |target: &Process| report.killed.get(&target.pid) != Some(&target.start);
                 targets_in(table, &report).into_iter().filter(is_new).collect()
@@ -120,16 +131,20 @@ pub(crate) fn kill_until_gone(
 /// Stops the processes that `find` names in the table, until a scan shows that all have stopped and none is new, or the time is over. Returns the
 /// table of that scan.
 ///
-/// A scan may be older than the last children of a process that it found. So after a scan that found a new process there is another one, also
-/// when the time is over, but then no more than [`LATE_SCANS_MAX`]: each process of a chain of forks is new.
+/// A scan may be older than the last children of a process that it found, even of a stopped one: it reads the numbers in order, and after the
+/// greatest number the kernel goes on with small ones. So all targets must have stopped before the last scan began. After a scan that found a
+/// new process there is another one, also when the time is over, but then no more than [`LATE_SCANS_MAX`]: each process of a chain of forks is
+/// new.
 pub(crate) fn halt(
     time_limit: Duration,
     mut find: impl FnMut(&ProcessTable) -> Vec<Process>,
 ) -> io::Result<ProcessTable> {
     let begin = Instant::now();
     let (mut signalled, mut late_scans) = (BTreeMap::new(), 0);
+    let mut stopped_before = BTreeSet::new();
     loop {
         let table = ProcessTable::read()?;
+        let mut stopped = BTreeSet::new();
         let (mut is_pending, mut is_any_new) = (false, false);
         for target in find(&table) {
             if signalled.insert(target.pid, target.start) != Some(target.start) {
@@ -138,8 +153,10 @@ pub(crate) fn halt(
                 is_any_new |= stop.is_ok();
                 is_pending = true;
             }
-            is_pending |= !target.stopped;
+            is_pending |= !target.stopped || !stopped_before.contains(&target.pid);
+            stopped.extend(target.stopped.then_some(target.pid));
         }
+        stopped_before = stopped;
         let is_late = begin.elapsed() >= time_limit;
         if !is_pending || is_late && (!is_any_new || late_scans == LATE_SCANS_MAX) {
             return Ok(table);
@@ -231,7 +248,8 @@ mod tests {
     #[test]
     fn what_is_found_is_killed_and_a_zombie_does_not_prolong_the_clean_up() {
         let (mut child, process) = sleeper();
-        let report = kill_until_gone(Duration::from_secs(60), Fall::ToCaller, |_| vec![process.pid]).unwrap();
+        let report =
+            kill_until_gone(Duration::from_secs(60), Fall::ToCaller { spared: &[] }, |_| vec![process.pid]).unwrap();
         assert_eq!(report.killed, BTreeMap::from([(process.pid, process.start)]));
         assert_eq!(report.survivors, []);
         assert_eq!(child.wait().unwrap().signal(), Some(9));

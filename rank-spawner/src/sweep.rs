@@ -91,10 +91,7 @@ fn children() -> Vec<Pid> {
     if nothing_to_sweep() {
         return Vec::new();
     }
-    let of = |table: ProcessTable| {
-        table.iter().filter(|process| process.parent == getpid()).map(|process| process.pid).collect()
-    };
-    ProcessTable::read().map(of).unwrap_or_default()
+    ProcessTable::read_children().map(|table| table.iter().map(|child| child.pid).collect()).unwrap_or_default()
 }
 
 fn earlier_children() -> &'static [Pid] {
@@ -126,8 +123,12 @@ pub fn sweep(launch: &SweepScope<'_>, time_limit: Duration) -> io::Result<Swept>
     if has_all && nothing_to_sweep() {
         return Ok(Swept { killed: 0, survivors: Vec::new() });
     }
+    let spared: Vec<Pid>;
     let fall = match launch.orphans {
-        Orphans::Claim { .. } => Fall::ToCaller,
+        Orphans::Claim { except } => {
+            spared = except.iter().chain(earlier_children()).copied().collect();
+            Fall::ToCaller { spared: &spared }
+        }
         Orphans::Leave => Fall::Elsewhere,
     };
     let report = kill_until_gone(time_limit, fall, |table| launch.find(table))?;
@@ -150,21 +151,18 @@ fn outrun(ranks: &[Pid], except: &[Pid], deadline: Instant) -> io::Result<Vec<Su
         if nothing_to_sweep() {
             return Ok(Vec::new());
         }
-        let table = ProcessTable::read()?;
-        let is_ours = |process: &&Process| {
-            process.parent == getpid() && !ranks.contains(&process.pid) && !is_spared(process.pid, except)
-        };
-        let left: Vec<Pid> = table.iter().filter(is_ours).map(|process| process.pid).collect();
-        let is_explained =
-            |process: &Process| ranks.contains(&process.pid) || earlier_children().contains(&process.pid);
-        if left.is_empty() && table.iter().any(is_explained) {
+        let children = ProcessTable::read_children()?;
+        let is_ours = |child: &&Process| !ranks.contains(&child.pid) && !is_spared(child.pid, except);
+        let left: Vec<Pid> = children.iter().filter(is_ours).map(|child| child.pid).collect();
+        let is_explained = |child: &Process| ranks.contains(&child.pid) || earlier_children().contains(&child.pid);
+        if left.is_empty() && children.iter().any(is_explained) {
             // Only unreaped ranks, or children of this process, are left.
             return Ok(Vec::new());
         }
         if Instant::now() >= deadline {
             return Ok(left.into_iter().map(Survivor::of).collect());
         }
-        is_signalled = is_signalled || kill_all_of_this_user(&table);
+        is_signalled = is_signalled || kill_all_of_this_user(&ProcessTable::read()?);
         thread::sleep(REAP_PAUSE);
     }
 }
@@ -181,9 +179,7 @@ pub fn sweep_group(group: &OwnCgroup, ranks: &[Pid], time_limit: Duration) -> io
     // The kernel reports a process as gone before its parent can reap it.
     while !nothing_to_sweep() && survivors.is_empty() && Instant::now() < deadline {
         killed += reap_children(ranks, |_| true)?;
-        let me = getpid();
-        let is_left = |process: &Process| process.parent == me && !ranks.contains(&process.pid);
-        if !ProcessTable::read()?.iter().any(is_left) {
+        if ProcessTable::read_children()?.iter().all(|child| ranks.contains(&child.pid)) {
             break;
         }
         thread::sleep(REAP_PAUSE);
@@ -220,12 +216,11 @@ pub fn reap_adopted(launch: &SweepScope<'_>) -> io::Result<usize> {
 
 /// Reaps the ended children of this process for which `chosen` returns true, except ranks.
 fn reap_children(ranks: &[Pid], chosen: impl Fn(&Process) -> bool) -> io::Result<usize> {
-    let me = getpid();
-    let table = ProcessTable::read()?;
-    let ended = table.iter().filter(|process| process.zombie && process.parent == me && !ranks.contains(&process.pid));
+    let children = ProcessTable::read_children()?;
+    let ended = children.iter().filter(|child| child.zombie && !ranks.contains(&child.pid));
     // The number of a zombie is not reused before it is reaped, and only this code reaps these.
-    let reap = |process: &&Process| matches!(syscalls::try_reap(Child::Number(process.pid)), Ok(Some(_)));
-    Ok(ended.filter(|process| chosen(process)).filter(reap).count())
+    let reap = |child: &&Process| matches!(syscalls::try_reap(Child::Number(child.pid)), Ok(Some(_)));
+    Ok(ended.filter(|child| chosen(child)).filter(reap).count())
 }
 
 impl SweepScope<'_> {
