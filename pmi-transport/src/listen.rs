@@ -32,10 +32,11 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use nix::sys::socket::{MsgFlags, recv};
+use tokio::io::unix::AsyncFd;
 use tokio::io::{DuplexStream, duplex};
-use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream, lookup_host};
+use tokio::net::{TcpListener, TcpSocket, UnixStream, lookup_host};
 use tokio::sync::{Mutex, mpsc, oneshot};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
@@ -57,6 +58,9 @@ use crate::limits;
 use crate::proto::takes_stream;
 use crate::session_link::Arrivals;
 use crate::tls::Clients;
+
+/// Number of closed connections after which other tasks run.
+const ENDED_AT_ONCE: u32 = 128;
 
 /// Connections that the kernel queues until they are accepted. A whole cluster may connect at once.
 const BACKLOG: u32 = 4096;
@@ -128,7 +132,7 @@ enum Socket {
 pub struct LocalSocket {
     // The fields are dropped in this order, so that the file never exists without a listener.
     _file: SocketFile,
-    listener: UnixListener,
+    listener: AsyncFd<std::os::unix::net::UnixListener>,
 }
 
 impl LocalSocket {
@@ -143,7 +147,7 @@ impl LocalSocket {
             io::ErrorKind::AlreadyExists => ListenError::NoSocket { path: path.to_owned() },
             _ => failed(source),
         })?;
-        Ok(Self { _file: file, listener: UnixListener::from_std(listener).map_err(failed)? })
+        Ok(Self { _file: file, listener: AsyncFd::new(listener).map_err(failed)? })
     }
 
     /// Returns the next connection that its other end has not closed already.
@@ -151,11 +155,22 @@ impl LocalSocket {
     /// # Errors
     /// Fails if accept(2) fails, for example without free descriptors.
     pub async fn accept(&self) -> io::Result<UnixStream> {
+        let mut count = 0_u32;
         loop {
-            let (stream, _) = self.listener.accept().await?;
-            // A process that connects and closes in a loop costs no more than this check.
-            if !has_ended(&stream) {
-                return Ok(stream);
+            let mut ready = self.listener.readable().await?;
+            // A process that connects and closes in a loop costs three system calls for each connection: only living ones get an event source.
+            match ready.try_io(|listener| listener.get_ref().accept()) {
+                Ok(Ok((stream, _))) if has_ended(&stream) => {}
+                Ok(Ok((stream, _))) => {
+                    stream.set_nonblocking(true)?;
+                    return UnixStream::from_std(stream);
+                }
+                Ok(Err(error)) => return Err(error),
+                Err(_nothing_left) => {}
+            }
+            count = count.wrapping_add(1);
+            if count.is_multiple_of(ENDED_AT_ONCE) {
+                yield_now().await;
             }
         }
     }
@@ -423,7 +438,7 @@ async fn greet(arrival: Arrival, connections: mpsc::Sender<Connection>, budget: 
 }
 
 /// Returns true if the other end has closed the connection without a byte.
-fn has_ended(stream: &UnixStream) -> bool {
+fn has_ended(stream: &impl AsRawFd) -> bool {
     recv(stream.as_raw_fd(), &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT) == Ok(0)
 }
 
