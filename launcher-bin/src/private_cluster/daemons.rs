@@ -14,16 +14,17 @@ use nix::unistd::Pid;
 use rank_spawner::{Keeper, LaunchTag, write_own_file};
 use tokio::io::AsyncWriteExt;
 use tokio::process::ChildStdin;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::directory::Directory;
 
 /// Time limit for the orderly stop of a daemon, which ends its launches first.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
 
-/// Interval between checks for stopped daemons.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Interval between checks for stopped daemons, in case a signal of their ends is missed.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Variable with the log filter of daemons.
 const LOG: &str = "LATTICE_LOG";
@@ -270,9 +271,14 @@ async fn stop_together(daemons: Vec<Daemon>) {
 /// Waits for the end of all daemons, with a time limit. Keeps only the daemons that have not ended.
 async fn wait_for(daemons: &mut Vec<Daemon>) {
     let deadline = Instant::now() + STOP_WITHIN;
+    // Before the first check, so that no end falls between check and wait.
+    let mut ended_children = signal(SignalKind::child()).ok();
     daemons.retain_mut(|daemon| !daemon.has_ended());
     while !daemons.is_empty() && Instant::now() < deadline {
-        sleep(LOOK_EVERY).await;
+        match &mut ended_children {
+            Some(ended) => drop(timeout(LOOK_EVERY, ended.recv()).await),
+            None => sleep(LOOK_EVERY).await,
+        }
         daemons.retain_mut(|daemon| !daemon.has_ended());
     }
 }
