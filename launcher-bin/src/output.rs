@@ -37,6 +37,8 @@ use self::collapse::{Collapse, Collapsed};
 use self::decoration::Decoration;
 pub use self::files::FileError;
 use self::files::Files;
+#[cfg(test)]
+pub(crate) use self::json::Line as EventLine;
 pub(crate) use self::json::{CauseLine, RankEnd};
 use self::summary::Summary;
 use self::targets::{Targets, WriterName};

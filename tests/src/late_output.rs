@@ -58,7 +58,9 @@ PROGRAM
     check() {
         rm -f $D/seen $D/go
         program=${kind[$1]//NAME/$2}
-        $LAUNCH bash -c '[ $LATTICE_RANK = 0 ] || exit 0; eval "$0"' "${program//END/${end[$2]}}" >$D/out 2>$D/err & launch=$!
+        # On a busy machine a process needs more than the second that it has by default.
+        flags=; [ $1 = endless ] || flags=--output-end=5s
+        $LAUNCH $flags bash -c '[ $LATTICE_RANK = 0 ] || exit 0; eval "$0"' "${program//END/${end[$2]}}" >$D/out 2>$D/err & launch=$!
         if [ $2 = term ]; then until [ -e $D/go ]; do sleep 0.01; done; kill -TERM $launch; fi
         wait $launch; code=$?
         echo $1 $2: $(cat $D/out $D/err | grep -c 'line [0-9]*$') lines, code $code $(grep -o 'still held the output of rank 0' $D/err)

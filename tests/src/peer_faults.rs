@@ -5,8 +5,11 @@
 //! both on standard output, and repeats the command. No command is repeated for another reason.
 
 use std::io::{self, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{self, Output, Stdio};
+use std::process::{self, ExitStatus, Output, Stdio};
+
+use nix::sys::signal::Signal;
 
 use crate::command::Command;
 use crate::mpi::Flavour::{self, DebianOpenMpi, WheelMpich, WheelMpich3, WheelOpenMpi, WheelOpenMpi4};
@@ -36,6 +39,8 @@ pub enum Signature {
     HangsAtStart,
     /// A rank was killed by SIGSEGV, and this was reported.
     Crash,
+    /// The peer's launcher was killed by SIGPIPE and printed nothing.
+    BrokenPipe,
 }
 
 /// Exit code of `timeout`, with which scripts of the tests end a launcher that hangs.
@@ -51,7 +56,7 @@ const CONTROLS_MAX: usize = 10;
 const REPORT: &str = "fault of a peer: ";
 
 /// The known faults.
-pub const FAULTS: [PeerFault; 5] = [
+pub const FAULTS: [PeerFault; 6] = [
     PeerFault {
         peers: &[WheelOpenMpi],
         at: "bin/mpirun",
@@ -71,6 +76,13 @@ pub const FAULTS: [PeerFault; 5] = [
         at: "mpirun",
         signature: Signature::Line(&["abort is already in progress"]),
         source: "mpirun of Open MPI 4.1 stands still now and then when its daemons end while it aborts by itself",
+        control: None,
+    },
+    PeerFault {
+        peers: &[WheelMpich],
+        at: "bin/mpiexec",
+        signature: Signature::BrokenPipe,
+        source: "mpiexec of MPICH 5.0.2 is killed by SIGPIPE at its start; seen once on a loaded machine",
         control: None,
     },
     PeerFault {
@@ -159,15 +171,15 @@ fn marks(peer: Flavour) -> Vec<String> {
 impl Signature {
     fn is_in(self, outcome: &Outcome) -> bool {
         let [stdout, stderr] = [&outcome.stdout, &outcome.stderr].map(|bytes| String::from_utf8_lossy(bytes));
-        self.matches(outcome.status.code(), &stdout, &stderr)
+        self.matches(outcome.status, &stdout, &stderr)
     }
 
     fn is_in_output(self, output: &Output) -> bool {
         let [stdout, stderr] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
-        self.matches(output.status.code(), &stdout, &stderr)
+        self.matches(output.status, &stdout, &stderr)
     }
 
-    fn matches(self, code: Option<i32>, stdout: &str, stderr: &str) -> bool {
+    fn matches(self, status: ExitStatus, stdout: &str, stderr: &str) -> bool {
         let has = |texts: &[&str]| {
             stdout.lines().chain(stderr.lines()).any(|line| texts.iter().all(|text| line.contains(text)))
         };
@@ -176,13 +188,17 @@ impl Signature {
             Self::HangsAtStart => {
                 let timed_out = format!("code {TIMED_OUT}");
                 let said = |line: &str| !line.is_empty() && line != timed_out;
-                (code == Some(TIMED_OUT) || stdout.lines().any(|line| line == timed_out)) && !stdout.lines().any(said)
+                (status.code() == Some(TIMED_OUT) || stdout.lines().any(|line| line == timed_out))
+                    && !stdout.lines().any(said)
             }
             // The texts of `lattice`, of Hydra, and of Open MPI's own handler.
             Self::Crash => {
                 [&["killed by signal 11"][..], &["EXIT CODE: 139"], &["Signal: Segmentation fault"], &["signal 11"]]
                     .iter()
                     .any(|texts| has(texts))
+            }
+            Self::BrokenPipe => {
+                status.signal() == Some(Signal::SIGPIPE as i32) && stdout.is_empty() && stderr.is_empty()
             }
         }
     }
@@ -195,8 +211,9 @@ mod tests {
     /// Returns the first words of the source of the fault in an outcome.
     fn found(words: &[&str], (code, stdout, stderr): (i32, &str, &str)) -> Option<&'static str> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-        let shows =
-            |fault: &&PeerFault| fault.peer_in(&words).is_some() && fault.signature.matches(Some(code), stdout, stderr);
+        let shows = |fault: &&PeerFault| {
+            fault.peer_in(&words).is_some() && fault.signature.matches(ExitStatus::from_raw(code << 8), stdout, stderr)
+        };
         FAULTS.iter().find(shows).map(|fault| fault.source.split(" of ").next().unwrap_or_default())
     }
 

@@ -1,32 +1,20 @@
-//! Checks JSON against a schema, with the keywords of Lattice's own schemas: `$ref`, `oneOf`, `anyOf`, `const`,
-//! `enum`, `type`, `properties`, `required`, `items`, `minimum`, `maximum`, `additionalProperties`. The check fails for an unknown keyword, so that no keyword is
-//! ignored.
+//! Checks JSON against the schemas of the documentation. A field that the schema does not describe is an error too.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use jsonschema::Validator;
 use serde_json::Value;
 
-/// Keywords without an effect on the check.
-const REMARKS: &[&str] = &["$schema", "title", "description", "$defs", "format"];
-
-/// Directory of the schemas of documents.
+/// Directory of the schemas.
 const DOCUMENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/schemas");
 
 /// A schema.
 #[derive(Debug)]
-pub struct Schema(Value);
+pub struct Schema(Validator);
 
 impl Schema {
-    /// Parses a schema.
-    ///
-    /// # Errors
-    /// Fails if the text is not JSON.
-    pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
-        serde_json::from_str(text).map(Self)
-    }
-
     /// Names of the documents that have a schema in the documentation.
     ///
     /// # Panics
@@ -46,82 +34,44 @@ impl Schema {
     pub fn of_document(name: &str) -> Self {
         let file = Path::new(DOCUMENTS).join(format!("{name}.schema.json"));
         let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-        Self::parse(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+        let schema = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        Self::new(schema)
+    }
+
+    fn new(mut schema: Value) -> Self {
+        close(&mut schema);
+        Self(jsonschema::validator_for(&schema).unwrap_or_else(|error| panic!("{schema:#} is no schema: {error}")))
     }
 
     /// Checks a value.
     ///
     /// # Errors
-    /// Returns the position of the mismatch, and the expected value.
+    /// Returns the position of each mismatch, and the mismatch.
     pub fn check(&self, value: &Value) -> Result<(), String> {
-        self.check_against(&self.0, value)
+        let mismatches = self.0.iter_errors(value).map(|error| format!("{}: {error}", error.instance_path()));
+        let mismatches: Vec<String> = mismatches.collect();
+        if mismatches.is_empty() { Ok(()) } else { Err(format!("{value}: {}", mismatches.join("; "))) }
     }
+}
 
-    fn check_against(&self, schema: &Value, value: &Value) -> Result<(), String> {
-        let keywords = schema.as_object().ok_or_else(|| format!("{schema} is no schema"))?;
-        keywords.iter().try_for_each(|(keyword, expected)| self.check_keyword(keyword, expected, value))
+/// Excludes fields without a description from each object that the schema describes.
+fn close(schema: &mut Value) {
+    close_inner(schema);
+    if let Some(keywords) = schema.as_object_mut() {
+        keywords.insert("unevaluatedProperties".to_owned(), false.into());
     }
+}
 
-    fn check_keyword(&self, keyword: &str, expected: &Value, value: &Value) -> Result<(), String> {
-        let unless =
-            |fits: bool| if fits { Ok(()) } else { Err(format!("{value} does not fit {keyword}: {expected}")) };
-        let list = || expected.as_array().map(Vec::as_slice).unwrap_or_default();
-        match keyword {
-            "$ref" => self.check_against(self.definition(expected)?, value),
-            "oneOf" => self.check_one_of(list(), value),
-            "anyOf" => {
-                let fits = |schema: &Value| self.check_against(schema, value);
-                let mismatches: Vec<String> = list().iter().map_while(|schema| fits(schema).err()).collect();
-                if mismatches.len() < list().len() {
-                    Ok(())
-                } else {
-                    Err(format!("{value} fits none: {mismatches:#?}"))
-                }
-            }
-            "const" => unless(value == expected),
-            "enum" => unless(list().contains(value)),
-            "type" => unless(list().iter().chain([expected]).any(|name| is_of_type(value, name))),
-            // These two only apply to numbers.
-            "minimum" => unless(!value.is_number() || value.as_f64() >= expected.as_f64()),
-            "maximum" => unless(!value.is_number() || value.as_f64() <= expected.as_f64()),
-            // Only an object of any content has it.
-            "additionalProperties" if *expected == Value::Bool(true) => Ok(()),
-            "required" => {
-                let has = |name: &Value| name.as_str().is_some_and(|name| value.get(name).is_some());
-                // The keyword only applies to objects.
-                unless(!value.is_object() || list().iter().all(has))
-            }
-            "properties" => self.check_properties(expected, value),
-            "items" => {
-                let items = value.as_array().map(Vec::as_slice).unwrap_or_default();
-                items.iter().try_for_each(|item| self.check_against(expected, item))
-            }
-            remark if REMARKS.contains(&remark) => Ok(()),
-            unknown => Err(format!("the schema uses {unknown}, which this check does not know")),
+/// As [`close`], for the schemas in this one. It may itself describe a part of an object.
+fn close_inner(schema: &mut Value) {
+    for (keyword, value) in schema.as_object_mut().into_iter().flatten() {
+        match (keyword.as_str(), value) {
+            ("properties" | "$defs", Value::Object(schemas)) => schemas.values_mut().for_each(close),
+            ("items" | "additionalProperties", schema) => close(schema),
+            ("prefixItems", Value::Array(schemas)) => schemas.iter_mut().for_each(close),
+            ("oneOf" | "anyOf" | "allOf", Value::Array(parts)) => parts.iter_mut().for_each(close_inner),
+            _ => {}
         }
-    }
-
-    fn definition(&self, reference: &Value) -> Result<&Value, String> {
-        let pointer = reference.as_str().and_then(|text| text.strip_prefix('#'));
-        pointer.and_then(|pointer| self.0.pointer(pointer)).ok_or_else(|| format!("there is no {reference}"))
-    }
-
-    fn check_one_of(&self, schemas: &[Value], value: &Value) -> Result<(), String> {
-        let results: Vec<_> = schemas.iter().map(|schema| self.check_against(schema, value)).collect();
-        match results.iter().filter(|result| result.is_ok()).count() {
-            1 => Ok(()),
-            0 => Err(format!("{value} fits none: {results:#?}")),
-            several => Err(format!("{value} fits {several} of what must exclude each other")),
-        }
-    }
-
-    /// The schema must describe every property. Any other property is an undocumented change of the format.
-    fn check_properties(&self, schemas: &Value, value: &Value) -> Result<(), String> {
-        let Some(properties) = value.as_object() else { return Ok(()) };
-        properties.iter().try_for_each(|(name, property)| {
-            let schema = schemas.get(name).ok_or_else(|| format!("{name} in {value} is not documented"))?;
-            self.check_against(schema, property).map_err(|error| format!("{name}: {error}"))
-        })
     }
 }
 
@@ -142,19 +92,6 @@ pub fn check_documents(output: &str) -> BTreeSet<String> {
     lines.split("\n== ").skip(1).map(check).collect()
 }
 
-fn is_of_type(value: &Value, name: &Value) -> bool {
-    match name.as_str() {
-        Some("object") => value.is_object(),
-        Some("array") => value.is_array(),
-        Some("string") => value.is_string(),
-        Some("number") => value.is_number(),
-        Some("integer") => value.is_i64() || value.is_u64(),
-        Some("boolean") => value.is_boolean(),
-        Some("null") => value.is_null(),
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -162,25 +99,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_is_told() {
-        let schema = json!({
-            "oneOf": [{ "$ref": "#/$defs/a" }, { "const": 3 }],
-            "$defs": { "a": {
-                "type": ["object", "null"],
-                "properties": { "n": { "type": "integer", "minimum": 0 }, "s": { "items": { "enum": ["x", "y"] } } },
-                "required": ["n"]
-            } }
-        });
-        let schema = Schema(schema);
-        let fits = |value: Value| schema.check(&value).is_ok();
-        assert!(fits(json!(3)) && fits(json!({ "n": 1 })) && fits(json!({ "n": 0, "s": ["x", "y"] })));
-        assert!(fits(json!(null)));
-        let either =
-            Schema(json!({ "anyOf": [{ "type": "null" }, { "type": "integer", "minimum": 0, "maximum": 9 }] }));
-        assert!([json!(null), json!(9)].iter().all(|value| either.check(value).is_ok()));
-        assert!([json!(10), json!("9")].iter().all(|value| either.check(value).is_err()));
-        assert!(!fits(json!(4)) && !fits(json!({})) && !fits(json!({ "n": -1 })) && !fits(json!({ "n": "1" })));
-        assert!(!fits(json!({ "n": 1, "s": ["z"] })) && !fits(json!({ "n": 1, "t": 1 })));
-        assert!(Schema(json!({ "maxLength": 3 })).check(&json!("a")).unwrap_err().contains("maxLength"));
+    fn a_field_without_a_description_is_an_error() {
+        let schema = Schema::new(json!({
+            "type": "object",
+            "properties": { "time": { "type": "string" }, "inner": { "anyOf": [{ "$ref": "#/$defs/inner" }, { "type": "null" }] } },
+            "required": ["time"],
+            "oneOf": [
+                { "properties": { "event": { "const": "a" }, "n": { "type": "integer" } }, "required": ["event", "n"] },
+                { "properties": { "event": { "const": "b" } }, "required": ["event"] }
+            ],
+            "$defs": { "inner": { "type": "object", "properties": { "x": { "enum": [1, 2] } }, "required": ["x"] } }
+        }));
+        let check = |value: Value, expected: bool| assert_eq!(schema.check(&value).is_ok(), expected, "{value}");
+        check(json!({ "time": "", "event": "a", "n": 3 }), true);
+        check(json!({ "time": "", "event": "b", "inner": { "x": 2 } }), true);
+        check(json!({ "time": "", "event": "b", "inner": null }), true);
+        check(json!({ "time": "", "event": "b", "n": 3 }), false);
+        check(json!({ "time": "", "event": "b", "inner": { "x": 3 } }), false);
+        check(json!({ "time": "", "event": "b", "inner": { "x": 2, "y": 2 } }), false);
+        check(json!({ "event": "b" }), false);
     }
 }

@@ -1,5 +1,6 @@
-//! `--json`: output for programs, one event on each line. `docs/reference/json.md` describes the lines, and `docs/reference/json-events.schema.json` is their
-//! schema.
+//! `--json`: output for programs, one event on each line. `docs/reference/json.md` describes the lines.
+
+mod notice;
 
 use std::borrow::Cow;
 
@@ -7,12 +8,13 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use lattice_session::cause::{Cause, CauseKind, StartClass};
-use lattice_session::event::{Event, MpiFamily, MpiLibrary, Notice, Output, Report, Stream};
+use lattice_session::event::{Event, Output, Report, Stream};
 use lattice_session::placed::PlacedLaunch;
 use pmi_core::ids::{LocalRank, Rank};
-use rank_spawner::{CpuSet, Limit, LimitedResource, RankExit};
+use rank_spawner::{CpuSet, RankExit};
 use serde::Serialize;
 
+use self::notice::NoticeLine;
 use super::decoration::time_stamp;
 use super::summary::SummaryLine;
 use super::words;
@@ -21,130 +23,137 @@ use crate::usage::UsageLine;
 
 /// One line of output.
 #[derive(Debug, Serialize)]
-struct Line<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct Line<'a> {
+    /// Local time with milliseconds, RFC 3339.
     time: String,
     #[serde(flatten)]
     body: Body<'a>,
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "event", rename_all = "snake_case")]
 enum Body<'a> {
+    /// First line of a launch; with `--detach` the only line.
     Launch {
+        /// `LATTICE_LAUNCH_ID` of the ranks.
         launch_id: &'a str,
         #[serde(flatten)]
         launch: Launch<'a>,
     },
+    /// Only line of `--dry-run`.
     Plan {
         #[serde(flatten)]
         launch: Launch<'a>,
+        /// Place of each rank, in rank order.
         ranks: Vec<RankLine<'a>>,
     },
+    /// The process of a rank runs.
     Started {
+        #[cfg_attr(test, schemars(with = "u32"))]
         rank: Rank,
         node: &'a str,
+        /// Process number on the node.
         pid: u32,
     },
+    /// A rank wrote lines, or a part of a line that is long or has paused.
     Output {
+        #[cfg_attr(test, schemars(with = "u32"))]
         rank: Rank,
         node: &'a str,
+        #[cfg_attr(test, schemars(with = "StreamName"))]
         stream: Stream,
         #[serde(flatten)]
         content: Content<'a>,
     },
+    /// A warning or note that does not end the launch.
     Notice {
         #[serde(flatten)]
         notice: NoticeLine<'a>,
+        /// The notice in words.
         message: String,
     },
+    /// The process of a rank ended. All its output precedes this line.
     Exited {
         node: &'a str,
         #[serde(flatten)]
         end: RankEnd,
     },
-    Ending {
-        cause: CauseLine<'a>,
-    },
+    /// The launch is being ended before all ranks ended by themselves; at most once.
+    Ending { cause: CauseLine<'a> },
+    /// Last line: no process of the launch is left.
     Complete {
         launch_id: &'a str,
+        /// Exit code of `lattice`.
         exit_code: u8,
+        /// First cause of the failure; null for a launch without failure.
         cause: Option<CauseLine<'a>>,
+        /// End of each rank that started, in rank order.
         ranks: Vec<RankEnd>,
+        /// Time from the first start to the last end.
         duration_s: f64,
+        /// Resources of the ranks on the nodes that reported them.
         usage: Option<UsageLine>,
+        /// Null for a launch that was not followed from its begin.
         summary: Option<SummaryLine<'a>>,
     },
 }
 
+/// Names of [`Stream`].
+#[cfg(test)]
+#[derive(schemars::JsonSchema)]
+#[schemars(rename_all = "lowercase")]
+#[expect(dead_code, reason = "only its schema is used")]
+enum StreamName {
+    Stdout,
+    Stderr,
+}
+
 /// Data of a launch that is known before its first rank starts.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Launch<'a> {
+    /// Allocation of the launch; null on one machine.
     allocation_id: Option<&'a str>,
     num_ranks: u32,
+    /// Names of the nodes, in node order.
     nodes: &'a [String],
+    /// Programs in the order of their ranks.
     programs: Vec<Program<'a>>,
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Program<'a> {
     num_ranks: u32,
+    /// Executed file.
     program: Cow<'a, str>,
     args: Vec<Cow<'a, str>>,
 }
 
 /// Place of a rank.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct RankLine<'a> {
+    #[cfg_attr(test, schemars(with = "u32"))]
     rank: Rank,
     node: &'a str,
+    /// Position on the node.
+    #[cfg_attr(test, schemars(with = "u32"))]
     local_rank: LocalRank,
+    /// CPUs to which the rank is bound, such as 0-3,8; null for an unbound rank, or if its node decides.
     cpus: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 enum Content<'a> {
+    /// UTF-8.
     Text(&'a str),
-    /// Bytes that are not UTF-8.
+    /// Bytes that are not UTF-8, in base64 (RFC 4648).
     Base64(String),
-}
-
-#[derive(Debug, Serialize)]
-#[serde(tag = "notice", rename_all = "snake_case")]
-enum NoticeLine<'a> {
-    Silent { ranks: &'a [Rank], ended: bool, after_s: f64, library: Option<Library<'a>> },
-    Stuck { after_s: f64, waiting: usize, missing: Vec<Missing<'a>> },
-    Stacks { stacks: Vec<Stack<'a>> },
-    Leftover { pids: &'a [u32] },
-    OutputHeld { rank: Rank, pid: u32, program: &'a str, after_s: f64 },
-    PmiMisuse { rank: Rank, observed: &'a str },
-    StdinClosed { rank: Rank },
-    NotSpawned { rank: Rank, reason: &'a str },
-    NameRefused { rank: Rank, reason: &'a str },
-    ReleaseOverdue { rank: Rank, registered: &'a str, within_s: f64, killed: bool },
-    BoundElsewhere { rank: Rank, node: &'a str, planned: String, seen: String },
-    LimitTooHigh { node: &'a str, resource: LimitedResource, asked: Option<u64>, hard: Option<u64> },
-    Dropped { bytes: Option<u64> },
-    Other,
-}
-
-#[derive(Debug, Serialize)]
-struct Stack<'a> {
-    ranks: &'a [Rank],
-    text: &'a str,
-}
-
-#[derive(Debug, Serialize)]
-struct Library<'a> {
-    name: &'a str,
-    file: &'a str,
-    speaks: &'static str,
-}
-
-#[derive(Debug, Serialize)]
-struct Missing<'a> {
-    rank: Rank,
-    last_command: Option<&'a str>,
 }
 
 /// End of a rank.
@@ -165,10 +174,14 @@ pub(crate) struct RankEnd {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct CauseLine<'a> {
+    /// Kind of the cause; `docs/reference/json.md` lists them.
     kind: &'static str,
+    /// Node of the cause.
     node: &'a str,
+    /// Rank that caused it, if one did.
     #[cfg_attr(test, schemars(with = "Option<u32>"))]
     rank: Option<Rank>,
+    /// The cause in words.
     message: String,
 }
 
@@ -193,7 +206,7 @@ pub(crate) fn event(event: &Event, node: &str) -> Option<Bytes> {
     let body = match event {
         Event::Started { rank, pid, .. } => Body::Started { rank: *rank, node, pid: *pid },
         Event::Output(output) => output_body(output, node),
-        Event::Notice(notice) => Body::Notice { notice: notice_line(notice), message: words::notice(notice) },
+        Event::Notice(notice) => Body::Notice { notice: NoticeLine::of(notice), message: words::notice(notice) },
         Event::Exited { rank, exit, .. } => Body::Exited { node, end: RankEnd::of(*rank, *exit) },
         Event::Ending(cause) => Body::Ending { cause: CauseLine::of(cause) },
         _ => return None,
@@ -232,61 +245,6 @@ fn output_body<'a>(output: &'a Output, node: &'a str) -> Body<'a> {
         Err(_) => Content::Base64(BASE64_STANDARD.encode(&output.bytes)),
     };
     Body::Output { rank: output.rank, node, stream: output.stream, content }
-}
-
-fn notice_line(notice: &Notice) -> NoticeLine<'_> {
-    match notice {
-        Notice::Silent { ranks, ended, after, library, .. } => NoticeLine::Silent {
-            ranks,
-            ended: *ended,
-            after_s: after.as_secs_f64(),
-            library: library.as_ref().map(library_line),
-        },
-        Notice::Stuck { after, waiting, missing } => NoticeLine::Stuck {
-            after_s: after.as_secs_f64(),
-            waiting: *waiting,
-            missing: missing
-                .iter()
-                .map(|(rank, last)| Missing { rank: *rank, last_command: last.as_deref() })
-                .collect(),
-        },
-        Notice::Stacks { stacks } => {
-            let stacks = stacks.iter().map(|stack| Stack { ranks: &stack.ranks, text: &stack.text });
-            NoticeLine::Stacks { stacks: stacks.collect() }
-        }
-        Notice::Leftover { pids } => NoticeLine::Leftover { pids },
-        Notice::OutputHeld { rank, pid, program, after } => {
-            NoticeLine::OutputHeld { rank: *rank, pid: *pid, program, after_s: after.as_secs_f64() }
-        }
-        Notice::PmiMisuse { rank, observed } => NoticeLine::PmiMisuse { rank: *rank, observed },
-        Notice::StdinClosed { rank } => NoticeLine::StdinClosed { rank: *rank },
-        Notice::NotSpawned { rank, reason } => NoticeLine::NotSpawned { rank: *rank, reason },
-        Notice::NameRefused { rank, reason } => NoticeLine::NameRefused { rank: *rank, reason },
-        Notice::ReleaseOverdue { rank, resource, within, killed } => NoticeLine::ReleaseOverdue {
-            rank: *rank,
-            registered: resource,
-            within_s: within.as_secs_f64(),
-            killed: *killed,
-        },
-        Notice::BoundElsewhere { rank, node, planned, seen } => {
-            NoticeLine::BoundElsewhere { rank: *rank, node, planned: planned.to_string(), seen: seen.to_string() }
-        }
-        Notice::LimitTooHigh { node, resource, asked, hard } => {
-            let value = |limit: u64| (limit != Limit::UNLIMITED).then_some(limit);
-            NoticeLine::LimitTooHigh { node, resource: *resource, asked: value(*asked), hard: value(*hard) }
-        }
-        _ => NoticeLine::Other,
-    }
-}
-
-fn library_line(library: &MpiLibrary) -> Library<'_> {
-    let speaks = match library.family {
-        MpiFamily::Pmi => "pmi",
-        MpiFamily::Pmix => "pmix",
-        MpiFamily::Vendor => "vendor",
-        _ => "other",
-    };
-    Library { name: &library.name, file: &library.file, speaks }
 }
 
 impl<'a> Launch<'a> {

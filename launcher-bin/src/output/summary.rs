@@ -173,11 +173,13 @@ fn used_by_node(hosts: &[String], report: &Report) -> Option<String> {
 
 /// Summary in the last line of `--json`.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct SummaryLine<'a> {
-    /// First and last rank.
+    /// First and last rank that started, with the time since the first start.
     started: Option<[OfRank; 2]>,
+    /// First and last rank that ended, with the time since the first start.
     ended: Option<[OfRank; 2]>,
-    /// Fastest and slowest rank.
+    /// Fastest and slowest rank, with the time from start to end.
     ran: Option<[OfRank; 2]>,
     /// Nodes with the least and the most processor time.
     used: Option<Box<[NodeUsed<'a>; 2]>>,
@@ -185,12 +187,15 @@ pub(super) struct SummaryLine<'a> {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct OfRank {
+    #[cfg_attr(test, schemars(with = "u32"))]
     rank: Rank,
     after_s: f64,
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct NodeUsed<'a> {
     node: &'a str,
     #[serde(flatten)]
@@ -198,9 +203,12 @@ struct NodeUsed<'a> {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct NodeLine<'a> {
     node: &'a str,
+    /// Number of ranks that started there.
     num_ranks: u32,
+    /// End of the last rank; 0 if none has ended.
     ended_after_s: f64,
     stdout_bytes: u64,
     stderr_bytes: u64,

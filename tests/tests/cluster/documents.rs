@@ -17,6 +17,7 @@ const SCRIPT: &str = r#"
     set=$(lattice set list --json | field set_id | head -1); shows set-ping set ping lattice://$set/0 --count 2
     shows cxi-list cxi list; shows cxi-doctor cxi doctor; shows cxi-clean cxi clean --dry-run
     shows cancel cancel $id
+    lattice launch --json --pmi none -n 2 sh -c 'echo hi; exit 3' | sed 's/^/== events\n/'
     lattice launch --pmi none -n 1 false; id=$(lattice launches --all --json | field launch_id | tail -1)
     shows launches launches --all; shows status status $id; shows explain-launch explain $id
     shows alloc alloc show; shows alloc-list alloc list --all; shows alloc alloc release $LATTICE_ALLOC_ID; unset LATTICE_ALLOC_ID

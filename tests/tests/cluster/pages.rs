@@ -241,7 +241,7 @@ impl Page {
     fn script(&self, lines: &[Line]) -> String {
         let mut script = format!(
             "exec 2>&1; set -m; PATH=$BIN:$MPI:$PATH; {APP}running() {{ {RUNNING}}}\n\
-            trap 'kill $(jobs -p) $(cat ~/api.pid) 2>/dev/null' EXIT\n{}\n",
+            trap 'kill $(jobs -p) $(cat ~/api.pid) 2>/dev/null; wait' EXIT\n{}\n",
             self.before
         );
         for (number, line) in lines.iter().enumerate() {
