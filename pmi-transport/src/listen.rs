@@ -147,7 +147,12 @@ impl LocalSocket {
             io::ErrorKind::AlreadyExists => ListenError::NoSocket { path: path.to_owned() },
             _ => failed(source),
         })?;
-        Ok(Self { _file: file, listener: AsyncFd::new(listener).map_err(failed)? })
+        #[allow(
+            deprecated,
+            reason = "`register` is unsafe, for types with a descriptor of others; this one owns its descriptor"
+        )]
+        let listener = AsyncFd::new(listener).map_err(failed)?;
+        Ok(Self { _file: file, listener })
     }
 
     /// Returns the next connection that its other end has not closed already.
