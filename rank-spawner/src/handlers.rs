@@ -14,6 +14,7 @@ use crate::kill::{halt, hold};
 use crate::process::RankProcess;
 use crate::process_table::{Process, ProcessTable};
 use crate::stream_holders::{input_pipe, output_pipe, pipes_read};
+use crate::sweep::is_subreaper;
 use crate::syscalls::pidfd_send_signal;
 
 /// Time limit for stopping a group: a process in `vfork` does not stop.
@@ -48,7 +49,8 @@ pub fn signal_handlers<'a>(ranks: impl IntoIterator<Item = &'a RankProcess>, sig
 /// filter forwards output until the end of its input, then ends; [`crate::sweep()`] kills filters that do not end. Reads the table of processes,
 /// which takes some milliseconds.
 pub fn signal_groups<'a>(ranks: impl IntoIterator<Item = &'a RankProcess>, signal: Signal) {
-    let table = ends_by_default(signal).then(ProcessTable::read).and_then(Result::ok);
+    let read = || if is_subreaper() { ProcessTable::read_descendants() } else { ProcessTable::read() };
+    let table = ends_by_default(signal).then(read).and_then(Result::ok);
     for rank in ranks {
         // The group may have ended meanwhile.
         match table.as_ref().is_some_and(|table| Group::of(rank, table, signal).has_filter()) {

@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 
 use nix::errno::Errno;
 use nix::unistd::{Pid, getpid};
@@ -36,7 +36,10 @@ pub(crate) struct Process {
 impl Process {
     /// Reads one process; `None` if no process has this number.
     pub(crate) fn read(pid: Pid) -> Option<Self> {
-        Self::parse(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)
+        // Longer than any such line, which one read then returns.
+        let mut line = [0; 1024];
+        let length = fs::File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut line).ok()?;
+        Self::parse(pid, &line[..length])
     }
 
     /// Parses a line in the format of `proc_pid_stat(5)`.
@@ -96,6 +99,9 @@ pub(crate) fn own_threads() -> io::Result<usize> {
     Ok(threads.count())
 }
 
+/// Largest number of threads whose children are read one by one: their lists cost as much as the lines of some hundred processes.
+const LISTS_MAX: usize = 256;
+
 /// All readable processes, indexed by number and by parent.
 pub(crate) struct ProcessTable {
     processes: BTreeMap<Pid, Process>,
@@ -115,11 +121,25 @@ impl ProcessTable {
 
     /// Children of this process. A child that starts during the call, or follows one that is reaped during the call, may be missing.
     pub(crate) fn read_children() -> io::Result<Self> {
-        let Some(listed) = listed_children()? else {
-            let me = getpid();
+        let (me, mut no_limit) = (getpid(), usize::MAX);
+        let Some(listed) = listed_children(me, &mut no_limit)? else {
             return Ok(Self::read()?.iter().filter(|process| process.parent == me).copied().collect());
         };
         Ok(listed.into_iter().filter_map(Process::read).collect())
+    }
+
+    /// Descendants of this process, which must be a subreaper. A process may be missing as in [`ProcessTable::read_children`]. Reads all processes
+    /// if the descendants have more than [`LISTS_MAX`] threads.
+    pub(crate) fn read_descendants() -> io::Result<Self> {
+        let mut lists = LISTS_MAX;
+        let mut found = Vec::new();
+        let mut next = vec![getpid()];
+        while let Some(pid) = next.pop() {
+            let Some(children) = listed_children(pid, &mut lists)? else { return Self::read() };
+            found.extend(children.iter().copied().filter_map(Process::read));
+            next.extend(children);
+        }
+        Ok(found.into_iter().collect())
     }
 
     /// All processes.
@@ -150,16 +170,26 @@ impl ProcessTable {
     }
 }
 
-/// Numbers of the children of this process, from the lists of its threads; `None` if the kernel has no such lists (`CONFIG_PROC_CHILDREN`).
-fn listed_children() -> io::Result<Option<Vec<Pid>>> {
+/// Numbers of the children of a process, from the lists of its threads; none for a process that has ended. `None` if the kernel has no such lists
+/// (`CONFIG_PROC_CHILDREN`), or if there are more than `left`, which is reduced by the read ones.
+fn listed_children(parent: Pid, left: &mut usize) -> io::Result<Option<Vec<Pid>>> {
     let mut children = Vec::new();
-    for thread in fs::read_dir("/proc/self/task")? {
-        match fs::read_to_string(thread?.path().join("children")) {
+    let threads = match fs::read_dir(format!("/proc/{parent}/task")) {
+        Ok(threads) => threads,
+        Err(_) if parent != getpid() => return Ok(Some(children)),
+        Err(error) => return Err(error),
+    };
+    for thread in threads {
+        // It can end meanwhile. Its children then belong to another thread.
+        let Ok(thread) = thread else { continue };
+        let Some(fewer) = left.checked_sub(1) else { return Ok(None) };
+        *left = fewer;
+        match fs::read_to_string(thread.path().join("children")) {
             Ok(list) => {
                 children.extend(list.split_ascii_whitespace().filter_map(|word| word.parse().ok()).map(Pid::from_raw))
             }
-            // The thread has ended; its children now belong to another thread.
             Err(error) if error.raw_os_error() == Some(Errno::ESRCH as i32) => {}
+            // The kernel has no lists, or the thread has ended.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         }
@@ -395,6 +425,13 @@ mod tests {
             assert_eq!(table.get(pid).map(|process| (process.parent, process.zombie)), Some((getpid(), false)));
         }
         assert!(table.iter().all(|process| process.parent == getpid()));
+        // The shell of each child has a child of its own.
+        let below = |pid: Pid| ProcessTable::read_descendants().unwrap().children_of(pid).len();
+        for child in &started {
+            while below(Pid::from_raw(child.id() as i32)) != 1 {
+                std::thread::yield_now();
+            }
+        }
         drop(end);
         waiting.join().unwrap();
         for mut child in started {

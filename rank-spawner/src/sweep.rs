@@ -82,7 +82,8 @@ pub fn become_subreaper() -> nix::Result<()> {
     prctl::set_child_subreaper(true)
 }
 
-fn is_subreaper() -> bool {
+/// True if orphans of this process's descendants become its children.
+pub(crate) fn is_subreaper() -> bool {
     prctl::get_child_subreaper().unwrap_or(false)
 }
 
