@@ -9,7 +9,6 @@ use crate::directory::SetRecord;
 use crate::frame::{BODY_MAX, Frame};
 use crate::machine::{CallOptions, Effect, Machine, Membership, Neighbour, Opener};
 use crate::method::Method;
-use crate::strides::Topology;
 
 /// Checks that frames are unchanged after they are written and read again, and never exceed their limit.
 pub fn overlay_frame(data: &[u8]) {
@@ -36,8 +35,7 @@ pub fn set_file(data: &[u8]) {
 pub fn overlay_member(data: &[u8]) {
     let Some((&state, data)) = data.split_first() else { return };
     let set = SetId::new(1000, 7);
-    let membership =
-        Membership { set, node: 5, members: 16, homes: vec![0, 5, 9], launch: None, topology: Topology::Strides };
+    let membership = Membership { set, node: 5, members: 16, homes: vec![0, 5, 9], launch: None };
     let mut member = Machine::new(membership);
     let mut now = Instant::now();
     let (mut called, mut ended, mut served) = (0, 0, Vec::new());

@@ -39,7 +39,7 @@ use crate::address::{Process, SetId, Uid};
 use crate::error::{CallError, Fault};
 use crate::frame::{BODY_MAX, Frame, Kind};
 use crate::method::{Connectivity, Method, SetInfo, document};
-use crate::strides::Topology;
+use crate::strides::neighbours;
 
 /// Far end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,8 +67,6 @@ pub struct Membership {
     pub homes: Vec<u32>,
     /// The launch; `None` for a tool.
     pub launch: Option<String>,
-    /// Shape of the links in the set.
-    pub topology: Topology,
 }
 
 /// Work for the runner of a machine.
@@ -129,8 +127,7 @@ impl Machine {
 
     /// Creates the process of a rank. All its frames are sent to its session, over the link to [`Neighbour::Session`].
     pub fn of_rank(set: SetId, rank: u32) -> Self {
-        let (homes, topology) = (Vec::new(), Topology::default());
-        let membership = Membership { set, node: 0, members: 1, homes, launch: None, topology };
+        let membership = Membership { set, node: 0, members: 1, homes: Vec::new(), launch: None };
         Self { rank: Some(rank), ..Self::new(membership) }
     }
 
@@ -249,8 +246,8 @@ impl Machine {
 
     /// Open links.
     pub fn connectivity(&self) -> Connectivity {
-        let Membership { node, members, topology, .. } = self.membership;
-        let strides = topology.neighbours(node, members);
+        let Membership { node, members, .. } = self.membership;
+        let strides = neighbours(node, members);
         let links = self.links.open().map(|(neighbour, link)| {
             let kind = match neighbour {
                 Neighbour::Member(index) if !strides.contains(&index) => "direct",

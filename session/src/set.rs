@@ -35,7 +35,6 @@ use lattice_overlay::error::CallError;
 use lattice_overlay::greeting::{Caller, GUEST, Purpose};
 use lattice_overlay::machine::{Membership, Neighbour};
 use lattice_overlay::method::Method;
-use lattice_overlay::strides::Topology;
 use parking_lot::Mutex;
 use pmi_core::services::Services;
 use tokio::io::AsyncWriteExt;
@@ -195,14 +194,7 @@ impl OwnSet {
 
     fn membership(&self, set: SetId) -> Membership {
         let SetFacts { launch, ranks, .. } = &self.0.facts;
-        Membership {
-            set,
-            node: 0,
-            members: 1,
-            homes: vec![0; *ranks as usize],
-            launch: launch.clone(),
-            topology: Topology::Strides,
-        }
+        Membership { set, node: 0, members: 1, homes: vec![0; *ranks as usize], launch: launch.clone() }
     }
 
     /// Calls a method of a process in any set of the user.

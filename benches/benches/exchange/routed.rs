@@ -10,7 +10,6 @@ use lattice_overlay::address::{Process, SetId, Uid};
 use lattice_overlay::frame::Frame;
 use lattice_overlay::machine::{CallOptions, Effect, Machine, Membership, Neighbour, Opener};
 use lattice_overlay::method::Method;
-use lattice_overlay::strides::Topology;
 
 use crate::fence::{BYTES_PER_MICROSECOND, HOP, WORK};
 
@@ -52,10 +51,7 @@ pub(crate) fn run(members: u32, bytes: usize, peers: u32) -> Outcome {
 /// Runs members that each get the values of the members in their list, from the last to the first.
 pub(crate) fn wire(bytes: usize, wanted: Vec<Vec<u32>>) -> Outcome {
     let members = wanted.len() as u32;
-    let new = |node| {
-        let (homes, topology) = (Vec::new(), Topology::Strides);
-        Machine::new(Membership { set: SET, node, members, homes, launch: None, topology })
-    };
+    let new = |node| Machine::new(Membership { set: SET, node, members, homes: Vec::new(), launch: None });
     let zeros = vec![0; wanted.len()];
     let mut world = World {
         origin: Instant::now(),

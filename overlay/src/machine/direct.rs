@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::strides::Topology;
+use crate::strides::towards;
 
 /// Period in which calls to one member are counted together.
 const WINDOW: Duration = Duration::from_secs(60);
@@ -64,8 +64,8 @@ fn calls_that_pay(hops: u32) -> Option<usize> {
 
 /// Returns the number of calls within [`WINDOW`] from which a link from `node` to `target` pays off, for a route that begins with `by`; `None`
 /// if there must be no link.
-pub(super) fn enough(topology: Topology, node: u32, by: u32, target: u32, members: u32) -> Option<usize> {
-    let nearer = |at: &u32| (*at != target).then(|| topology.towards(*at, target, members).first().copied()).flatten();
+pub(super) fn enough(node: u32, by: u32, target: u32, members: u32) -> Option<usize> {
+    let nearer = |at: &u32| (*at != target).then(|| towards(*at, target, members).first().copied()).flatten();
     let hops = std::iter::successors(Some(by), nearer).take(HOPS_COUNTED as usize).count() as u32;
     calls_that_pay(hops).filter(|_| is_chosen(node, target, members))
 }
@@ -98,8 +98,8 @@ mod tests {
     fn the_more_hops_a_link_spares_the_sooner_it_pays() {
         assert_eq!([0, 1, 2, 3, 9].map(calls_that_pay), [None, None, Some(3), Some(2), Some(2)]);
         let enough = |target| {
-            let by = Topology::Strides.towards(0, target, 64)[0];
-            enough(Topology::Strides, 0, by, target, 64)
+            let by = towards(0, target, 64)[0];
+            enough(0, by, target, 64)
         };
         assert_eq!([32, 33, 21, 11].map(enough), [None, Some(3), Some(2), Some(2)]);
     }

@@ -11,7 +11,7 @@ use super::{CallError, CallId, Effect, Frame, Kind, Machine, Membership, Neighbo
 use crate::address::{Process, Uid};
 use crate::frame::DETOURS_MAX;
 use crate::method::Method;
-use crate::strides::distance;
+use crate::strides::{distance, hops_max, towards};
 
 /// Maximum members that a frame may pass in another set of unknown size.
 const TTL_ELSEWHERE: u8 = 48;
@@ -28,8 +28,8 @@ enum Next {
 impl Machine {
     /// Maximum members that a frame to this process may pass.
     pub(super) fn ttl(&self, to: Uid) -> u8 {
-        let Membership { set, members, topology, .. } = self.membership;
-        let here = u8::try_from(2 * topology.hops_max(members) + 8).unwrap_or(u8::MAX);
+        let Membership { set, members, .. } = self.membership;
+        let here = u8::try_from(2 * hops_max(members) + 8).unwrap_or(u8::MAX);
         if to.set() == set { here } else { here.saturating_add(TTL_ELSEWHERE) }
     }
 
@@ -124,14 +124,14 @@ impl Machine {
 
     /// Opens a link to a member of this set that is some hops away, once enough requests for it have passed here.
     fn consider_direct_link(&mut self, neighbour: Neighbour, to: Uid, now: Instant) {
-        let Membership { set, node, members, topology, .. } = self.membership;
+        let Membership { set, node, members, .. } = self.membership;
         let target = match to.process() {
             _ if to.set() != set => Some(0),
             Process::Node(index) => Some(index),
             Process::Rank(rank) => self.home_of(rank),
         };
         if let (Some(target), Neighbour::Member(by)) = (target, neighbour)
-            && let Some(enough) = direct::enough(topology, node, by, target, members)
+            && let Some(enough) = direct::enough(node, by, target, members)
             && self.direct.count(target, now) >= enough
             && self.links.room(Neighbour::Member(target), Kind::Request) == Room::Closed
         {
@@ -205,13 +205,13 @@ impl Machine {
 
     /// The best usable neighbour on the route to a member of this set.
     fn next_member(&mut self, frame: &Frame, target: u32, from: Option<Neighbour>, now: Instant) -> Next {
-        let Membership { node, members, topology, .. } = self.membership;
+        let Membership { node, members, .. } = self.membership;
         let away = distance(node, target, members);
         let directly = Neighbour::Member(target);
         if from != Some(directly) && self.links.room(directly, frame.kind) == Room::Open {
             return Next::Neighbour(directly, frame.detours);
         }
-        for index in topology.towards(node, target, members) {
+        for index in towards(node, target, members) {
             let neighbour = Neighbour::Member(index);
             let detours = frame.detours + u8::from(distance(index, target, members) >= away);
             if detours > DETOURS_MAX {

@@ -8,7 +8,6 @@ use lattice_overlay::error::{CallError, Fault};
 use lattice_overlay::frame::{BODY_MAX, Frame, Kind};
 use lattice_overlay::machine::{CallOptions, Neighbour};
 use lattice_overlay::method::{Connectivity, Method, SetInfo};
-use lattice_overlay::strides::Topology;
 
 use super::world::{MIRROR, SILENCE, TO_AND_FRO, World};
 
@@ -19,7 +18,7 @@ fn node(index: u32) -> Uid {
 }
 
 fn set_of(members: u32) -> World {
-    World::new().with_set(SET, members, Topology::Strides)
+    World::new().with_set(SET, members)
 }
 
 fn within(timeout: Duration) -> CallOptions {

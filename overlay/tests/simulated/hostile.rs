@@ -8,7 +8,6 @@ use lattice_overlay::error::CallError;
 use lattice_overlay::frame::{BODY_MAX, Frame, Kind};
 use lattice_overlay::machine::{CallOptions, Effect, Machine, Membership, Neighbour, Opener};
 use lattice_overlay::method::Method;
-use lattice_overlay::strides::Topology;
 
 use super::world::{MIRROR, SILENCE, World};
 
@@ -26,7 +25,7 @@ fn request(method: Method, id: u64, source: Uid, destination: Uid) -> Frame {
 /// An attacker with the key of a launch can send any frame to its root. For other sets it is always a member of that launch.
 #[test]
 fn a_member_whose_key_was_stolen_speaks_for_nobody_outside_its_own_launch() {
-    let mut world = SETS.iter().fold(World::new(), |world, &set| world.with_set(set, 8, Topology::Strides));
+    let mut world = SETS.iter().fold(World::new(), |world, &set| world.with_set(set, 8));
     let everybody: Vec<Uid> = SETS.iter().flat_map(|&set| [node(set, 0), node(set, 3)]).collect();
     let [own, others @ ..] = SETS;
     let mut id = 0;
@@ -54,7 +53,7 @@ fn a_member_whose_key_was_stolen_speaks_for_nobody_outside_its_own_launch() {
 #[test]
 fn a_member_that_floods_is_told_so_and_others_are_answered() {
     let [set, ..] = SETS;
-    let mut world = World::new().with_set(set, 8, Topology::Strides);
+    let mut world = World::new().with_set(set, 8);
     assert!(world.ask(node(set, 1), set.root(), Method::PING, b"").is_ok());
     let (flood, before) = (20_000, world.sent);
     for id in 0..flood {
@@ -71,7 +70,7 @@ fn a_member_that_floods_is_told_so_and_others_are_answered() {
 #[test]
 fn bodies_of_calls_that_wait_have_16_mib_at_most() {
     let [set, ..] = SETS;
-    let (mut world, me, other) = (World::new().with_set(set, 2, Topology::Strides), set.root(), node(set, 1));
+    let (mut world, me, other) = (World::new().with_set(set, 2), set.root(), node(set, 1));
     assert!(world.ask(me, other, Method::PING, b"").is_ok());
     let longest = vec![7; BODY_MAX];
     let ids: Vec<_> = (0..256).map(|_| world.call(me, other, SILENCE, &longest, CallOptions::default())).collect();
@@ -86,8 +85,8 @@ fn bodies_of_calls_that_wait_have_16_mib_at_most() {
 fn clocks_that_differ_change_no_deadline() {
     let [set, ..] = SETS;
     let member = |node| {
-        let (homes, launch, topology) = (vec![0, 1], None, Topology::Strides);
-        Machine::new(Membership { set, node, members: 2, homes, launch, topology })
+        let (homes, launch) = (vec![0, 1], None);
+        Machine::new(Membership { set, node, members: 2, homes, launch })
     };
     let (mut caller, mut server) = (member(0), member(1));
     let here = Instant::now();

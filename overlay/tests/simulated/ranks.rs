@@ -8,7 +8,6 @@ use lattice_overlay::error::CallError;
 use lattice_overlay::frame::{Frame, Kind};
 use lattice_overlay::machine::{CallOptions, Neighbour};
 use lattice_overlay::method::Method;
-use lattice_overlay::strides::Topology;
 
 use super::world::{MIRROR, SILENCE, TO_AND_FRO, World};
 
@@ -21,7 +20,7 @@ fn rank(set: SetId, rank: u32) -> Uid {
 
 /// Two sets of 20. The processes of their ranks 3 and 17 are participants.
 fn world() -> World {
-    let sets = World::new().with_set(HERE, 20, Topology::Strides).with_set(THERE, 20, Topology::Strides);
+    let sets = World::new().with_set(HERE, 20).with_set(THERE, 20);
     [HERE, THERE].into_iter().fold(sets, |world, set| world.with_process(set, 3).with_process(set, 17))
 }
 

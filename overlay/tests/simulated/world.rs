@@ -10,7 +10,6 @@ use lattice_overlay::error::CallError;
 use lattice_overlay::frame::{Frame, Kind};
 use lattice_overlay::machine::{CallId, CallOptions, Effect, Machine, Membership, Neighbour, Opener, Request, Ticket};
 use lattice_overlay::method::Method;
-use lattice_overlay::strides::Topology;
 
 /// Transit time of a frame.
 const LATENCY: Duration = Duration::from_micros(30);
@@ -71,12 +70,12 @@ impl World {
     }
 
     /// Adds a set with this many members, and one rank on each.
-    pub(crate) fn with_set(mut self, set: SetId, members: u32, topology: Topology) -> Self {
+    pub(crate) fn with_set(mut self, set: SetId, members: u32) -> Self {
         let homes: Vec<u32> = (0..members).collect();
         for node in 0..members {
             // The homes of all ranks at all members would need quadratic memory.
             let homes = if members > 5000 { Vec::new() } else { homes.clone() };
-            let membership = Membership { set, node, members, homes, launch: None, topology };
+            let membership = Membership { set, node, members, homes, launch: None };
             self.machines.insert(Uid::new(set, Process::Node(node)), Machine::new(membership));
         }
         self

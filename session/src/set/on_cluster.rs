@@ -20,7 +20,6 @@ use lattice_overlay::frame::{Frame, Kind};
 use lattice_overlay::greeting::{Caller, GUEST, Purpose};
 use lattice_overlay::machine::{Membership, Neighbour};
 use lattice_overlay::method::Method;
-use lattice_overlay::strides::Topology;
 use nix::unistd::geteuid;
 use parking_lot::Mutex;
 use pmi_core::ids::{NodeIndex, Rank};
@@ -196,7 +195,6 @@ impl ClusterSet {
             members: hosts.len() as u32,
             homes: (0..job.size()).map(home).collect(),
             launch: Some(launch_id.clone()),
-            topology: Topology::Strides,
         }
     }
 }
@@ -272,8 +270,7 @@ impl CommandSet {
     /// Returns the set with this id. Must be called within a runtime.
     pub fn new(set: SetId, passes: Arc<dyn Passes>) -> Self {
         let ways = ByPasses { me: set.root(), passes, sessions: None, names: None, communicators: None };
-        let (homes, topology) = (Vec::new(), Topology::Strides);
-        let membership = Membership { set, node: 0, members: 1, homes, launch: None, topology };
+        let membership = Membership { set, node: 0, members: 1, homes: Vec::new(), launch: None };
         Self(Member::start(membership, Arc::new(ways)))
     }
 
