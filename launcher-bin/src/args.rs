@@ -65,8 +65,7 @@ pub use self::distribution::{Distribution, Order};
 pub use self::exec::ExecArgs;
 pub use self::export::{Export, ExportError};
 pub(crate) use self::front_end::distinct;
-use self::front_end::{Called, FrontEnd, Translation};
-pub use self::front_end::{NamedHosts, WrapArgs};
+use self::front_end::{Called, Translation};
 pub use self::hint::Hint;
 pub(crate) use self::idle::Allocation;
 pub use self::idle::IdleArgs;
@@ -76,7 +75,7 @@ pub use self::launch::{
 };
 pub use self::node_group::NodeGroupArgs;
 use self::other_launchers::translate;
-pub use self::overlay::{CallArgs, GraphFormat, PingArgs, SetCommand};
+pub use self::overlay::{CallArgs, PingArgs, SetCommand};
 pub use self::per_object::{Filling, PerObject, RankBy};
 pub use self::pki::PkiCommand;
 pub use self::placement::PlacementArgs;
@@ -153,9 +152,6 @@ pub enum Command {
     /// A line of `ssh`, `rsh` or `lattice-mpi-launcher`.
     #[command(skip)]
     RemoteShell(RemoteShellArgs),
-    /// A line of `lattice mpiexec --wrap`.
-    #[command(skip)]
-    Wrap(WrapArgs),
     /// Run a script when nodes are free.
     ///
     /// It runs on the first node of its own allocation.
@@ -326,9 +322,6 @@ impl Cli {
 pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let words: Vec<OsString> = words.into_iter().collect();
     if let Some(Called { front_end, words, verbosity }) = Called::of(&words) {
-        if let (FrontEnd::Mpiexec(_), Some(wrapped)) = (front_end, WrapArgs::of(words)) {
-            return Ok(Cli::of(Command::Wrap(wrapped)));
-        }
         let translation = front_end.translate(words)?;
         return parse_translated(Translation { verbosity: translation.verbosity.or(verbosity), ..translation });
     }

@@ -14,7 +14,6 @@ use crate::launch::LaunchError;
 use crate::pmi_command::PmiCommandError;
 use crate::remote_shell::{self, RemoteShellRefusal};
 use crate::via::ViaError;
-use crate::wrapped_mpiexec::WrapError;
 
 /// A command that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,17 +44,6 @@ impl From<LaunchError> for Failure {
 impl From<RemoteShellRefusal> for Failure {
     fn from(error: RemoteShellRefusal) -> Self {
         Self { text: error.to_string(), code: remote_shell::NOT_STARTED }
-    }
-}
-
-impl From<WrapError> for Failure {
-    fn from(error: WrapError) -> Self {
-        let code = match &error {
-            WrapError::Program { error, .. } => exit::of_exec(error),
-            WrapError::NotStarted { .. } => remote_shell::NOT_STARTED,
-            _ => exit::OURS,
-        };
-        Self { text: error.to_string(), code }
     }
 }
 

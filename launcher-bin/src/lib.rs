@@ -61,7 +61,6 @@ mod updates;
 mod usage;
 pub mod via;
 mod wire;
-mod wrapped_mpiexec;
 
 use std::ffi::OsString;
 
@@ -107,7 +106,6 @@ fn carry_out(command: Command, verbosity: Verbosity) -> Result<u8, Failure> {
         Command::Start(args) => via::start(&args, verbosity)?,
         Command::Exec(args) => exec(&args, verbosity)?,
         Command::RemoteShell(args) => remote_shell::run(&args)?,
-        Command::Wrap(args) => wrapped_mpiexec::run(&args)?,
         Command::Attach(args) => attach(&args, verbosity)?,
         Command::Batch(args) => commands::batch(&args, verbosity)?,
         Command::BatchScript(args) => commands::run_script(&args)?,

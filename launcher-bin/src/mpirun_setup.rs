@@ -23,7 +23,7 @@ use rank_spawner::{FileIdentity, OwnDirectory, write_own_file};
 /// Names under which this program is a remote shell.
 const NAMES: [&str; 3] = ["ssh", "rsh", OWN_NAME];
 /// The one of these names that no other program has.
-pub(crate) const OWN_NAME: &str = "lattice-mpi-launcher";
+const OWN_NAME: &str = "lattice-mpi-launcher";
 const HOSTS: &str = "hosts";
 const HOSTS_OF_OPEN_MPI: &str = "hosts-openmpi";
 /// Names under which this program reads Slurm command lines. They are not used in a Slurm job, where they belong to Slurm.

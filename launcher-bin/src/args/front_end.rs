@@ -15,7 +15,6 @@ mod line;
 mod mpiexec;
 mod srun;
 mod variables;
-mod wrap;
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -26,7 +25,6 @@ use clap::error::ErrorKind;
 use self::line::Line;
 pub(super) use self::line::Translation;
 pub(super) use self::mpiexec::Name;
-pub use self::wrap::{NamedHosts, WrapArgs};
 use super::idle::{self, Notice};
 use crate::bounded_file;
 use crate::console::Verbosity;

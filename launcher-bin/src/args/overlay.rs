@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use lattice_overlay::address::{SetId, Uid};
 use lattice_overlay::method::Method;
 
@@ -17,7 +17,7 @@ const CALL_MAX: Duration = Duration::from_secs(86_400);
 
 pub(super) const SET_AFTER_HELP: &str = "Examples:\n  \
     lattice set list\n  \
-    lattice set graph --format svg >sets.svg";
+    lattice set graph >sets.svg";
 
 const PING_AFTER_HELP: &str = "Examples:\n  \
     lattice set ping lattice://4129319450/3        # rank 3 of a set, as lattice set list shows it\n  \
@@ -39,14 +39,11 @@ pub enum SetCommand {
         #[command(flatten)]
         table: TableArgs,
     },
-    /// Print the members of sets and the links between them as a graph.
+    /// Draw the members of sets and the links between them, as SVG.
     Graph {
         /// Show only this set [default: all sets].
         #[arg(long, value_name = "ID")]
         set: Option<SetId>,
-        /// Form of the graph [default: dot].
-        #[arg(long, value_enum, conflicts_with = "json")]
-        format: Option<GraphFormat>,
         /// Server and form of the answer.
         #[command(flatten)]
         table: TableArgs,
@@ -57,17 +54,6 @@ pub enum SetCommand {
     /// Call a method of a process of a launch, and print its answer.
     #[command(after_help = CALL_AFTER_HELP)]
     Call(CallArgs),
-}
-
-/// Forms of a graph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum GraphFormat {
-    /// For Graphviz.
-    Dot,
-    /// For programs.
-    Json,
-    /// A drawing, for browsers and documents.
-    Svg,
 }
 
 /// The flags of `lattice set ping`.

@@ -6,14 +6,13 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use lattice_daemon::printable;
 use lattice_overlay::address::{Process, SetId, Uid};
 use lattice_overlay::method::{Connectivity, Method};
 use serde::Serialize;
 
 use super::CommandError;
 use super::own_sets::{Known, OwnSets, Whose, as_set};
-use crate::args::{GraphFormat, TableArgs};
+use crate::args::TableArgs;
 use crate::console::{print, print_json};
 
 /// Time limit for a member to report its links.
@@ -53,15 +52,10 @@ struct Link {
     frames: u64,
 }
 
-/// Prints the graph of one set, or of all sets; returns the exit code.
-pub(super) fn graph(form: &TableArgs, only: Option<SetId>, format: Option<GraphFormat>) -> Result<u8, CommandError> {
+/// Prints the graph of one set, or of all sets, as an SVG drawing or as JSON; returns the exit code.
+pub(super) fn graph(form: &TableArgs, only: Option<SetId>) -> Result<u8, CommandError> {
     let graph = as_set("lattice set graph", &form.api, async |sets| gather(sets, only).await)?;
-    let default = if form.json { GraphFormat::Json } else { GraphFormat::Dot };
-    match format.unwrap_or(default) {
-        GraphFormat::Dot => Ok(print(dot(&graph).as_bytes())?),
-        GraphFormat::Json => Ok(print_json(&graph)?),
-        GraphFormat::Svg => Ok(print(svg::svg(&graph).as_bytes())?),
-    }
+    Ok(if form.json { print_json(&graph)? } else { print(svg::svg(&graph).as_bytes())? })
 }
 
 async fn gather(sets: &OwnSets, only: Option<SetId>) -> Result<Graph, CommandError> {
@@ -107,27 +101,6 @@ fn add_links(links: &mut BTreeMap<(String, String), Link>, told: Connectivity) {
     }
 }
 
-fn dot(graph: &Graph) -> String {
-    let quoted = |text: &str| format!("\"{}\"", printable(text).replace('\\', "\\\\").replace('"', "\\\""));
-    let mut text = "graph sets {\n  node [shape=box];\n".to_owned();
-    for node in &graph.members {
-        let set = SetId::from_bits(node.set_id);
-        let pid = node.pid.map_or_else(String::new, |pid| format!(", pid {pid}"));
-        let label = format!("{} on {}{pid}", process(&node.address), node.node);
-        let head = quoted(&format!("{set}: {}", node.command));
-        text += &format!(
-            "  subgraph cluster_{set} {{ label={head}; {} [label={}]; }}\n",
-            quoted(&node.address),
-            quoted(&label)
-        );
-    }
-    for edge in &graph.links {
-        let label = quoted(&format!("{}, {} frames", edge.kind, edge.frames));
-        text += &format!("  {} -- {} [label={label}];\n", quoted(&edge.a), quoted(&edge.b));
-    }
-    text + "}\n"
-}
-
 /// Name of a process in its set.
 fn process(uid: &str) -> String {
     match uid.parse::<Uid>().map(Uid::process) {
@@ -140,7 +113,7 @@ fn process(uid: &str) -> String {
 #[cfg(test)]
 mod tests {
     use lattice_overlay::method::LinkInfo;
-    use lattice_overlay::strides::Topology;
+    use lattice_overlay::strides::neighbours;
 
     use super::*;
 
@@ -191,7 +164,7 @@ mod tests {
         let (mut links, mut nodes) = (BTreeMap::new(), Vec::new());
         for set in sets {
             for member in 0..members {
-                let strides = Topology::Strides.neighbours(member, members).into_iter();
+                let strides = neighbours(member, members).into_iter();
                 let mut told: Vec<LinkInfo> = strides.map(|to| link(&uid(set, to), member < to, 2)).collect();
                 let others = sets.into_iter().filter(|&other| member == 0 && other != set);
                 told.extend(others.map(|other| link(&uid(other, 0), set.bits() < other.bits(), 2)));
@@ -202,33 +175,8 @@ mod tests {
         // 2 x 9 strides. The longest stride leads to the same member in both directions.
         let graph = Graph { members: nodes, links: links.into_values().collect() };
         assert_eq!((graph.members.len(), graph.links.len()), (3 * 512, 3 * 512 * 17 / 2 + 3));
-        let text = dot(&graph);
-        assert_eq!(text.matches(" -- ").count(), graph.links.len());
-        // Graphviz merges subgraphs of the same name.
-        for set in sets {
-            assert_eq!(text.matches(&format!("subgraph cluster_{set} ")).count(), members as usize);
-        }
         let json: serde_json::Value = serde_json::from_str(&serde_json::to_string(&graph).unwrap()).unwrap();
         let count = |what: &str| json[what].as_array().unwrap().len();
         assert_eq!((count("members"), count("links")), (graph.members.len(), graph.links.len()));
-    }
-
-    #[test]
-    fn a_graph_is_one_that_graphviz_reads() {
-        let nodes = vec![node(1, "./a.out \"x\"", None), node(2, "lattice set list", None)];
-        let edge = Link {
-            a: nodes[0].address.clone(),
-            b: nodes[1].address.clone(),
-            kind: "root".into(),
-            opened_by: String::new(),
-            frames: 2,
-        };
-        assert_eq!(
-            dot(&Graph { members: nodes, links: vec![edge] }),
-            "graph sets {\n  node [shape=box];\n  \
-             subgraph cluster_1 { label=\"1: ./a.out \\\"x\\\"\"; \"lattice://1/node/0\" [label=\"node 0 on n1, pid 7\"]; }\n  \
-             subgraph cluster_2 { label=\"2: lattice set list\"; \"lattice://2/node/0\" [label=\"node 0 on n1, pid 7\"]; }\n  \
-             \"lattice://1/node/0\" -- \"lattice://2/node/0\" [label=\"root, 2 frames\"];\n}\n"
-        );
     }
 }

@@ -41,7 +41,7 @@ pub(super) struct Listed {
 pub(crate) fn set(command: &SetCommand) -> Result<u8, CommandError> {
     match command {
         SetCommand::List { all, table } => print_sets(if *all { Whose::All } else { Whose::Own }, table),
-        SetCommand::Graph { set, format, table } => set_graph::graph(table, *set, *format),
+        SetCommand::Graph { set, table } => set_graph::graph(table, *set),
         SetCommand::Ping(args) => overlay::ping(args),
         SetCommand::Call(args) => overlay::call(args),
     }

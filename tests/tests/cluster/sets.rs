@@ -90,11 +90,11 @@ fn ranks_of_two_launches_call_each_other_by_their_roots() {
         a=lattice://$(set_of 1) b=lattice://$(set_of 2)
         for hops in 0 1 50; do lattice set call $a/2 303 "$a/2 $b/1 $hops"; done
         lattice set call $b 303 "x" 2>&1 | sed "s|$b|B|"
-        lattice set graph --format json >$LATTICE_DEV_CLUSTER/graph
+        lattice set graph --json >$LATTICE_DEV_CLUSTER/graph
         field address <$LATTICE_DEV_CLUSTER/graph | sed "s|$a|A|; s|$b|B|; s|lattice://[0-9]*|THIS|" | sort
         field kind <$LATTICE_DEV_CLUSTER/graph | sort | uniq | xargs
         grep -c '"round_trip_s": [0-9]' $LATTICE_DEV_CLUSTER/graph
-        lattice set graph --format dot | grep -c ' on node'
+        lattice set graph | grep -c ' on node'
         end"#,
     )
     .run();

@@ -306,20 +306,3 @@ fn other_hosts_are_left_to_the_ssh_behind_us() {
         .says("in LATTICE_ALLOC_ID is over: it is released")
         .says("cannot reach the API server at unix:/nonexistent");
 }
-
-/// `HYDRA_LAUNCHER=manual`: mpiexec prints the commands for each node, and waits.
-#[test]
-fn an_mpiexec_that_leaves_its_proxies_to_others_is_served() {
-    let _machine = turn::heavy();
-    let script = r#"lattice mpiexec --wrap $mpirun -np 4 "$1""#;
-    let outcome = shell(MPICHS[1], script).arg(MPICHS[1].program("hello")).run();
-    outcome.exits(0).prints_lines((0..4).map(|rank| format!("rank {rank} of 4")));
-    for mpi in MPICHS {
-        let script = r#"HYDRA_LAUNCHER_AUTOFORK=0 lattice mpiexec --wrap $mpirun -hosts node1,node0 -ppn 1 -np 2 hostname; echo code $?
-            echo input | lattice mpiexec --wrap $mpirun -hosts node1 -np 1 sh -c 'read line; echo $line; exit 3'; echo code $?
-            lattice mpiexec --wrap $mpirun -hosts node0,node7 -ppn 1 -np 2 true; echo code $?; lattice mpiexec --wrap; echo code $?"#;
-        let outcome = shell(mpi, script).run();
-        outcome.prints_lines(["node0", "node1", "code 0", "input", "code 3", "code 255", "code 125"]);
-        outcome.says("node7 is no node of allocation").says("no proxy was started on node7, so mpiexec is ended");
-    }
-}

@@ -46,15 +46,9 @@ fn ignored(notice: Notice, reason: &str) -> String {
 /// The help of a front end.
 pub(super) fn help(front_end: FrontEnd) -> String {
     let name = front_end.name();
-    let wrapped = match front_end {
-        FrontEnd::Mpiexec(_) => {
-            "       lattice mpiexec --wrap MPIEXEC ...    # runs that of Hydra, under HYDRA_LAUNCHER=manual\n"
-        }
-        FrontEnd::Srun => "",
-    };
     let mut text = format!(
         "Starts a launch, with the command line of {name}. -v shows the line of `lattice launch` that it means.\n\n\
-         Usage: lattice {name} [FLAGS] PROGRAM [ARGS]... [: [FLAGS] PROGRAM [ARGS]...]...\n{wrapped}\n\
+         Usage: lattice {name} [FLAGS] PROGRAM [ARGS]... [: [FLAGS] PROGRAM [ARGS]...]...\n\n\
          Flags, and the flags of `lattice launch` that they mean:\n"
     );
     for flag in front_end.flags() {
