@@ -51,7 +51,7 @@ use self::fan_out::NotStarted;
 pub(crate) use self::machine::{Delivery, Resumed};
 #[cfg(any(feature = "fuzzing", feature = "simulation"))]
 pub(crate) use self::machine::{Machine, effect};
-pub(crate) use self::machine::{attachments, checkpoint, event, facts, input_credit};
+pub(crate) use self::machine::{attachments, checkpoint, event, facts};
 use self::outbox::{Attempt, Outbox};
 #[cfg(feature = "simulation")]
 pub(crate) use self::runner::input_readers;

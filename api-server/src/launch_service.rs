@@ -364,8 +364,7 @@ fn end(launch: EndedLaunch, after: u64) -> Result<impl Iterator<Item = AttachRes
             "launch {id} has ended, and where its ranks were is not kept; see lattice status {id}"
         ))
     })?;
-    // In a record without a number, only the position of the end is known: it comes last.
-    let last = if launch.last_event == 0 { u64::MAX } else { launch.last_event };
+    let last = launch.last_event;
     // A client is ahead if it followed an earlier server with a clock that was ahead. The end must not look old to it.
     let is_missing = after.saturating_add(1) != last && after != last;
     let last = if after > last { after.saturating_add(1) } else { last };

@@ -22,7 +22,6 @@ use crate::launch::checkpoint::Stored;
 use crate::launch::event::{ClientRequest, SpawnAsked, SpawnWish};
 use crate::launch::facts::{Facts, Origin, Ownership, Settler};
 use crate::launch::fan_out::Refusal;
-use crate::launch::input_credit::InputWay;
 use crate::launch::outbox::{Attempt, Outbox};
 use crate::launch::{AllKept, EventLog, Machine, Part, Resumed, Retention, Start, input_readers};
 use crate::nodes::{Arrival, Judgement, NodeFacts, PortAnswer, Registration, Registry};
@@ -45,8 +44,6 @@ pub struct LaunchTerms {
     pub output_window: u64,
     /// Bytes of input that may be in transit.
     pub input_window: u64,
-    /// All nodes forward input to each other.
-    pub passes_input_on: bool,
     /// The launch ends by itself, and has no owner.
     pub is_detached: bool,
     /// Time for which launches outlive the last heartbeat of their node.
@@ -456,7 +453,7 @@ impl SimulatedApiServer {
 }
 
 fn facts(terms: &LaunchTerms, origin: Origin) -> Facts {
-    let LaunchTerms { spec, output_window, input_window, passes_input_on, is_detached, .. } = terms;
+    let LaunchTerms { spec, output_window, input_window, is_detached, .. } = terms;
     let timeouts = &spec.settings.timeouts;
     Facts {
         id: spec.launch_id.clone(),
@@ -467,11 +464,6 @@ fn facts(terms: &LaunchTerms, origin: Origin) -> Facts {
         output_window: *output_window,
         input_window: *input_window,
         input_readers: input_readers(&spec.settings.stdin, &spec.job.placement),
-        // The same choice as in the runner.
-        input_way: match origin {
-            Origin::Here if *passes_input_on => InputWay::ByNodes,
-            _ => InputWay::Straight,
-        },
         grace: timeouts.grace_max(),
         failed_ranks: spec.settings.failed_ranks,
         lost_nodes: spec.settings.lost_nodes,

@@ -44,7 +44,7 @@ pub(crate) struct LaunchRecord {
     /// Progress while it runs; `None` when it is over.
     #[prost(message, optional, tag = "5")]
     pub checkpoint: Option<Checkpoint>,
-    /// Number of the event that reported the end to clients; 0 while the launch runs, and in records of older servers.
+    /// Number of the event that reported the end to clients; 0 while the launch runs.
     #[prost(uint64, tag = "6")]
     pub last_event: u64,
     /// Certificate of the caller that started the launch, in DER; empty if none was required.
@@ -69,7 +69,7 @@ pub(crate) struct EndedLaunch {
     /// Ends of its ranks, in rank order.
     #[prost(message, repeated, tag = "4")]
     pub exits: Vec<ExitRun>,
-    /// Number of the event that reported the end to clients; 0 in records of older servers.
+    /// Number of the event that reported the end to clients.
     #[prost(uint64, tag = "5")]
     pub last_event: u64,
     #[prost(enumeration = "Course", tag = "6")]
@@ -111,7 +111,7 @@ pub(crate) struct Checkpoint {
     /// Ranks that have died while the other ranks continue.
     #[prost(message, repeated, tag = "7")]
     pub deaths: Vec<Death>,
-    /// The number of the last event; 0 in records of older servers.
+    /// The number of the last event.
     #[prost(uint64, tag = "8")]
     pub last_event: u64,
     /// Usage of the node with the least processor time, among the nodes that have finished their part.
@@ -120,9 +120,9 @@ pub(crate) struct Checkpoint {
     /// The same for the most processor time.
     #[prost(message, optional, tag = "10")]
     pub most_used: Option<NodeUsage>,
-    /// True if one of the lost nodes was lost itself, and not only its part of the launch; `None` in records of older servers.
-    #[prost(bool, optional, tag = "11")]
-    pub has_lost_a_node: Option<bool>,
+    /// True if one of the lost nodes was lost itself, and not only its part of the launch.
+    #[prost(bool, tag = "11")]
+    pub has_lost_a_node: bool,
     /// Ends of ranks of jobs that are forgotten.
     #[prost(message, repeated, tag = "12")]
     pub forgotten: Vec<ExitRun>,

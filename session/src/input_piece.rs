@@ -4,9 +4,6 @@ use bytes::Bytes;
 
 use crate::gathered::NodeSelection;
 
-/// Capability of a node to relay input between sessions, as reported by its agent.
-pub const CAPABILITY: &str = "input-relay";
-
 /// Maximum number of nodes to which one sender passes a piece directly. Each of them relays it to a share of
 /// the other nodes.
 pub const BRANCHES: u32 = 8;

@@ -317,7 +317,6 @@ fn terms(scenario: &Scenario) -> LaunchTerms {
         spec: scenario.spec(0),
         output_window: scenario.output_window,
         input_window: scenario.input.as_ref().map_or(0, |input| input.window),
-        passes_input_on: scenario.input.as_ref().is_some_and(|input| input.passes_on),
         is_detached: scenario.is_detached,
         lease: LEASE,
     }

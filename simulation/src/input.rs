@@ -20,7 +20,6 @@ pub(crate) struct InputPlan {
     /// Maximum number of bytes in transit.
     pub(crate) window: u64,
     pub(crate) readers: StdinTarget,
-    pub(crate) passes_on: bool,
     /// By rank.
     pub(crate) reading: Vec<Reading>,
 }
@@ -51,8 +50,11 @@ impl InputPlan {
             pace: Duration::from_micros(10_u64.pow(random.between(2, 5) as u32)),
             window: [random.between(32, 100), random.between(100, 1000), 100_000][random.below(3) as usize],
             readers: if random.chance(60) { StdinTarget::Rank(Rank(0)) } else { StdinTarget::All },
-            passes_on: random.chance(80),
-            reading: (0..size).map(|_| reading(random)).collect(),
+            reading: {
+                // A number that is no longer used. Without it, the recorded seeds would be other launches.
+                random.chance(80);
+                (0..size).map(|_| reading(random)).collect()
+            },
         }
     }
 

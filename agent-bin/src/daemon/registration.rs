@@ -5,10 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use lattice_session::input_piece;
 use lattice_session::timeouts;
 use lattice_session::wire::order::encode_last_serial;
-use lattice_session::wire::report_relay;
 use pmi_transport::address::Address;
 use pmi_transport::connect;
 use pmi_transport::error_chain::chain;
@@ -123,9 +121,7 @@ fn registration(node: &Node, address: &Address) -> proto::RegisterNodeRequest {
         network_addresses,
         cores,
         memory_bytes,
-        capabilities: ["pmi1", "pmi2", "pmix", input_piece::CAPABILITY, report_relay::CAPABILITY]
-            .map(str::to_owned)
-            .to_vec(),
+        capabilities: ["pmi1", "pmi2", "pmix"].map(str::to_owned).to_vec(),
         version: node.config.version.to_owned(),
         incarnation: node.incarnation,
         launches: node.launches.ids(),

@@ -27,7 +27,7 @@ async fn an_agent_registers_and_says_that_it_lives() {
     let mut api = Api::start().await;
     let agent = Agent::start(&mut api, "node0").await;
     assert_eq!(agent.registration.node_id, "node0");
-    assert_eq!(agent.registration.capabilities, ["pmi1", "pmi2", "pmix", "input-relay", "report-relay"]);
+    assert_eq!(agent.registration.capabilities, ["pmi1", "pmi2", "pmix"]);
     assert!(agent.registration.cores > 0 && agent.registration.memory_bytes > 0);
     // The API server forgets the agent, which registers again with the same incarnation.
     api.forget_nodes();

@@ -8,7 +8,6 @@ use tokio::time::Instant;
 
 use crate::launch::event::NodeEvent;
 use crate::launch::facts::{Facts, Origin, Ownership, Settler};
-use crate::launch::input_credit::InputWay;
 use crate::launch::outbox::Attempt;
 use crate::launch::{Machine, effect::Effect};
 use crate::wire::node::{decode_event, encode_event};
@@ -60,7 +59,6 @@ fn facts() -> Facts {
         output_window: 64 << 10,
         input_window: 64 << 10,
         input_readers: vec![0],
-        input_way: InputWay::Straight,
         failed_ranks: lattice_session::settings::FailedRanks::AreBorne,
         lost_nodes: lattice_session::settings::LostNodes::AreBorne,
         after_first_exit: Some(std::time::Duration::from_secs(1)),

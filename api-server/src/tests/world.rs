@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lattice_session::timeouts;
-use lattice_session::wire::report_relay;
 use parking_lot::Mutex;
 use pmi_transport::address::Address;
 use pmi_transport::connect::{self, Channel};
@@ -134,7 +133,6 @@ impl World {
             node_id: format!("node{index}"),
             grpc_address: self.agents[index].address.to_string(),
             cores: 4,
-            capabilities: vec![report_relay::CAPABILITY.to_owned()],
             incarnation,
             launches: launches.iter().map(|&id| id.to_owned()).collect(),
             ..Default::default()

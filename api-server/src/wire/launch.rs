@@ -25,7 +25,7 @@ pub(crate) fn encode_progressed(progressed: &Progressed) -> store::Checkpoint {
     store::Checkpoint {
         over: progressed.ended.clone(),
         lost: progressed.lost.clone(),
-        has_lost_a_node: Some(progressed.has_lost_a_node),
+        has_lost_a_node: progressed.has_lost_a_node,
         exits: progressed.ends.iter().map(encode_end).collect(),
         cause: progressed.cause.as_ref().map(cause::encode),
         spawned: progressed.spawned.iter().map(spawned).collect(),
@@ -54,7 +54,7 @@ pub(crate) fn decode_progressed(kept: &store::Checkpoint, nodes: usize) -> Progr
     Progressed {
         ended: kept.over.clone(),
         lost: kept.lost.clone(),
-        has_lost_a_node: kept.has_lost_a_node.unwrap_or(!kept.lost.is_empty()),
+        has_lost_a_node: kept.has_lost_a_node,
         ends: kept.exits.iter().map(decode_end).collect(),
         cause: kept.cause.clone().and_then(|kept| cause::decode(kept).ok()),
         spawned: kept.spawned.iter().filter_map(spawned).collect(),

@@ -4572,7 +4572,7 @@ pub struct LaunchSummary {
     /// As in LaunchSpec.
     #[prost(uint32, tag = "12")]
     pub set_id: u32,
-    /// Nanoseconds from the second of started_at to the start, for the order of launches; 0 from older servers.
+    /// Nanoseconds from the second of started_at to the start, for the order of launches.
     #[prost(uint32, tag = "13")]
     pub started_nanos: u32,
 }

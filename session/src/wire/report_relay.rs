@@ -3,10 +3,6 @@
 use pmi_transport::proto::v1 as proto;
 use proto::node_command::What;
 
-/// Capability that an agent reports to the API server: it relays the reports of other nodes, and sends its own reports through another
-/// agent.
-pub const CAPABILITY: &str = "report-relay";
-
 /// Returns true if a relay may forward this command to a node. It must be a confirmation, or have an effect that any agent of the launch
 /// can also cause by other means. Commands that start programs or send them input come from the API server itself, because relays are not
 /// trusted.

@@ -50,7 +50,7 @@ impl Clients {
         Self {
             attachments: Attachments::new(facts.ownership, now),
             output: OutputCredit::new(facts.nodes.len(), facts.output_window, facts.settler),
-            input: InputCredit::new(&facts.input_readers, facts.input_window, facts.input_way),
+            input: InputCredit::new(&facts.input_readers, facts.input_window, facts.origin),
             start: StartReports { due: false, reported: now },
             next: first,
         }

@@ -7,8 +7,6 @@ use lattice_session::settings::{FailedRanks, LostNodes};
 use pmi_core::ids::JobId;
 use pmi_core::job::Placement;
 
-use super::input_credit::InputWay;
-
 /// The fixed part of a launch.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
@@ -26,7 +24,6 @@ pub(crate) struct Facts {
     pub input_window: u64,
     /// The nodes with ranks that read the launch's input.
     pub input_readers: Vec<u32>,
-    pub input_way: InputWay,
     /// The longest grace period of ranks between the order to end and the kill.
     pub grace: Duration,
     pub failed_ranks: FailedRanks,

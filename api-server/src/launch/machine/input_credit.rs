@@ -11,6 +11,7 @@ use lattice_session::input_piece::BRANCHES;
 use lattice_session::limits::INPUT_WINDOWS_MAX;
 
 use super::event::NodeCommand;
+use super::facts::Origin;
 use super::input_tree::{InputTree, Sent};
 
 /// Size limit for merged pieces, in bytes.
@@ -56,15 +57,6 @@ enum End {
     PassedOn,
 }
 
-/// Route of the input to nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum InputWay {
-    /// From the API server to each node.
-    Straight,
-    /// Through forwarding between the nodes, if there are many.
-    ByNodes,
-}
-
 /// Consequences of a change of the input.
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
@@ -83,9 +75,10 @@ pub(crate) struct TooMuch {
 }
 
 impl InputCredit {
-    /// Input for the ranks of these nodes, which are in ascending order. Without nodes, the input is dropped.
-    pub(crate) fn new(readers: &[u32], window: u64, way: InputWay) -> Self {
-        let readers = if way == InputWay::ByNodes && readers.len() > BRANCHES as usize {
+    /// Input for the ranks of these nodes, which are in ascending order. Without nodes, the input is dropped. In a resumed launch each node
+    /// receives it from the API server, which does not know how much of a forwarded input the nodes have read.
+    pub(crate) fn new(readers: &[u32], window: u64, origin: Origin) -> Self {
+        let readers = if origin == Origin::Here && readers.len() > BRANCHES as usize {
             Readers::Many(InputTree::new(readers))
         } else {
             Readers::Few(readers.iter().map(|&node| Reader { node, taken: 0 }).collect())
@@ -297,7 +290,7 @@ mod tests {
     }
 
     fn straight(readers: &[u32], window: u64) -> InputCredit {
-        InputCredit::new(readers, window, InputWay::Straight)
+        InputCredit::new(readers, window, Origin::Resumed)
     }
 
     #[test]

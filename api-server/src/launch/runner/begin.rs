@@ -4,11 +4,9 @@ use pmi_transport::task;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lattice_session::input_piece;
 use lattice_session::request::Ownership;
 use lattice_session::settings::StdinTarget;
 use lattice_session::unix_time;
-use lattice_session::wire::report_relay;
 use parking_lot::Mutex;
 use pmi_core::job::Placement;
 use pmi_transport::signature::Serial;
@@ -22,7 +20,6 @@ use crate::launch::deliveries::Deliveries;
 use crate::launch::event_log::{EventLog, Retention};
 use crate::launch::facts::{self, Facts, Origin, Settler};
 use crate::launch::fan_out::{self, CredentialsToCome, FanOut, NotStarted, Recipient};
-use crate::launch::input_credit::InputWay;
 use crate::launch::machine::{Machine, Resumed};
 use crate::launch::outbox::Outbox;
 use crate::launch::relayed_reports::RelayedReports;
@@ -46,7 +43,7 @@ pub(crate) fn start(
     let span = tracing::info_span!("launch", id = order.launch.launch_id);
     let now = surroundings.clock.now();
     let serial = fan_out.serial;
-    fan_out.relays_reports = relays_reports(&fan_out.nodes, &surroundings);
+    fan_out.relays_reports = fan_out.nodes.len() as u32 > surroundings.settings.relay_above;
     let begin = Beginning {
         surroundings: surroundings.clone(),
         order,
@@ -113,16 +110,6 @@ fn fetch_reports(surroundings: &Surroundings, FanOut { launch_id, nodes, .. }: F
     }
 }
 
-/// Returns true if the reports of these nodes are collected through relays: if relays forward the launch, and all nodes support that.
-fn relays_reports(nodes: &[Recipient], surroundings: &Surroundings) -> bool {
-    let registry = surroundings.nodes.lock();
-    let knows_how = |node: &Recipient| {
-        let capabilities = registry.up(&node.name).map(|node| &node.capabilities);
-        capabilities.is_some_and(|capabilities| capabilities.iter().any(|known| known == report_relay::CAPABILITY))
-    };
-    nodes.len() as u32 > surroundings.settings.relay_above && nodes.iter().all(knows_how)
-}
-
 /// Resumes a launch that ran when the previous server ended. Its nodes must report again.
 pub(crate) fn resume(surroundings: Surroundings, order: Order, record: LaunchRecord) -> LaunchHandle {
     let (sender, inbox) = mpsc::channel(INBOX);
@@ -173,8 +160,7 @@ impl Beginning {
         let retention = if settler == Settler::Nobody { Retention::Bounded } else { Retention::UntilSettled };
         let log = EventLog::new(first_event, retention, spool.clone(), surroundings.all_kept.clone());
         let facts = facts(&order, settler, origin);
-        let input_way = input_way(&facts, &surroundings);
-        let facts = Facts { gather_above: surroundings.settings.relay_above, input_way, ..facts };
+        let facts = Facts { gather_above: surroundings.settings.relay_above, ..facts };
         let outlet = |name: &String| Outlet { name: name.clone(), outbox: Outbox::default() };
         let outlets: Arc<[Outlet]> = facts.nodes.iter().map(outlet).collect();
         let shared = Arc::new(Shared {
@@ -230,7 +216,6 @@ fn facts(order: &Order, settler: Settler, origin: Origin) -> Facts {
         placement: launch.job.placement.clone(),
         output_window: u64::from(terms.output_window),
         input_window: u64::from(terms.stdin_window),
-        input_way: InputWay::Straight,
         input_readers: input_readers(&launch.settings.stdin, &launch.job.placement),
         grace: launch.settings.timeouts.grace_max(),
         failed_ranks: launch.settings.failed_ranks,
@@ -246,20 +231,6 @@ fn facts(order: &Order, settler: Settler, origin: Origin) -> Facts {
         settler,
         origin,
         gather_above: u32::MAX,
-    }
-}
-
-/// Route of a launch's input. It is direct if some nodes do not support forwarding. It is also direct in a resumed launch, because this server
-/// does not know how much input the nodes have read.
-fn input_way(facts: &Facts, surroundings: &Surroundings) -> InputWay {
-    let registry = surroundings.nodes.lock();
-    let passes_on = |&node: &u32| {
-        let node = facts.nodes.get(node as usize).and_then(|name| registry.up(name));
-        node.is_some_and(|node| node.capabilities.iter().any(|known| known == input_piece::CAPABILITY))
-    };
-    match facts.origin {
-        Origin::Here if facts.input_readers.iter().all(passes_on) => InputWay::ByNodes,
-        _ => InputWay::Straight,
     }
 }
 

@@ -23,7 +23,6 @@ use super::super::event::{
     StartProgress, Status, StatusDetail,
 };
 use super::super::facts::{Facts, Origin, Ownership, Settler};
-use super::super::input_credit::InputWay;
 use super::super::state::NodePhase;
 use super::super::{Delivery, Machine, Resumed, Stored};
 use crate::launch::Part;
@@ -53,7 +52,6 @@ pub(super) fn facts(nodes: u32, ranks_per_node: u32) -> Facts {
         output_window: WINDOW,
         input_window: 100,
         input_readers: vec![0],
-        input_way: InputWay::Straight,
         grace: GRACE,
         failed_ranks: FailedRanks::EndLaunch,
         lost_nodes: LostNodes::EndLaunch,
