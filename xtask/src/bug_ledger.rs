@@ -202,12 +202,12 @@ mod tests {
         assert_eq!(numbers, Vec::from_iter(1..=64));
     }
 
-    /// The traps of the original design, by the numbers of its review.
+    /// The traps of the original design, by the numbers of its review. Trap 14 is of Hydra's manual launcher, which is not supported.
     #[test]
     fn every_trap_of_the_design_has_a_bug() {
         let Ledger { bugs } = read().unwrap();
         let is_there = |trap: &u32| bugs.iter().any(|bug| bug.source.starts_with(&format!("trap {trap}: ")));
-        let missing: Vec<u32> = (1..=15).filter(|trap| !is_there(trap)).collect();
+        let missing: Vec<u32> = (1..=15).filter(|trap| *trap != 14 && !is_there(trap)).collect();
         assert!(missing.is_empty(), "no bug for the traps {missing:?}");
     }
 }

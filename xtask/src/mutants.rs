@@ -1,0 +1,38 @@
+//! Mutation tests: cargo-mutants changes functions of the state machines one by one, and reports the changes that no test detects.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use crate::shell::{cargo, command, repository, run, target_directory};
+
+/// Release of cargo-mutants.
+const VERSION: &str = "27.1.0";
+
+/// Packages whose own tests decide within seconds.
+const PACKAGES: [&str; 5] = ["pmi-core", "pmix-core", "lattice-overlay", "lattice-session", "lattice-api-server"];
+
+/// Changes functions of `packages`, or of [`PACKAGES`] without any. `shard` selects a share of all changes, such as `3/30`.
+///
+/// # Errors
+/// Fails if cargo-mutants cannot be installed, or if a change is not detected. `target/mutants.out` has the changes.
+pub(crate) fn run_all(packages: &[String], shard: Option<&str>) -> Result<()> {
+    let mut mutants = command(program()?, "mutants --no-shuffle --minimum-test-timeout 60");
+    mutants.arg("--dir").arg(repository()).arg("--output").arg(target_directory()?);
+    let defaults = PACKAGES.map(str::to_owned);
+    let packages = if packages.is_empty() { &defaults[..] } else { packages };
+    mutants.args(packages.iter().flat_map(|package| ["--package", package]));
+    mutants.args(shard.into_iter().flat_map(|shard| ["--shard", shard]));
+    // Tests of the whole program take minutes, and the tests of a package that a machine is in detect its faults.
+    run(mutants.args(["--", "--lib"]))
+}
+
+/// The program, which is installed below `target` if it is not there.
+fn program() -> Result<PathBuf> {
+    let root = target_directory()?.join(format!("cargo-mutants-{VERSION}"));
+    let program = root.join("bin/cargo-mutants");
+    if !program.exists() {
+        run(cargo("install cargo-mutants --locked --version").arg(VERSION).arg("--root").arg(&root))?;
+    }
+    Ok(program)
+}
