@@ -152,10 +152,44 @@ pub enum CauseKind {
 pub enum StartClass {
     /// The program does not exist.
     NotFound,
-    /// The program exists, but cannot be executed.
+    /// The mode of the program, or its mount, does not allow this user to execute it.
+    NotPermitted,
+    /// The program is a directory.
+    IsDirectory,
+    /// A process writes the program (ETXTBSY).
+    Busy,
+    /// Arguments and variables are too long (E2BIG).
+    TooLong,
+    /// The program is for another machine.
+    OtherMachine,
+    /// The interpreter or the dynamic loader of the program is missing.
+    NoInterpreter,
+    /// The program cannot be executed for another reason.
     CannotExecute,
-    /// The machine could not start the program: it has no processes, memory or descriptors left, or a directory is missing.
+    /// The working directory is missing, or may not be entered.
+    WorkingDirectory,
+    /// The directory of temporary files cannot be made.
+    TemporaryDirectory,
+    /// The node does not have the GPUs that ranks are bound to.
+    Gpus,
+    /// The machine could not start the program: it has no processes, memory or descriptors left.
     System,
+}
+
+impl StartClass {
+    /// True if the program exists and cannot be executed: a shell exits with 126.
+    pub fn is_of_program(self) -> bool {
+        match self {
+            Self::NotPermitted
+            | Self::IsDirectory
+            | Self::Busy
+            | Self::TooLong
+            | Self::OtherMachine
+            | Self::NoInterpreter
+            | Self::CannotExecute => true,
+            Self::NotFound | Self::WorkingDirectory | Self::TemporaryDirectory | Self::Gpus | Self::System => false,
+        }
+    }
 }
 
 impl fmt::Display for Cause {

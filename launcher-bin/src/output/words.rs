@@ -10,7 +10,6 @@ use lattice_session::cause::{Cause, CauseKind, RankList, StartClass};
 use lattice_session::event::{Event, MpiFamily, MpiLibrary, Notice};
 use lattice_session::placed::PlacedLaunch;
 use lattice_session::settings::{Entrance, LaunchSettings, PmiFamily, PmiSpec};
-use nix::errno::Errno;
 use pmi_core::ids::Rank;
 use rank_spawner::Limit;
 
@@ -38,48 +37,48 @@ pub(crate) fn event(event: &Event, verbosity: Verbosity) -> Option<String> {
 
 /// Message about the first cause of a failure, with a remedy if ranks could not be started.
 pub(crate) fn cause(cause: &Cause) -> String {
-    let remedy = match &cause.kind {
-        CauseKind::NotStarted { class: StartClass::NotFound, .. } => {
+    match &cause.kind {
+        CauseKind::NotStarted { class, .. } => match remedy(*class) {
+            Some(remedy) => format!("{}\ntry: {remedy}", shown(cause)),
+            None => shown(cause),
+        },
+        _ => shown(cause),
+    }
+}
+
+/// Remedy for a failed start; `None` if the reason says all.
+fn remedy(class: StartClass) -> Option<&'static str> {
+    Some(match class {
+        StartClass::NotFound => {
             "its path as its nodes have it, or PATH with its directory by --env; --bcast copies it to them"
         }
-        // Nodes send only the text of `rank_spawner::StartError` and of errors of the session.
-        CauseKind::NotStarted { reason, .. } if reason.contains("cannot enter directory") => {
+        StartClass::NotPermitted => "chmod +x, where its nodes have it; or its interpreter before it, as in sh FILE",
+        StartClass::IsDirectory => "the path of a program in that directory",
+        StartClass::Busy => "the line again when no process writes the file any more; fuser FILE shows which one does",
+        StartClass::TooLong => {
+            "fewer arguments and variables, or --env-remove of a long one; the limit is a quarter of ulimit -s"
+        }
+        StartClass::OtherMachine => "a build of it for that machine; lattice nodes --topology shows what each node is",
+        StartClass::NoInterpreter => {
+            "lattice exec, for a look at that path on its nodes; --bcast, for a program that is whole here"
+        }
+        StartClass::CannotExecute => {
+            "its interpreter before it, as in sh FILE; or #! and its path as the first line, if it is a script"
+        }
+        StartClass::WorkingDirectory => {
             "--chdir with a directory that all nodes have and you may enter, or mkdir -p it there by lattice exec"
         }
-        CauseKind::NotStarted { reason, .. } if reason.contains("the directory of temporary files") => {
+        StartClass::TemporaryDirectory => {
             "--tmpdir=DIR with a directory that all nodes have and you may write to, such as --tmpdir=/tmp"
         }
-        CauseKind::NotStarted { reason, .. } if reason.contains("bound to GPUs") => {
-            "lattice nodes --topology, which shows the GPUs of each node; or the line without GPUs"
-        }
-        CauseKind::NotStarted { class: StartClass::CannotExecute, reason, .. } => cannot_execute(reason),
-        _ => return shown(cause),
-    };
-    format!("{}\ntry: {remedy}", shown(cause))
+        StartClass::Gpus => "lattice nodes --topology, which shows the GPUs of each node; or the line without GPUs",
+        StartClass::System => return None,
+    })
 }
 
 /// A cause as one line. A name can contain a line end, and a further line would look like a hint of Lattice.
 fn shown(cause: &Cause) -> String {
     printable(&cause.to_string()).into_owned()
-}
-
-/// Remedy for a file that a node cannot execute, by the text of `rank_spawner::ProgramError`.
-fn cannot_execute(reason: &str) -> &'static str {
-    if reason.contains("no permission") {
-        "chmod +x, where its nodes have it; or its interpreter before it, as in sh FILE"
-    } else if reason.contains("is a directory") {
-        "the path of a program in that directory"
-    } else if reason.contains(Errno::ETXTBSY.desc()) {
-        "the line again when no process writes the file any more; fuser FILE shows which one does"
-    } else if reason.contains(Errno::E2BIG.desc()) {
-        "fewer arguments and variables, or --env-remove of a long one; the limit is a quarter of ulimit -s"
-    } else if reason.contains("is a program for") {
-        "a build of it for that machine; lattice nodes --topology shows what each node is"
-    } else if reason.contains(" needs ") {
-        "lattice exec, for a look at that path on its nodes; --bcast, for a program that is whole here"
-    } else {
-        "its interpreter before it, as in sh FILE; or #! and its path as the first line, if it is a script"
-    }
 }
 
 /// Settings of a launch, for `--verbose`.

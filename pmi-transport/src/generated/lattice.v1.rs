@@ -1571,6 +1571,15 @@ pub mod not_started {
         System = 0,
         NotFound = 1,
         CannotExecute = 2,
+        NotPermitted = 3,
+        IsDirectory = 4,
+        Busy = 5,
+        TooLong = 6,
+        OtherMachine = 7,
+        NoInterpreter = 8,
+        WorkingDirectory = 9,
+        TemporaryDirectory = 10,
+        Gpus = 11,
     }
     impl Class {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -1582,6 +1591,15 @@ pub mod not_started {
                 Self::System => "SYSTEM",
                 Self::NotFound => "NOT_FOUND",
                 Self::CannotExecute => "CANNOT_EXECUTE",
+                Self::NotPermitted => "NOT_PERMITTED",
+                Self::IsDirectory => "IS_DIRECTORY",
+                Self::Busy => "BUSY",
+                Self::TooLong => "TOO_LONG",
+                Self::OtherMachine => "OTHER_MACHINE",
+                Self::NoInterpreter => "NO_INTERPRETER",
+                Self::WorkingDirectory => "WORKING_DIRECTORY",
+                Self::TemporaryDirectory => "TEMPORARY_DIRECTORY",
+                Self::Gpus => "GPUS",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1590,6 +1608,15 @@ pub mod not_started {
                 "SYSTEM" => Some(Self::System),
                 "NOT_FOUND" => Some(Self::NotFound),
                 "CANNOT_EXECUTE" => Some(Self::CannotExecute),
+                "NOT_PERMITTED" => Some(Self::NotPermitted),
+                "IS_DIRECTORY" => Some(Self::IsDirectory),
+                "BUSY" => Some(Self::Busy),
+                "TOO_LONG" => Some(Self::TooLong),
+                "OTHER_MACHINE" => Some(Self::OtherMachine),
+                "NO_INTERPRETER" => Some(Self::NoInterpreter),
+                "WORKING_DIRECTORY" => Some(Self::WorkingDirectory),
+                "TEMPORARY_DIRECTORY" => Some(Self::TemporaryDirectory),
+                "GPUS" => Some(Self::Gpus),
                 _ => None,
             }
         }

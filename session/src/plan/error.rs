@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use pmi_core::ids::Rank;
-use rank_spawner::{ArgumentError, BindHereError, EnvironmentError, MemBindError, ProgramError, ProgramFailure};
+use rank_spawner::{ArgumentError, BindHereError, EnvironmentError, MemBindError, ProgramError};
 
 use crate::cause::StartClass;
 use crate::gpus::GpuError;
@@ -62,10 +62,15 @@ impl PlanError {
     /// Returns the class of the failure, by the rules of a shell.
     pub fn class(&self) -> StartClass {
         match self {
-            Self::Program(error) => match error.failure() {
-                ProgramFailure::NotFound => StartClass::NotFound,
-                ProgramFailure::CannotExecute => StartClass::CannotExecute,
+            Self::Program(error) => match error {
+                ProgramError::NotFound { .. } => StartClass::NotFound,
+                ProgramError::NotExecutable { .. } => StartClass::NotPermitted,
+                ProgramError::IsDirectory { .. } => StartClass::IsDirectory,
+                ProgramError::WrongArchitecture { .. } => StartClass::OtherMachine,
+                ProgramError::MissingInterpreter { .. } => StartClass::NoInterpreter,
+                _ => StartClass::CannotExecute,
             },
+            Self::Gpu(_) => StartClass::Gpus,
             _ => StartClass::System,
         }
     }

@@ -1,5 +1,6 @@
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use pmi_core::ids::NodeIndex;
@@ -361,7 +362,12 @@ fn a_program_that_cannot_run_is_classified_as_a_shell_would() {
     };
     assert_eq!(class("no-such-program-anywhere"), StartClass::NotFound);
     assert_eq!(class("./missing"), StartClass::NotFound);
+    assert_eq!(class("./text"), StartClass::NotPermitted);
+    fs::set_permissions(directory.path().join("text"), fs::Permissions::from_mode(0o755)).unwrap();
     assert_eq!(class("./text"), StartClass::CannotExecute);
+    assert_eq!(class("./"), StartClass::IsDirectory);
+    assert!([StartClass::NotPermitted, StartClass::CannotExecute].into_iter().all(StartClass::is_of_program));
+    assert!(![StartClass::NotFound, StartClass::System].into_iter().any(StartClass::is_of_program));
 }
 
 #[test]

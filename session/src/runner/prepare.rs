@@ -181,7 +181,8 @@ impl Runner {
             let refused =
                 |error| format!("cannot make the directory of temporary files {}: {error}", directory.display());
             let made = self.make_directory(directory.clone());
-            self.directories.temporary = Some(made.map_err(|error| system(refused(error)))?);
+            let failure = |error| PrepareFailure { class: StartClass::TemporaryDirectory, reason: refused(error) };
+            self.directories.temporary = Some(made.map_err(failure)?);
             // A launch on this machine also removes the directories of killed node sessions.
             blocking::begin_in(&mut self.removals, Records::remove_those_of_killed_processes);
         }

@@ -246,13 +246,17 @@ pub(super) fn failure(error: &StartError) -> StartFailure {
 /// Returns the class of a failed start, by the rules of a shell. If a file exists and was not executed, the file is at fault, such as a file
 /// that is still being written (ETXTBSY). The exception is a node that lacks a resource.
 fn start_class(error: &StartError) -> StartClass {
-    use Errno::{EAGAIN, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, ENOTDIR};
+    use Errno::{E2BIG, EACCES, EAGAIN, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, ENOTDIR, ETXTBSY};
     match error {
         StartError::Step { step: Step::Exec, errno, .. } => match *errno {
             ENOENT | ENOTDIR => StartClass::NotFound,
             EAGAIN | EIO | EMFILE | ENFILE | ENOMEM => StartClass::System,
+            EACCES => StartClass::NotPermitted,
+            ETXTBSY => StartClass::Busy,
+            E2BIG => StartClass::TooLong,
             _ => StartClass::CannotExecute,
         },
+        StartError::Step { step: Step::Directory, .. } => StartClass::WorkingDirectory,
         _ => StartClass::System,
     }
 }

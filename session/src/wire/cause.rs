@@ -121,16 +121,34 @@ fn encode_class(class: StartClass) -> Class {
         StartClass::System => Class::System,
         StartClass::NotFound => Class::NotFound,
         StartClass::CannotExecute => Class::CannotExecute,
+        StartClass::NotPermitted => Class::NotPermitted,
+        StartClass::IsDirectory => Class::IsDirectory,
+        StartClass::Busy => Class::Busy,
+        StartClass::TooLong => Class::TooLong,
+        StartClass::OtherMachine => Class::OtherMachine,
+        StartClass::NoInterpreter => Class::NoInterpreter,
+        StartClass::WorkingDirectory => Class::WorkingDirectory,
+        StartClass::TemporaryDirectory => Class::TemporaryDirectory,
+        StartClass::Gpus => Class::Gpus,
     }
 }
 
 fn decode_class(number: i32) -> Result<StartClass, WireError> {
-    match Class::try_from(number) {
-        Ok(Class::System) => Ok(StartClass::System),
-        Ok(Class::NotFound) => Ok(StartClass::NotFound),
-        Ok(Class::CannotExecute) => Ok(StartClass::CannotExecute),
-        Err(_) => Err(wrong("the class of a failed start", number, "0 to 2")),
-    }
+    let class = Class::try_from(number).map_err(|_| wrong("the class of a failed start", number, "0 to 11"))?;
+    Ok(match class {
+        Class::System => StartClass::System,
+        Class::NotFound => StartClass::NotFound,
+        Class::CannotExecute => StartClass::CannotExecute,
+        Class::NotPermitted => StartClass::NotPermitted,
+        Class::IsDirectory => StartClass::IsDirectory,
+        Class::Busy => StartClass::Busy,
+        Class::TooLong => StartClass::TooLong,
+        Class::OtherMachine => StartClass::OtherMachine,
+        Class::NoInterpreter => StartClass::NoInterpreter,
+        Class::WorkingDirectory => StartClass::WorkingDirectory,
+        Class::TemporaryDirectory => StartClass::TemporaryDirectory,
+        Class::Gpus => StartClass::Gpus,
+    })
 }
 
 /// Encodes the exit of a rank, with the point that its PMI conversation had reached.

@@ -339,8 +339,8 @@ fn causes_that_this_version_has_no_meaning_for_are_refused_by_name() {
     check(Kind::FirstExit(first), &format!("the time after the first exit is {too_long}"));
     check(Kind::TimedOutMs(u64::MAX), &format!("the time limit is {too_long}"));
     check(Kind::LeftBeforeInit(proto::LeftBeforeInit::default()), "the message has no rank that left");
-    let failure = proto::NotStarted { reason: String::new(), class: 7 };
-    check(Kind::NotStarted(failure), "the class of a failed start is 7; possible is 0 to 2");
+    let failure = proto::NotStarted { reason: String::new(), class: 12 };
+    check(Kind::NotStarted(failure), "the class of a failed start is 12; possible is 0 to 11");
 }
 
 /// A later version may have more phases than this one.
