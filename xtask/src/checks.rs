@@ -8,7 +8,9 @@ use crate::background::{Background, lowest};
 use crate::public_api::SAME_DEPENDENCIES;
 use crate::shell::{cargo, command, run, run_tests, target_directory, works};
 use crate::steps::Steps;
-use crate::{client_libraries, dependencies, dist, fuzz, packages, prose, public_api, semver, setup, simulation};
+use crate::{
+    client_libraries, commits, dependencies, dist, fuzz, packages, prose, public_api, semver, setup, simulation,
+};
 
 /// Every test.
 pub(crate) fn test() -> Result<()> {
@@ -18,9 +20,9 @@ pub(crate) fn test() -> Result<()> {
     })
 }
 
-/// The walls of ARCHITECTURE.md.
-pub(crate) fn walls() -> Result<()> {
-    run(&mut cargo("run --quiet --package walls"))
+/// The walls of ARCHITECTURE.md. `argument` is `list`, `write` or empty.
+pub(crate) fn walls(argument: &str) -> Result<()> {
+    run(&mut cargo(&format!("run --quiet --package walls -- {argument}")))
 }
 
 /// Static checks of the code.
@@ -43,6 +45,7 @@ pub(crate) fn ci() -> Result<()> {
         prepare_tests(steps)?;
         // With the programs that were just built, with the features of all packages together.
         steps.take("walls", || run(&mut Command::new(target_directory()?.join("debug/walls"))))?;
+        steps.take("subjects of commits", commits::check)?;
         steps.take("prose", || prose::check(None))?;
         steps.take("dependencies", || dependencies::check(dependencies::Advisories::Left))?;
         steps.take("packages", || packages::check(packages::Build::Left))?;

@@ -7,6 +7,7 @@ mod book;
 mod bug_ledger;
 mod checks;
 mod client_libraries;
+mod commits;
 mod demo;
 mod dependencies;
 mod dist;
@@ -14,6 +15,7 @@ mod dist;
 mod doc_links;
 mod fuzz;
 mod miri;
+mod mutants;
 mod ours;
 mod packages;
 mod picture;
@@ -51,7 +53,12 @@ enum Chore {
         /// Also list the items that the table counts: riddles, bare bools, missing documentation, large types.
         #[arg(long)]
         list: bool,
+        /// Lower the sizes in `xtask/sizes.txt` to the measured ones.
+        #[arg(long, conflicts_with = "list")]
+        write: bool,
     },
+    /// Check that subjects of commits have at most 72 characters.
+    Commits,
     /// Check the code by clippy, and its documentation by rustdoc.
     Lints,
     /// Build every fuzz target, and run some or all for a while.
@@ -68,6 +75,14 @@ enum Chore {
     ClientLibraries {
         /// Directory that gets lib/lattice, include/lattice and lib/pkgconfig, such as /usr/local.
         prefix: PathBuf,
+    },
+    /// Change functions of the state machines one by one, and report changes that no test detects (cargo-mutants).
+    Mutants {
+        /// Packages; those of the state machines, if none is named.
+        packages: Vec<String>,
+        /// A share of the changes, such as 3/30 for the fourth of thirty nights.
+        #[arg(long)]
+        shard: Option<String>,
     },
     /// Restore each bug of `xtask/bugs.toml` in a copy of the repository, and check that its test fails.
     BugLedger {
@@ -137,11 +152,18 @@ fn main() -> Result<()> {
         Chore::Setup => setup::run(),
         Chore::Test => checks::test(),
         Chore::Lints => checks::lints(),
-        Chore::Walls { list: false } => checks::walls(),
-        Chore::Walls { list: true } => shell::run(&mut shell::cargo("run --quiet --package walls -- list")),
+        Chore::Walls { list, write } => checks::walls(if list {
+            "list"
+        } else if write {
+            "write"
+        } else {
+            ""
+        }),
+        Chore::Commits => commits::check(),
         Chore::Fuzz { targets, seconds } => fuzz::build().and_then(|()| fuzz::run_targets(&targets, seconds)),
         Chore::Simulate => simulation::build().and_then(|()| simulation::run_fresh()),
         Chore::ClientLibraries { prefix } => client_libraries::install(&prefix),
+        Chore::Mutants { packages, shard } => mutants::run_all(&packages, shard.as_deref()),
         Chore::BugLedger { only, from } => bug_ledger::run_all(only.as_deref(), from.as_deref()),
         Chore::Miri => miri::check(),
         Chore::Dependencies { advisories: true } => dependencies::check(dependencies::Advisories::Fetched),

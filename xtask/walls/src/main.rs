@@ -11,27 +11,32 @@ mod measure;
 mod paths;
 mod resolve;
 mod rules;
+mod sizes;
 mod table;
 mod tree;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 
+use crate::circles::Family;
 use crate::known::Known;
 use crate::layout::{Member, TargetKind};
 use crate::measure::Figures;
 use crate::resolve::Resolver;
 use crate::rules::{Finding, Rule};
+use crate::sizes::Sizes;
 use crate::tree::Tree;
 
 fn main() -> Result<ExitCode> {
     let repository = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-    let report = check(repository)?;
-    if std::env::args().nth(1).is_some_and(|argument| argument == "list") {
+    let mut report = check(repository)?;
+    let argument = std::env::args().nth(1).unwrap_or_default();
+    if argument == "list" {
         print!("{}", report.details());
     }
+    report.problems.extend(check_sizes(&repository.join("xtask/sizes.txt"), &report.crates, argument == "write")?);
     println!("{}", table::render(&report.crates));
     for problem in &report.problems {
         println!("walls: {problem}");
@@ -64,6 +69,18 @@ fn check(repository: &Path) -> Result<Report> {
     Ok(report)
 }
 
+/// Compares the items above a limit with the list in `file`, which `writes` lowers first.
+fn check_sizes(file: &Path, crates: &[(String, Figures)], writes: bool) -> Result<Vec<String>> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let mut listed = Sizes::parse(&text).map_err(|line| anyhow!("{}: no entry: {line}", file.display()))?;
+    let measured: Sizes = crates.iter().flat_map(|(_, figures)| &figures.large).collect();
+    if writes {
+        listed = listed.lowered(&measured);
+        std::fs::write(file, listed.render()).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(listed.check(&measured))
+}
+
 /// Checks the sources of one member.
 fn check_member(
     repository: &Path,
@@ -85,9 +102,12 @@ fn check_member(
         findings.extend(found.into_iter().filter(|finding| !is_tool || finding.rule == Rule::Unsafe));
         // The modules of a binary are a separate crate.
         if target.kind == TargetKind::Library || tree.files.len() > 1 {
-            for circle in circles::circles(&tree, &circles::graph(&resolver)) {
+            for circle in circles::circles(&tree, &circles::graph(&resolver, Family::One)) {
                 described.push(circle.describe(&tree));
                 circles.push(circle);
+            }
+            for circle in circles::circles(&tree, &circles::graph(&resolver, Family::Apart)) {
+                figures.add_circle(&member.directory, &circle.modules);
             }
         }
     }
@@ -96,7 +116,8 @@ fn check_member(
         index.map_or_else(String::new, |index| described[index].clone())
     }));
     for path in rust_files(&repository.join(&member.directory).join("tests")) {
-        figures.add_tests(&std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?);
+        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        figures.add_tests(path.strip_prefix(repository).unwrap_or(&path), &text);
     }
     Ok(figures)
 }
@@ -124,10 +145,7 @@ impl Report {
             figures.undocumented.iter().for_each(|line| add("no docs", line.clone()));
             figures.riddles.iter().for_each(|line| add("riddle", line.clone()));
             figures.bool_functions.iter().for_each(|line| add("takes bool", line.clone()));
-            let large = figures.large_structs.iter().map(|found| ("fields", found));
-            for (what, found) in large.chain(figures.large_types.iter().map(|found| ("methods", found))) {
-                add(what, format!("{} {}", found.place, found.size));
-            }
+            figures.large.iter().for_each(|item| add("large", item.to_string()));
         }
         text
     }

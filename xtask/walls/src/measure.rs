@@ -2,7 +2,7 @@
 //!
 //! Lines include blank lines and comments. Test lines are lines below `#[cfg(test)]` and in `tests/`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use syn::spanned::Spanned;
@@ -11,11 +11,8 @@ use syn::{Attribute, FnArg, ImplItem, Item, Type, Visibility};
 
 use crate::paths::NamedPath;
 use crate::resolve::{Destination, Resolver};
+use crate::sizes::{Kind, Large};
 use crate::tree::{SourceFile, attributes, is_test_only};
-
-/// Maximum numbers of fields of a struct, and of methods of a type, without a remark.
-const FIELDS_MAX: usize = 15;
-const METHODS_MAX: usize = 35;
 
 /// First words of a documentation sentence without a subject.
 const RIDDLES: &[&str] = &["What", "Whether", "Who", "Whom", "Whose", "How", "It", "They", "Those"];
@@ -38,8 +35,8 @@ pub(crate) struct Figures {
     pub(crate) undocumented: Vec<String>,
     pub(crate) largest_file: Measured,
     pub(crate) largest_function: Measured,
-    pub(crate) large_structs: Vec<Measured>,
-    pub(crate) large_types: Vec<Measured>,
+    /// Items above a limit.
+    pub(crate) large: Vec<Large>,
     /// Functions that take a bare `bool`.
     pub(crate) bool_functions: Vec<String>,
     /// Documentation that starts with one of [`RIDDLES`].
@@ -68,16 +65,33 @@ impl Figures {
             }
         }
         for ((home, name), size) in methods {
-            if size > METHODS_MAX {
-                let path = tree.files[tree.modules[home].file].path.display();
-                self.large_types.push(Measured { size, place: format!("{path} {name}") });
-            }
+            let path = tree.files[tree.modules[home].file].path.display();
+            self.add_size(Kind::Methods, size, || format!("{path} {name}"));
         }
     }
 
     /// Adds the lines of a file below `tests/`.
-    pub(crate) fn add_tests(&mut self, text: &str) {
-        self.test_lines += text.lines().count();
+    pub(crate) fn add_tests(&mut self, path: &Path, text: &str) {
+        let lines = text.lines().count();
+        self.test_lines += lines;
+        self.add_size(Kind::File, lines, || path.display().to_string());
+    }
+
+    /// Adds a circle of modules, which the first of them names.
+    pub(crate) fn add_circle(&mut self, directory: &str, modules: &BTreeSet<String>) {
+        let first = modules.first().filter(|name| !name.is_empty()).map_or("crate", String::as_str);
+        self.add_size(Kind::Circle, modules.len(), || format!("{directory} {first}"));
+    }
+
+    /// Number of items above the limit of `kind`.
+    pub(crate) fn count_large(&self, kind: Kind) -> usize {
+        self.large.iter().filter(|item| item.kind == kind).count()
+    }
+
+    fn add_size(&mut self, kind: Kind, size: usize, place: impl FnOnce() -> String) {
+        if size > kind.limit() {
+            self.large.push(Large { kind, size, place: place() });
+        }
     }
 
     fn add_file(&mut self, file: &SourceFile) {
@@ -101,8 +115,9 @@ impl Figures {
         self.files += 1;
         self.lines += lines;
         self.test_lines += file.text.lines().count() - lines;
-        let size = Measured { size: lines, place: file.path.display().to_string() };
-        self.largest_file = std::mem::take(&mut self.largest_file).max(size);
+        let place = file.path.display().to_string();
+        self.add_size(Kind::File, file.text.lines().count(), || place.clone());
+        self.largest_file = std::mem::take(&mut self.largest_file).max(Measured { size: lines, place });
     }
 }
 
@@ -141,6 +156,8 @@ impl Items<'_> {
             self.figures.bool_functions.push(place.clone());
         }
         let size = whole.span().end().line + 1 - signature.fn_token.span().start().line;
+        let path = self.path.display();
+        self.figures.add_size(Kind::Function, size, || format!("{path} {}", signature.ident));
         let largest = &mut self.figures.largest_function;
         *largest = std::mem::take(largest).max(Measured { size, place });
     }
@@ -170,10 +187,8 @@ impl<'ast> Visit<'ast> for Items<'_> {
     }
 
     fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
-        if item.fields.len() > FIELDS_MAX {
-            let place = format!("{} {}", self.place(&item.ident), item.ident);
-            self.figures.large_structs.push(Measured { size: item.fields.len(), place });
-        }
+        let path = self.path.display();
+        self.figures.add_size(Kind::Fields, item.fields.len(), || format!("{path} {}", item.ident));
     }
 
     fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
@@ -249,6 +264,6 @@ mod tests {
         let there =
             format!("use super::Big; struct Small; impl Big {{ {} }} impl Small {{ {} }}", methods(16), methods(30));
         let found = figures(&[("lib.rs", &here), ("a.rs", &there)]);
-        assert_eq!(found.large_types, [Measured { size: 36, place: "lib.rs Big".to_owned() }]);
+        assert_eq!(found.large, [Large { kind: Kind::Methods, size: 36, place: "lib.rs Big".to_owned() }]);
     }
 }

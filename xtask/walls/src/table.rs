@@ -1,8 +1,9 @@
 //! Table of crates, for people.
 
 use crate::measure::{Figures, Measured};
+use crate::sizes::Kind;
 
-const HEAD: [&str; 13] = [
+const HEAD: [&str; 15] = [
     "crate",
     "files",
     "lines",
@@ -10,6 +11,8 @@ const HEAD: [&str; 13] = [
     "ratio",
     "public",
     "docs",
+    "> 450 lines",
+    "> 60 lines",
     "> 15 fields",
     "> 35 methods",
     "bool args",
@@ -39,7 +42,7 @@ pub(crate) fn render(crates: &[(String, Figures)]) -> String {
     text
 }
 
-fn row(name: &str, figures: &Figures) -> [String; 13] {
+fn row(name: &str, figures: &Figures) -> [String; 15] {
     let below = |measured: &Measured| {
         let place = measured.place.strip_prefix(name).unwrap_or(&measured.place);
         format!("{} {}", measured.size, place.trim_start_matches('/').trim_start_matches("src/"))
@@ -52,8 +55,10 @@ fn row(name: &str, figures: &Figures) -> [String; 13] {
         ratio(figures.test_lines, figures.lines),
         figures.public_items.to_string(),
         share(figures.public_items - figures.undocumented.len(), figures.public_items),
-        figures.large_structs.len().to_string(),
-        figures.large_types.len().to_string(),
+        figures.count_large(Kind::File).to_string(),
+        figures.count_large(Kind::Function).to_string(),
+        figures.count_large(Kind::Fields).to_string(),
+        figures.count_large(Kind::Methods).to_string(),
         figures.bool_functions.len().to_string(),
         figures.riddles.len().to_string(),
         below(&figures.largest_file),
@@ -61,7 +66,7 @@ fn row(name: &str, figures: &Figures) -> [String; 13] {
     ]
 }
 
-fn sum(crates: &[(String, Figures)]) -> [String; 13] {
+fn sum(crates: &[(String, Figures)]) -> [String; 15] {
     let add = |of: fn(&Figures) -> usize| crates.iter().map(|(_, figures)| of(figures)).sum::<usize>();
     let (lines, test_lines, public) = (add(|f| f.lines), add(|f| f.test_lines), add(|f| f.public_items));
     [
@@ -72,8 +77,10 @@ fn sum(crates: &[(String, Figures)]) -> [String; 13] {
         ratio(test_lines, lines),
         public.to_string(),
         share(public - add(|f| f.undocumented.len()), public),
-        add(|f| f.large_structs.len()).to_string(),
-        add(|f| f.large_types.len()).to_string(),
+        add(|f| f.count_large(Kind::File)).to_string(),
+        add(|f| f.count_large(Kind::Function)).to_string(),
+        add(|f| f.count_large(Kind::Fields)).to_string(),
+        add(|f| f.count_large(Kind::Methods)).to_string(),
         add(|f| f.bool_functions.len()).to_string(),
         add(|f| f.riddles.len()).to_string(),
         String::new(),
