@@ -15,6 +15,7 @@ mod allocation;
 mod command;
 mod daemons;
 mod directory;
+mod log_end;
 mod settings;
 
 use std::ffi::OsString;
@@ -30,8 +31,9 @@ pub use self::allocation::AllocationError;
 pub(crate) use self::allocation::Holder;
 pub(crate) use self::command::{ClusterCommand, Words};
 pub use self::daemons::DaemonError;
-pub(crate) use self::daemons::{Daemons, Role, said};
+pub(crate) use self::daemons::{Daemons, Role};
 pub(crate) use self::directory::{Access, Directory};
+pub(crate) use self::log_end::said;
 pub(crate) use self::settings::ApiSettings;
 use crate::console::report;
 use crate::exit;

@@ -15,8 +15,10 @@ mod arrival;
 mod budget;
 mod connection;
 mod count_calls;
+mod error;
 mod framing;
 mod greetings;
+mod local_socket;
 mod reflection;
 mod request_body;
 mod socket_file;
@@ -26,17 +28,13 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 
-use nix::sys::socket::{MsgFlags, recv};
-use tokio::io::unix::AsyncFd;
 use tokio::io::{DuplexStream, duplex};
-use tokio::net::{TcpListener, TcpSocket, UnixStream, lookup_host};
+use tokio::net::{TcpListener, TcpSocket, lookup_host};
 use tokio::sync::{Mutex, mpsc, oneshot};
-use tokio::task::{JoinSet, yield_now};
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
@@ -48,8 +46,9 @@ use self::arrival::{Arrival, Identified, Proof, Refusal};
 use self::budget::Budget;
 use self::connection::Connection;
 use self::count_calls::CountCalls;
+pub use self::error::ListenError;
 pub use self::greetings::{Greeter, Greetings};
-use self::socket_file::SocketFile;
+pub use self::local_socket::LocalSocket;
 use crate::address::{Address, PortRange};
 use crate::authorize::Authorize;
 use crate::call_check::Checked;
@@ -59,56 +58,8 @@ use crate::proto::takes_stream;
 use crate::session_link::Arrivals;
 use crate::tls::Clients;
 
-/// Number of closed connections after which other tasks run.
-const ENDED_AT_ONCE: u32 = 128;
-
 /// Connections that the kernel queues until they are accepted. A whole cluster may connect at once.
 const BACKLOG: u32 = 4096;
-
-/// Failure to listen or to serve.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ListenError {
-    /// The address cannot be bound.
-    #[error("cannot listen at {address}")]
-    Bind {
-        /// The address.
-        address: Address,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// All ports of the range are in use.
-    #[error("no port of {range} is free at {host}; widen the range (port_range, --port-range)")]
-    AllTaken {
-        /// The host.
-        host: String,
-        /// The range.
-        range: PortRange,
-    },
-    /// Another process listens at the Unix socket.
-    #[error("cannot listen at unix:{}: another process does", path.display())]
-    Taken {
-        /// The socket's path.
-        path: PathBuf,
-    },
-    /// The path exists, and is not a socket.
-    #[error("cannot listen at unix:{}: what is there is no socket; remove it, or name another path", path.display())]
-    NoSocket {
-        /// The path.
-        path: PathBuf,
-    },
-    /// Without certificates, only loopback addresses are allowed.
-    #[error(
-        "{address} can be reached from other machines; without certificates, listen at a loopback address such as 127.0.0.1"
-    )]
-    InsecureBeyondLoopback {
-        /// The address.
-        address: SocketAddr,
-    },
-    /// The services cannot be served.
-    #[error("cannot serve")]
-    Serve(#[source] tonic::transport::Error),
-}
 
 /// Listening socket. The kernel queues connections until [`serve`] accepts them.
 pub struct Listener {
@@ -126,59 +77,6 @@ enum Socket {
     },
     Unix(LocalSocket),
     Proxied(Mutex<mpsc::Receiver<Arrival>>),
-}
-
-/// Unix socket that accepts connections of all users of this machine. The kernel identifies them.
-pub struct LocalSocket {
-    // The fields are dropped in this order, so that the file never exists without a listener.
-    _file: SocketFile,
-    listener: AsyncFd<std::os::unix::net::UnixListener>,
-}
-
-impl LocalSocket {
-    /// Makes the socket's file, and replaces one without a listener. Must be called within a tokio runtime.
-    ///
-    /// # Errors
-    /// Fails if the socket cannot be made, if another process listens there, or if the path is not a socket.
-    pub fn bind(path: &Path) -> Result<Self, ListenError> {
-        let failed = |source| ListenError::Bind { address: Address::Unix(path.to_owned()), source };
-        let (file, listener) = SocketFile::bind(path).map_err(|source| match source.kind() {
-            io::ErrorKind::AddrInUse => ListenError::Taken { path: path.to_owned() },
-            io::ErrorKind::AlreadyExists => ListenError::NoSocket { path: path.to_owned() },
-            _ => failed(source),
-        })?;
-        #[allow(
-            deprecated,
-            reason = "`register` is unsafe, for types with a descriptor of others; this one owns its descriptor"
-        )]
-        let listener = AsyncFd::new(listener).map_err(failed)?;
-        Ok(Self { _file: file, listener })
-    }
-
-    /// Returns the next connection that its other end has not closed already.
-    ///
-    /// # Errors
-    /// Fails if accept(2) fails, for example without free descriptors.
-    pub async fn accept(&self) -> io::Result<UnixStream> {
-        let mut count = 0_u32;
-        loop {
-            let mut ready = self.listener.readable().await?;
-            // A process that connects and closes in a loop costs three system calls for each connection: only living ones get an event source.
-            match ready.try_io(|listener| listener.get_ref().accept()) {
-                Ok(Ok((stream, _))) if has_ended(&stream) => {}
-                Ok(Ok((stream, _))) => {
-                    stream.set_nonblocking(true)?;
-                    return UnixStream::from_std(stream);
-                }
-                Ok(Err(error)) => return Err(error),
-                Err(_nothing_left) => {}
-            }
-            count = count.wrapping_add(1);
-            if count.is_multiple_of(ENDED_AT_ONCE) {
-                yield_now().await;
-            }
-        }
-    }
 }
 
 /// Sender that passes connections from the stream of another call to [`serve`].
@@ -440,11 +338,6 @@ async fn greet(arrival: Arrival, connections: mpsc::Sender<Connection>, budget: 
         Err(Refusal::Dismissed) => tracing::debug!(%from, "a connection went for another one"),
         Err(error) => tracing::info!(%from, %error, "a connection was refused"),
     }
-}
-
-/// Returns true if the other end has closed the connection without a byte.
-fn has_ended(stream: &impl AsRawFd) -> bool {
-    recv(stream.as_raw_fd(), &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT) == Ok(0)
 }
 
 /// Returns true if `accept` failed because of the accepted connection, which is gone; see accept(2).

@@ -58,6 +58,7 @@ mod capabilities;
 mod cgroup;
 mod changed_signals;
 mod child;
+mod children;
 mod cpus;
 mod descriptor_socket;
 mod descriptor_table;

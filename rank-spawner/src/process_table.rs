@@ -1,10 +1,6 @@
 //! Snapshot of the processes of this node, read from `/proc`: identity, parent, group and state of each. `sweep`, the keeper and the
 //! fork server decide on the processes.
 //!
-//! A table of all processes costs some microseconds for each process of the node, and sixteen sessions on one machine read each other's. So the
-//! children of this process come from the lists of its threads, `/proc/self/task/*/children`. A list can omit a child while another child is
-//! reaped. Callers therefore repeat until `wait` reports that no child is left. Some kernels have no such lists; then all processes are read.
-//!
 //! The crate `procfs` (0.18) was measured and rejected: a table of 1,070 processes took 20.7 ms with it and 19.2 ms without. It also
 //! holds a second descriptor per process, in processes that clean up because descriptors ran out. It would replace only
 //! [`Process::parse`].
@@ -13,8 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Read};
 
-use nix::errno::Errno;
 use nix::unistd::{Pid, getpid};
+
+use crate::children::{LISTS_MAX, listed_children};
 
 /// State of a process in the snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,9 +96,6 @@ pub(crate) fn own_threads() -> io::Result<usize> {
     Ok(threads.count())
 }
 
-/// Largest number of threads whose children are read one by one: their lists cost as much as the lines of some hundred processes.
-const LISTS_MAX: usize = 256;
-
 /// All readable processes, indexed by number and by parent.
 pub(crate) struct ProcessTable {
     processes: BTreeMap<Pid, Process>,
@@ -168,33 +162,6 @@ impl ProcessTable {
         }
         found
     }
-}
-
-/// Numbers of the children of a process, from the lists of its threads; none for a process that has ended. `None` if the kernel has no such lists
-/// (`CONFIG_PROC_CHILDREN`), or if there are more than `left`, which is reduced by the read ones.
-fn listed_children(parent: Pid, left: &mut usize) -> io::Result<Option<Vec<Pid>>> {
-    let mut children = Vec::new();
-    let threads = match fs::read_dir(format!("/proc/{parent}/task")) {
-        Ok(threads) => threads,
-        Err(_) if parent != getpid() => return Ok(Some(children)),
-        Err(error) => return Err(error),
-    };
-    for thread in threads {
-        // It can end meanwhile. Its children then belong to another thread.
-        let Ok(thread) = thread else { continue };
-        let Some(fewer) = left.checked_sub(1) else { return Ok(None) };
-        *left = fewer;
-        match fs::read_to_string(thread.path().join("children")) {
-            Ok(list) => {
-                children.extend(list.split_ascii_whitespace().filter_map(|word| word.parse().ok()).map(Pid::from_raw))
-            }
-            Err(error) if error.raw_os_error() == Some(Errno::ESRCH as i32) => {}
-            // The kernel has no lists, or the thread has ended.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(Some(children))
 }
 
 impl FromIterator<Process> for ProcessTable {

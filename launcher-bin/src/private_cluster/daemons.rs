@@ -2,10 +2,9 @@
 
 use pmi_transport::task;
 use std::ffi::OsString;
-use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -19,6 +18,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::directory::Directory;
+use super::log_end::{last_lines, said};
 
 /// Time limit for the orderly stop of a daemon, which ends its launches first.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
@@ -28,18 +28,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Variable with the log filter of daemons.
 const LOG: &str = "LATTICE_LOG";
-
-/// Number of lines of a failed daemon's log that are shown.
-const LOG_LINES: usize = 10;
-
-/// Line that replaces a private key and all lines after it.
-const KEY_CAME_BACK: &str = "(what was meant for the agent alone: something on the way there reads standard input, such as a start-up file of the \
-                             shell)";
-
-/// Content of a log, as words for the end of an error message.
-pub(crate) fn said(log: &str) -> String {
-    if log.is_empty() { "its log is empty".to_owned() } else { format!("its log ends:\n{log}") }
-}
 
 /// Failure of a daemon.
 #[derive(Debug, thiserror::Error)]
@@ -294,24 +282,9 @@ fn clean(command: &mut Command) {
     }
 }
 
-fn last_lines(log: &Path) -> String {
-    let text = fs::read(log).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    without_keys(&text)
-}
-
-/// Last lines of a log, up to a line with a private key. The program that starts an agent receives such a key, and may print it.
-fn without_keys(text: &str) -> String {
-    let mut lines: Vec<&str> = text.lines().collect();
-    if let Some(secret) = lines.iter().position(|line| line.contains("PRIVATE KEY")) {
-        lines.truncate(secret);
-        lines.push(KEY_CAME_BACK);
-    }
-    lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use pmi_core::ids::JobId;
@@ -324,17 +297,6 @@ mod tests {
 
     fn role(name: &str) -> Role {
         if [API, FABRIC].contains(&name) { Role::Head } else { Role::Agent }
-    }
-
-    #[test]
-    fn a_private_key_is_shown_to_nobody() {
-        let secret = "got {\"key\":\"-----BEGIN PRIVATE KEY-----\nMIGH\n-----END";
-        for (said, shown) in [
-            ("hello\nthere", "hello\nthere".to_owned()),
-            (&format!("hello\n{secret}\nMIGH"), format!("hello\n{KEY_CAME_BACK}")),
-        ] {
-            assert_eq!(without_keys(said), shown);
-        }
     }
 
     /// Daemons that are shell scripts, with their own directory.
