@@ -23,8 +23,8 @@ pub(crate) fn run_all(packages: &[String], shard: Option<&str>) -> Result<()> {
     let packages = if packages.is_empty() { &defaults[..] } else { packages };
     mutants.args(packages.iter().flat_map(|package| ["--package", package]));
     mutants.args(shard.into_iter().flat_map(|shard| ["--shard", shard]));
-    // Tests of the whole program take minutes, and the tests of a package that a machine is in detect its faults.
-    run(mutants.args(["--", "--lib"]))
+    // cargo-mutants runs the tests of the changed package: those of the whole program take minutes for each change.
+    run(&mut mutants)
 }
 
 /// The program, which is installed below `target` if it is not there.
