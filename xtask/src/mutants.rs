@@ -1,10 +1,8 @@
 //! Mutation tests: cargo-mutants changes functions of the state machines one by one, and reports the changes that no test detects.
 
-use std::path::PathBuf;
-
 use anyhow::Result;
 
-use crate::shell::{cargo, command, repository, run, target_directory};
+use crate::shell::{command, repository, run, target_directory, tool};
 
 /// Release of cargo-mutants.
 const VERSION: &str = "27.1.0";
@@ -17,7 +15,7 @@ const PACKAGES: [&str; 5] = ["pmi-core", "pmix-core", "lattice-overlay", "lattic
 /// # Errors
 /// Fails if cargo-mutants cannot be installed, or if a change is not detected. `target/mutants.out` has the changes.
 pub(crate) fn run_all(packages: &[String], shard: Option<&str>) -> Result<()> {
-    let mut mutants = command(program()?, "mutants --no-shuffle --minimum-test-timeout 60");
+    let mut mutants = command(tool("cargo-mutants", VERSION, "")?, "mutants --no-shuffle --minimum-test-timeout 60");
     mutants.arg("--dir").arg(repository()).arg("--output").arg(target_directory()?);
     let defaults = PACKAGES.map(str::to_owned);
     let packages = if packages.is_empty() { &defaults[..] } else { packages };
@@ -25,14 +23,4 @@ pub(crate) fn run_all(packages: &[String], shard: Option<&str>) -> Result<()> {
     mutants.args(shard.into_iter().flat_map(|shard| ["--shard", shard]));
     // cargo-mutants runs the tests of the changed package: those of the whole program take minutes for each change.
     run(&mut mutants)
-}
-
-/// The program, which is installed below `target` if it is not there.
-fn program() -> Result<PathBuf> {
-    let root = target_directory()?.join(format!("cargo-mutants-{VERSION}"));
-    let program = root.join("bin/cargo-mutants");
-    if !program.exists() {
-        run(cargo("install cargo-mutants --locked --version").arg(VERSION).arg("--root").arg(&root))?;
-    }
-    Ok(program)
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::shell::{cargo, command, run, target_directory, works};
+use crate::shell::{command, run, tool, works};
 
 /// Version for this toolchain: it must support the JSON of its rustdoc.
 const VERSION: &str = "0.51.0";
@@ -42,12 +42,7 @@ pub(crate) fn check(base: Option<&str>) -> Result<()> {
         );
         return Ok(());
     }
-    let tools = target_directory()?.join("tools");
-    let program = tools.join("bin/cargo-semver-checks");
-    if !works(command(&program, "semver-checks --version").env_remove("CARGO")) {
-        // Only once, because it takes minutes.
-        run(cargo(&format!("install --locked --version {VERSION} cargo-semver-checks")).arg("--root").arg(&tools))?;
-    }
+    let program = tool("cargo-semver-checks", VERSION, "")?;
     let mut compare = command(&program, &format!("semver-checks --baseline-rev {base}"));
     compare.args(crates.iter().flat_map(|name| ["--package", name]));
     run(&mut compare)

@@ -64,6 +64,16 @@ pub(crate) fn run_tests(command: &mut Command) -> Result<TestRun> {
     Ok(tests)
 }
 
+/// Returns a program of the registry, which is installed below `target` if it is not there. `words` are further words for `cargo install`.
+pub(crate) fn tool(name: &str, version: &str, words: &str) -> Result<PathBuf> {
+    let root = target_directory()?.join(format!("{name}-{version}"));
+    let program = root.join("bin").join(name);
+    if !program.exists() {
+        run(cargo(&format!("install {name} --locked --version {version} {words}")).arg("--root").arg(&root))?;
+    }
+    Ok(program)
+}
+
 /// Returns true if a command can be run and succeeds. Its output is dropped.
 pub(crate) fn works(command: &mut Command) -> bool {
     let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
