@@ -76,6 +76,8 @@ pub(crate) struct Connection<M> {
 pub(crate) struct Way<M> {
     /// A message arrives no earlier than the messages before it.
     pub(crate) last: Time,
+    /// Number of messages that were sent and have not arrived.
+    pub(crate) in_transit: u32,
     /// No more messages are accepted.
     pub(crate) is_shut: bool,
     /// Messages that wait until the network works again.
@@ -84,7 +86,7 @@ pub(crate) struct Way<M> {
 
 impl<M> Default for Way<M> {
     fn default() -> Self {
-        Self { last: Time::default(), is_shut: false, held: VecDeque::new() }
+        Self { last: Time::default(), in_transit: 0, is_shut: false, held: VecDeque::new() }
     }
 }
 

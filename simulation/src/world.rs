@@ -179,6 +179,7 @@ impl World {
     }
 
     fn arrive(&mut self, connection: ConnectionId, to: Side, message: Message) {
+        self.around.network.arrived(connection, to);
         let Some(end) = self.around.network.get(connection).map(|known| known.end(to)) else { return };
         if !self.around.network.takes(connection, to) || !self.lives(end) {
             return;
@@ -198,8 +199,7 @@ impl World {
             return self.around.after(HELD_UP, Event::Connection(again));
         }
         let Some(known) = self.around.network.get(connection) else { return };
-        // The end was delayed, and is in transit.
-        if known.way(to).last > self.around.now() && !known.way(to).is_shut {
+        if known.way(to).in_transit > 0 && !known.way(to).is_shut {
             let (at, again) = (known.way(to).last, ConnectionEvent::Broken { connection, to });
             return self.around.at(at, Event::Connection(again));
         }

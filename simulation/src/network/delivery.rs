@@ -20,6 +20,7 @@ impl Network {
         if is_cut || !way.held.is_empty() {
             return way.held.push_back(message);
         }
+        way.in_transit += 1;
         let at = self.arrival(connection, to, schedule.now());
         schedule.at(at, Event::Connection(ConnectionEvent::Arrival { connection, to, message }));
     }
@@ -32,6 +33,13 @@ impl Network {
         let way = connection.way_mut(to);
         way.last = way.last.max(earliest);
         way.last
+    }
+
+    /// Records the arrival of a message at a side.
+    pub(crate) fn arrived(&mut self, id: ConnectionId, to: Side) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.way_mut(to).in_transit -= 1;
+        }
     }
 
     /// Makes a call, or answers one. The sender receives no confirmation. A call on a cut direction is repeated until the keep-alive limit
