@@ -175,12 +175,13 @@ impl Allocation {
         }
     }
 
-    /// Time at which its time limit ends, in seconds since 1970; `None` if it holds no nodes or has no limit.
+    /// Time at which its time limit has passed, in seconds since 1970; `None` if it holds no nodes or has no limit. One second is added,
+    /// because the time at which it began is rounded down.
     pub(crate) fn ends_at(&self) -> Option<u64> {
         if !self.holds_nodes() {
             return None;
         }
-        Some(self.began_at?.saturating_add(self.time_limit?.get()))
+        Some(self.began_at?.saturating_add(self.time_limit?.get()).saturating_add(1))
     }
 
     /// A queued allocation after it begins on these nodes, at the time `now`.
@@ -193,7 +194,7 @@ impl Allocation {
         let limit = self.time_limit?;
         self.ends_at().filter(|&end| end <= now)?;
         let reason = format!("its time limit of {} is over", counted(limit.get(), "second"));
-        Some(self.moved(AllocationState::Releasing { reason: Some(reason) }))
+        Some(self.released_for(reason))
     }
 
     /// The allocation of a batch job after it returns to waiting, because its script could not be started. `None` if it does not run.
@@ -256,8 +257,7 @@ impl Allocation {
         if is_over || !list.revokes(&self.certificate) {
             return None;
         }
-        let reason = format!("the certificate of user {} by which it was made was revoked", self.uid);
-        Some(self.moved(AllocationState::Releasing { reason: Some(reason) }))
+        Some(self.released_for(format!("the certificate of user {} by which it was made was revoked", self.uid)))
     }
 
     /// The allocation after its release begins. An allocation that is being released stays as it is.
@@ -268,13 +268,23 @@ impl Allocation {
         }
     }
 
-    /// The same for a release by `caller`. A batch job without a started script ends with the release.
+    /// The same for a release by `caller`.
     pub(crate) fn released_by(&self, caller: &Caller) -> Self {
-        let mut next = self.releasing();
-        if let Some(job) = next.batch.as_mut().filter(|job| job.launch.is_none() && job.end.is_none()) {
-            *job = job.ended(BatchEnd { exit_code: None, cause: format!("cancelled by {caller} before it began") });
+        self.releasing().without_unstarted_script(format!("cancelled by {caller} before it began"))
+    }
+
+    /// The allocation after its release begins for this reason.
+    fn released_for(&self, reason: String) -> Self {
+        let next = self.moved(AllocationState::Releasing { reason: Some(reason.clone()) });
+        next.without_unstarted_script(format!("{reason}, and its script had not begun"))
+    }
+
+    /// Ends its batch job for this cause if the script has not been started. A release starts no script.
+    fn without_unstarted_script(mut self, cause: String) -> Self {
+        if let Some(job) = self.batch.as_mut().filter(|job| job.launch.is_none() && job.end.is_none()) {
+            *job = job.ended(BatchEnd { exit_code: None, cause });
         }
-        next
+        self
     }
 
     /// The allocation of a batch job after its script ended: it is released, unless it is queued again.

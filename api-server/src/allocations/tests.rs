@@ -354,8 +354,9 @@ async fn where_only_administrators_create_allocations_users_do_not() {
 fn an_allocation_ends_when_it_has_run_as_long_as_it_may() {
     let limited = Allocation { time_limit: NonZeroU64::new(60), ..allocation(AllocationState::Running) };
     let running = limited.begun_on(vec!["a0".to_owned()], NOW);
-    assert_eq!((running.ends_at(), running.timed_out(NOW + 59)), (Some(NOW + 60), None));
-    let over = running.timed_out(NOW + 60).unwrap();
+    // It began at some time in the second NOW.
+    assert_eq!((running.ends_at(), running.timed_out(NOW + 60)), (Some(NOW + 61), None));
+    let over = running.timed_out(NOW + 61).unwrap();
     assert_eq!(over.state, releasing("its time limit of 60 seconds is over"));
     assert_eq!((over.ends_at(), over.timed_out(NOW + 99)), (None, None));
     let unlimited = Allocation { time_limit: None, ..running };
@@ -367,11 +368,11 @@ async fn a_time_limit_counts_for_as_long_as_nodes_are_held() {
     let limited = Allocation { time_limit: NonZeroU64::new(60), ..allocation(AllocationState::Running) };
     let running = limited.begun_on(vec!["a0".to_owned()], NOW);
     for held in [running.moved(pending("queued again: why")), running.moved(failed("why"))] {
-        assert_eq!((held.ends_at(), held.timed_out(NOW + 59)), (Some(NOW + 60), None));
-        assert_eq!(held.timed_out(NOW + 60).unwrap().state, releasing("its time limit of 60 seconds is over"));
+        assert_eq!((held.ends_at(), held.timed_out(NOW + 60)), (Some(NOW + 61), None));
+        assert_eq!(held.timed_out(NOW + 61).unwrap().state, releasing("its time limit of 60 seconds is over"));
     }
     let again = running.moved(pending("queued again: why")).begun(&registry(&["a0"]), NOW + 50).unwrap();
-    assert_eq!((again.state.clone(), again.ends_at()), (AllocationState::Running, Some(NOW + 60)), "its time goes on");
+    assert_eq!((again.state.clone(), again.ends_at()), (AllocationState::Running, Some(NOW + 61)), "its time goes on");
     let gives_back = Allocation { time_limit: limited.time_limit, began_at: Some(NOW), ..batch(pending("why")) };
     assert_eq!(gives_back.ends_at(), None);
     let queued = Allocation { nodes: Vec::new(), ..running.moved(pending("why")) };
@@ -397,6 +398,19 @@ async fn a_batch_job_that_is_queued_again_gives_its_nodes_back() {
     let last = Allocation { requeues: 5, ..batch(AllocationState::Running) };
     let end = last.after_failure(&failure(FailureKind::NodeLost)).unwrap();
     assert_eq!(end.state, failed("because"), "not for ever");
+}
+
+#[test]
+fn a_job_that_is_over_before_its_script_begins_has_that_cause() {
+    let mut waiting =
+        Allocation { time_limit: NonZeroU64::new(1), began_at: Some(NOW), ..batch(AllocationState::Running) };
+    waiting.batch.as_mut().unwrap().launch = None;
+    let cause = |over: &Allocation| over.batch.as_ref().unwrap().end.as_ref().map(|end| end.cause.clone());
+    let over = waiting.timed_out(NOW + 2).unwrap();
+    assert_eq!(cause(&over).unwrap(), "its time limit of 1 second is over, and its script had not begun");
+    assert_eq!(cause(&over.released_by(&USER)), cause(&over), "the first cause");
+    let started = Allocation { batch: batch(AllocationState::Running).batch, ..waiting };
+    assert_eq!(cause(&started.timed_out(NOW + 2).unwrap()), None, "its end follows");
 }
 
 #[test]

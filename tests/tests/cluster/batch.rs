@@ -147,17 +147,17 @@ fn a_script_ends_at_its_time_limit_or_when_it_is_cancelled() {
     let script = format!(
         r#"{FREE}
         printf '#!/bin/sh\ntrap "echo term; exit 9" TERM; echo up; sleep 1000 & wait\n' >job.sh
-        id=$(lattice batch --wait -t 1s -o out job.sh); [ $? != 0 ] && echo ended
-        lattice queue $id | grep -o 'its time limit of 1 second is over'
+        id=$(lattice batch --wait -t 3s -o out job.sh); [ $? != 0 ] && echo ended
+        lattice queue $id | grep -o 'its time limit of 3 seconds is over'
         id=$(lattice batch -o second job.sh); until grep -qs up second; do sleep 0.05; done
         lattice cancel $id; until_is $id released; queue $id exit_code; grep -v ends: second
-        grep -c 'ends: its time limit of 1 second is over' out; grep -c 'ends: it was cancelled' second
+        grep -c 'ends: its time limit of 3 seconds is over' out; grep -c 'ends: it was cancelled' second
         lattice batch -N 2 -w x job.sh 2>&1 | head -n 1"#
     );
     let conflict = "lattice: --nodes 2 and --nodelist x, which names 1 node, do not agree: leave one of the two away";
     script_on(1, &script).run().prints_lines([
         "ended",
-        "its time limit of 1 second is over",
+        "its time limit of 3 seconds is over",
         "9",
         "up",
         "term",
