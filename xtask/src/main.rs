@@ -28,6 +28,7 @@ mod simulation;
 mod steps;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -143,7 +144,18 @@ enum Chore {
     Ci,
 }
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Without a backtrace, which would hide the reports of failed tests.
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
     ours::become_compiler()?;
     public_api::become_rustdoc()?;
     std::env::set_current_dir(shell::repository())?;

@@ -38,7 +38,8 @@ impl Steps {
         let result = self.take(name, || {
             taken = step()?;
             ensure!(taken.is_whole(), "a test program died before its last test; its last lines are above");
-            ensure!(taken.failures.is_empty(), "{} tests failed", taken.failures.len());
+            let failed = taken.failures.len();
+            ensure!(failed == 0, "{failed} tests failed\n{}", taken.reports());
             ensure!(taken.succeeded, "the tests could not be run");
             Ok(())
         });
@@ -60,6 +61,10 @@ pub(crate) struct TestRun {
     begun: usize,
     /// Names of the tests that failed.
     pub(crate) failures: Vec<String>,
+    /// The panic of each test that failed.
+    panics: Vec<String>,
+    /// True inside a section of `panics`.
+    in_panic: bool,
     /// Lines with a prefix of [`REMARKS`].
     remarks: Vec<String>,
     /// True if every program succeeded.
@@ -84,12 +89,46 @@ impl TestRun {
         if REMARKS.iter().any(|beginning| line.starts_with(beginning)) {
             self.remarks.push(line.to_owned());
         }
+        self.add_panic_line(line);
+    }
+
+    /// Adds a line to the panic of a test. libtest prints the panics after the last test: `---- NAME stdout ----`, then the output of the test.
+    fn add_panic_line(&mut self, line: &str) {
+        if line.starts_with("---- ") && line.ends_with(" ----") {
+            self.panics.push(String::new());
+            self.in_panic = true;
+        } else if line == "failures:" || line == "stack backtrace:" {
+            self.in_panic = false;
+        }
+        if let Some(panic) = self.panics.last_mut().filter(|_| self.in_panic && !line.is_empty()) {
+            panic.push_str(line);
+            panic.push('\n');
+        }
+    }
+
+    /// Returns the panics of all tests, each without its middle if it is long.
+    fn reports(&self) -> String {
+        self.panics.iter().map(|panic| without_middle(panic)).collect()
     }
 
     /// Returns true if each test program completed. A program that crashes names no test.
     fn is_whole(&self) -> bool {
         self.begun <= self.count.programs
     }
+}
+
+/// Maximum number of characters of a panic at the end of a chore, before and after the part that is left out.
+const PANIC_HEAD: usize = 500;
+const PANIC_TAIL: usize = 1000;
+
+fn without_middle(panic: &str) -> String {
+    let length = panic.chars().count();
+    if length <= PANIC_HEAD + PANIC_TAIL {
+        return panic.to_owned();
+    }
+    let head: String = panic.chars().take(PANIC_HEAD).collect();
+    let tail: String = panic.chars().skip(length - PANIC_TAIL).collect();
+    format!("{head} [...] {tail}")
 }
 
 /// Returns true for `running 3 tests`, the first line of a test program.
@@ -167,8 +206,33 @@ mod tests {
         assert!(steps.to_string().ends_with(&end), "{steps}");
         let bad = run(&["test c::d ... FAILED", "test result: FAILED. 0 passed; 1 failed; 0 ignored"], false);
         assert_eq!(bad.failures, ["c::d"]);
-        assert_eq!(Steps::default().take_tests("tests", || Ok(bad)).unwrap_err().to_string(), "1 tests failed");
+        assert_eq!(Steps::default().take_tests("tests", || Ok(bad)).unwrap_err().to_string(), "1 tests failed\n");
         assert!(Steps::default().take_tests("tests", || Ok(TestRun::default())).is_err(), "it must have been run");
+    }
+
+    #[test]
+    fn the_panic_of_a_test_that_failed_is_repeated_at_the_end() {
+        let long = "y".repeat(PANIC_HEAD + PANIC_TAIL);
+        let output = [
+            "test c::d ... FAILED",
+            "failures:",
+            "---- c::d stdout ----",
+            "",
+            "thread 'c::d' panicked at x.rs:1:2:",
+            &long,
+            "stack backtrace:",
+            "   0: main",
+            "failures:",
+            "    c::d",
+            "test result: FAILED. 0 passed; 1 failed; 0 ignored",
+        ];
+        let run = TestRun::of(output.join("\n").as_bytes(), false);
+        let error = Steps::default().take_tests("tests", || Ok(run)).unwrap_err().to_string();
+        assert!(
+            error.starts_with("1 tests failed\n---- c::d stdout ----\nthread 'c::d' panicked at x.rs:1:2:\nyyy"),
+            "{error}"
+        );
+        assert!(error.contains("y [...] y") && error.ends_with("y\n"), "{error}");
     }
 
     #[test]
