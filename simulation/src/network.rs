@@ -167,13 +167,6 @@ impl Network {
         }
     }
 
-    /// Records that a side will receive the end of the connection.
-    fn expect_end(&mut self, id: ConnectionId) {
-        if let Some(connection) = self.connections.get_mut(&id) {
-            connection.untold += 1;
-        }
-    }
-
     /// Records that a side has received the end. A connection is removed when no side has yet to receive it.
     pub(crate) fn ended(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };

@@ -152,7 +152,9 @@ impl Network {
     }
 
     fn end_at(&mut self, schedule: &mut Schedule, at: Time, connection: ConnectionId, to: Side) {
-        self.expect_end(connection);
+        if let Some(known) = self.connections.get_mut(&connection) {
+            known.untold += 1;
+        }
         schedule.at(at, Event::Connection(ConnectionEvent::Broken { connection, to }));
     }
 }
