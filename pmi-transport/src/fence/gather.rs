@@ -77,6 +77,8 @@ pub struct Gather {
     /// Bytes contributed through this node, as [`Limits::fence_bytes`] counts.
     bytes: usize,
     stage: Stage,
+    /// Frames sent up, in case that they are lost with a link.
+    sent_up: Vec<FenceUp>,
 }
 
 /// Neighbours of a node in one tree.
@@ -114,8 +116,6 @@ struct Collecting {
     /// Pieces that were not sent up yet; at the root, all pieces.
     pending: Vec<NodePiece>,
     pending_bytes: usize,
-    /// Number of frames sent up.
-    sent: u32,
     is_here: bool,
     /// Permission of this node's contribution.
     exchange: Exchange,
@@ -158,7 +158,7 @@ impl Gather {
         let children: Vec<_> = barrier.below.iter().map(child).collect();
         let missing = children.len();
         let stage = Stage::Collecting(Collecting { children, missing, ..Collecting::default() });
-        Self { position, limits, barrier, data, bytes: 0, stage }
+        Self { position, limits, barrier, data, bytes: 0, stage, sent_up: Vec::new() }
     }
 
     /// Adds this node's segments. Must be called once.
@@ -260,6 +260,15 @@ impl Gather {
         Ok(Some(Gathered { runs, withheld }))
     }
 
+    /// Repeats the frames that were sent up, because the node above waits for them. They are in transit, or were lost with an earlier
+    /// link. Their receiver ignores a repeated frame.
+    pub fn on_awaited(&mut self, from: u32, effects: &mut GatherEffects) -> Progress {
+        if self.barrier.above == Some(from) && !matches!(self.stage, Stage::Done) {
+            effects.frames.extend(self.sent_up.iter().map(|frame| (from, What::Up(frame.clone()))));
+        }
+        Ok(None)
+    }
+
     /// Positions of the nodes that this node waits for: on the way up, incomplete children; on the way down, the parents in both
     /// trees.
     pub fn awaited(&self) -> Vec<u32> {
@@ -311,7 +320,9 @@ impl Gather {
         }
         match above {
             Some(above) => {
-                collecting.send_up(above, self.limits.chunk_bytes, effects);
+                let frames = collecting.frames_up(self.sent_up.len() as u32, self.limits.chunk_bytes);
+                effects.frames.extend(frames.iter().map(|frame| (above, What::Up(frame.clone()))));
+                self.sent_up.extend(frames);
                 if is_complete {
                     self.stage = Stage::Awaiting(Awaiting::default());
                     // Data on the way down is counted from zero, because it contains all data that was sent up.
@@ -381,39 +392,33 @@ impl Collecting {
         }
     }
 
-    /// Sends frames of at most `chunk` bytes: all data once all nodes have arrived, otherwise only full frames. Data that may be
-    /// withheld is not sent early.
-    fn send_up(&mut self, above: u32, chunk: usize, effects: &mut GatherEffects) {
+    /// Returns frames of at most `chunk` bytes, from number `part` on: all data once all nodes have arrived, otherwise only full frames.
+    /// Data that may be withheld is not sent early.
+    fn frames_up(&mut self, part: u32, chunk: usize) -> Vec<FenceUp> {
         let is_complete = self.is_complete();
         if !is_complete && (self.pending_bytes < chunk || self.may_withhold) {
-            return;
+            return Vec::new();
         }
-        let mut frame = FenceUp::default();
-        let mut room = chunk;
+        let (mut frames, mut frame, mut room) = (Vec::new(), FenceUp::default(), chunk);
         for piece in std::mem::take(&mut self.pending) {
             if piece.run.len() > room && !frame.brought.is_empty() {
-                self.push_up(above, std::mem::take(&mut frame), effects);
+                frames.push(std::mem::take(&mut frame));
                 room = chunk;
             }
             room = room.saturating_sub(piece.run.len());
             frame.brought.push(piece);
         }
         if is_complete {
-            frame.last = true;
-            frame.withheld = self.withheld;
-            self.push_up(above, frame, effects);
+            frames.push(FenceUp { last: true, withheld: self.withheld, ..frame });
             self.pending_bytes = 0;
         } else {
             self.pending_bytes = chunk - room;
             self.pending = frame.brought;
         }
-    }
-
-    fn push_up(&mut self, above: u32, mut frame: FenceUp, effects: &mut GatherEffects) {
-        frame.part = self.sent;
-        frame.may_withhold = self.may_withhold;
-        self.sent += 1;
-        effects.frames.push((above, What::Up(frame)));
+        for (part, frame) in (part..).zip(&mut frames) {
+            (frame.part, frame.may_withhold) = (part, self.may_withhold);
+        }
+        frames
     }
 }
 

@@ -306,7 +306,7 @@ fn without_epoch(key: &FenceKey) -> FenceKey {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::v1::{FenceScope, FenceUp};
+    use crate::proto::v1::{FenceScope, FenceUp, LinkFrame};
 
     const ALL: [NodeIndex; 2] = [NodeIndex(0), NodeIndex(1)];
 
@@ -352,6 +352,31 @@ mod tests {
             }
             launch.begin(key("", epoch), &ALL, Brought::default(), &mut effects).unwrap();
             assert_eq!(effects.ended.last().unwrap().1.is_ok(), epoch == 0);
+        }
+    }
+
+    /// A node that closes its first link, because it was late, has not received the frames of that link.
+    #[test]
+    fn a_contribution_that_was_lost_with_a_link_is_sent_again() {
+        let mut nodes = [0, 1].map(|me| Launch::new("launch", NodeIndex(me), 2, FanOut::STAR, Limits::default()));
+        let mut effects = [Effects::default(), Effects::default()];
+        nodes[1].begin(key("", 0), &ALL, Brought::default(), &mut effects[1]).unwrap();
+        let lost = mem::take(&mut effects[1].frames);
+        assert!(matches!(&lost[..], [(NodeIndex(0), LinkFrame { what: Some(What::Up(_)) })]), "{lost:?}");
+        nodes[1].lost(NodeIndex(0), "it closed its link", Loss::Absent, &mut effects[1]);
+        nodes[0].begin(key("", 0), &ALL, Brought::default(), &mut effects[0]).unwrap();
+        for _ in 0..4 {
+            (0..2).for_each(|me| nodes[me].tick(&mut effects[me]));
+            while let Some(from) = (0..2).find(|&from| !effects[from].frames.is_empty()) {
+                for (to, frame) in mem::take(&mut effects[from].frames) {
+                    let what = frame.what.expect("a frame has content");
+                    nodes[to.index()].on_frame(NodeIndex(from as u32), what, &mut effects[to.index()]);
+                }
+            }
+        }
+        for (node, effects) in nodes.iter().zip(&effects) {
+            assert_eq!((node.open_fences(), effects.ended.len()), (0, 1));
+            assert!(effects.ended[0].1.is_ok(), "{:?}", effects.ended);
         }
     }
 

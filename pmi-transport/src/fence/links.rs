@@ -36,8 +36,8 @@ struct OneStream {
     id: StreamId,
     origin: Origin,
     reader: Option<AbortHandle>,
-    /// Keeps the sending side of an unused stream open.
-    _idle: Option<Sender>,
+    /// Sending side of a stream that is not used for sending.
+    idle: Option<Sender>,
 }
 
 impl Drop for OneStream {
@@ -113,7 +113,7 @@ impl Links {
             return Sent::Stuck(stuck);
         }
         let id = self.next_id();
-        let streams = vec![OneStream { id, origin: Origin::Opened, reader: None, _idle: None }];
+        let streams = vec![OneStream { id, origin: Origin::Opened, reader: None, idle: None }];
         self.peers.insert(name.to_owned(), Peer { sender, streams });
         Sent::Opening(id, outgoing)
     }
@@ -135,7 +135,7 @@ impl Links {
         if was_stale {
             self.peers.remove(name);
         }
-        let stream = |idle| OneStream { id, origin: Origin::Accepted, reader: None, _idle: idle };
+        let stream = |idle| OneStream { id, origin: Origin::Accepted, reader: None, idle };
         match self.peers.get_mut(name) {
             Some(peer) => peer.streams.push(stream(Some(sender))),
             None => {
@@ -165,7 +165,12 @@ impl Links {
         let Some(peer) = self.peers.get_mut(name) else { return false };
         let Some(at) = peer.streams.iter().position(|stream| stream.id == id) else { return false };
         let brings_nothing = peer.streams[at].origin == Origin::Opened && end == StreamEnd::InOrder;
-        if brings_nothing && peer.streams.iter().any(|stream| stream.origin == Origin::Accepted) {
+        let other = peer.streams.iter_mut().find(|stream| brings_nothing && stream.origin == Origin::Accepted);
+        if let Some(other) = other {
+            // The other node may have refused this stream only. It receives further frames on its own one.
+            if let Some(sender) = other.idle.take() {
+                peer.sender = sender;
+            }
             peer.streams.remove(at);
             return false;
         }

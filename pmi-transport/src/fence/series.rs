@@ -132,8 +132,10 @@ impl Series {
                         self.step(epoch, effects, |gather, effects| gather.on_down(position, frame, effects));
                     }
                     What::Failed(frame) => self.on_failed(epoch, from, frame, effects),
-                    // The sender receives the end of the fence.
-                    What::Awaited(_) | What::DataRequest(_) | What::DataReply(_) | What::Left(_) => {}
+                    What::Awaited(_) => {
+                        self.step(epoch, effects, |gather, effects| gather.on_awaited(position, effects))
+                    }
+                    What::DataRequest(_) | What::DataReply(_) | What::Left(_) => {}
                 }
                 None
             }
