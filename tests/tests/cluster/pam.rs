@@ -48,7 +48,7 @@ impl Drop for Service {
 }
 
 const BY_PAM: &str = r#"cd "$LATTICE_DEV_CLUSTER"; service=$1 files=$2; lattice alloc release $LATTICE_ALLOC_ID >/dev/null
-    sed -i "1i pam_service = '$service'\npam_timeout = 2" node1.toml; kill_agent node1; start_agent node1
+    sed -i "1i pam_service = '$service'\npam_timeout = 5" node1.toml; kill_agent node1; start_agent node1
     until nodes_up 2; do sleep 0.05; done
     alloc=$(lattice alloc create -w node0,node1 --uid 65534) || exit
     by_nobody() { setpriv --reuid nobody --regid nogroup --init-groups lattice launch --alloc $alloc --chdir / "$@"; }
@@ -114,7 +114,7 @@ session required pam_permit.so'
     for reason in [
         "account management: Authentication failure (closed to nobody)",
         "opening the session: ",
-        "no answer within 2 s (pam_timeout): a module hangs",
+        "no answer within 5 s (pam_timeout): a module hangs",
         "the process that runs its modules ended without an answer",
     ] {
         outcome.says(&format!("{denial}{reason}"));

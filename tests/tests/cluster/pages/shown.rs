@@ -21,13 +21,26 @@ fn is_like_word(shown: &str, actual: &str) -> bool {
     NAMES.contains(&shown) || (is_shown_id && is_id(actual)) || folded(shown) == folded(actual)
 }
 
-/// Words of a line, with `<time>` for numbers and their units.
+/// Words of a line, with `<time>` for numbers and their units, and `<ranks>` for one or more ranks.
 fn words(line: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     for word in line.replace('"', " \" ").split_whitespace() {
         let unit = word.trim_end_matches([',', ';', ':', '.']);
         let kind = [("<time>", TIMES), ("<size>", SIZES)].into_iter().find(|(_, units)| units.contains(&unit));
         let is_number = |word: &String| word.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+        let is_list = unit.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'-' | b','));
+        match (words.last().map(String::as_str), word) {
+            (Some("rank" | "ranks"), _) if is_list => {
+                words.pop();
+                words.push("<ranks>".to_owned());
+                continue;
+            }
+            (Some("<ranks>"), "are") => {
+                words.push("is".to_owned());
+                continue;
+            }
+            _ => {}
+        }
         match kind {
             Some((kind, _)) if words.last().is_some_and(is_number) => {
                 words.pop();
@@ -62,6 +75,7 @@ fn values_may_differ_and_words_may_not() {
         ("k3jq09zmf2  job.sh  ann  running", "abcdefghij  job.sh  root  running", true),
         ("node0  up  23.5 GiB  10.20.0.1:50052", "node1  up  4 GiB  127.0.0.1:9", true),
         ("node0  up", "node0  away", false),
+        ("rank 3 left, while rank 1 is in it", "rank 3 left, while ranks 0-1,3 are in it", true),
     ] {
         assert_eq!(is_like(shown, actual), expected, "{shown}");
     }
