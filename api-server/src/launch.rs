@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use pmi_core::ids::JobId;
+use pmi_core::ids::{JobId, NodeIndex};
 use pmi_core::services::{SpawnError, SpawnRequest};
 use pmi_transport::identity::RevocationList;
 use pmi_transport::signature::Serial;
@@ -68,23 +68,23 @@ pub(crate) enum Request {
     /// All nodes have answered the request to start.
     FannedOut(Result<(), NotStarted>),
     /// A node has opened the report stream with this number.
-    StreamOpened { node: u32, stream: u64, attempt: Attempt },
+    StreamOpened { node: NodeIndex, stream: u64, attempt: Attempt },
     /// A node reports on a stream the number after which its events continue, and the commands that it has received.
-    Resumed { node: u32, stream: u64, after: u64, commands_taken: u64 },
+    Resumed { node: NodeIndex, stream: u64, after: u64, commands_taken: u64 },
     /// A node has sent the event with this number; `None` if this version does not support the event.
-    Event { node: u32, sequence: u64, event: Option<NodeEvent> },
+    Event { node: NodeIndex, sequence: u64, event: Option<NodeEvent> },
     /// A node's report stream ended.
-    StreamClosed { node: u32, stream: u64 },
+    StreamClosed { node: NodeIndex, stream: u64 },
     /// The agent of a node is offline; the node's part of the launch continues.
-    NodeAway { node: u32 },
+    NodeAway { node: NodeIndex },
     /// The agent of a node is online again.
-    NodeBack { node: u32 },
+    NodeBack { node: NodeIndex },
     /// A node is lost.
-    NodeLost { node: u32, reason: String },
+    NodeLost { node: NodeIndex, reason: String },
     /// The agent of a node was restarted, and does not have the launch.
-    AgentAnew { node: u32 },
+    AgentAnew { node: NodeIndex },
     /// After a restart of the API server, the first contact with a node's agent shows that it does not have the resumed launch.
-    NotThere { node: u32 },
+    NotThere { node: NodeIndex },
     /// A client attaches. The reply is the client's number.
     Attach { after: u64, role: Role, client: ClientSender, reply: oneshot::Sender<Result<u64, TooManyViewers>> },
     /// A client sends a request.
@@ -115,7 +115,7 @@ pub(crate) struct LaunchHandle {
     /// By node index.
     nodes: Arc<[Outlet]>,
     /// The index of each node, by name.
-    indices: Arc<HashMap<String, u32>>,
+    indices: Arc<HashMap<String, NodeIndex>>,
     shared: Arc<Shared>,
     /// Certificate of the caller that started the launch, in DER; empty if the caller needed none.
     certificate: Bytes,
@@ -181,20 +181,20 @@ impl LaunchHandle {
     }
 
     /// The index of a node in the launch.
-    pub(crate) fn index_of(&self, node: &str) -> Option<u32> {
+    pub(crate) fn index_of(&self, node: &str) -> Option<NodeIndex> {
         self.indices.get(node).copied()
     }
 
     /// Returns true if a node's part of the launch may still run.
     pub(crate) fn runs_on(&self, node: &str) -> bool {
-        self.index_of(node).is_some_and(|index| self.shared.parts.lock()[index as usize] == Part::Expected)
+        self.index_of(node).is_some_and(|index| self.shared.parts.lock()[index.index()] == Part::Expected)
     }
 
     /// Returns true while the launch needs a node's session. That is the case while the node's part may run, and until its report is
     /// stored: if this server ends before that, the next server requests the report again.
     pub(crate) fn needs(&self, node: &str) -> bool {
         let Some(index) = self.index_of(node) else { return false };
-        match self.shared.parts.lock()[index as usize] {
+        match self.shared.parts.lock()[index.index()] {
             Part::Expected => true,
             Part::Ended => self.outbox(index, node).is_some_and(|outbox| !outbox.is_closed()),
             Part::Lost => false,
@@ -209,8 +209,8 @@ impl LaunchHandle {
     }
 
     /// Returns true if the node of this index is lost to the launch, and can report nothing more.
-    pub(crate) fn has_lost(&self, index: u32) -> bool {
-        self.shared.parts.lock().get(index as usize) == Some(&Part::Lost)
+    pub(crate) fn has_lost(&self, index: NodeIndex) -> bool {
+        self.shared.parts.lock().get(index.index()) == Some(&Part::Lost)
     }
 
     /// Returns true if an earlier server began the launch, and its nodes have run it since then.
@@ -224,7 +224,7 @@ impl LaunchHandle {
     }
 
     /// The outbox of a node, if the launch has a node with this index and name.
-    pub(crate) fn outbox(&self, index: u32, name: &str) -> Option<&Outbox> {
-        self.nodes.get(index as usize).filter(|outlet| outlet.name == name).map(|outlet| &outlet.outbox)
+    pub(crate) fn outbox(&self, index: NodeIndex, name: &str) -> Option<&Outbox> {
+        self.nodes.get(index.index()).filter(|outlet| outlet.name == name).map(|outlet| &outlet.outbox)
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use lattice_session::cause::{Cause, RankExit};
 use lattice_session::spec::SessionSpec;
-use pmi_core::ids::{JobId, Rank};
+use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::services::{SpawnError, SpawnRequest};
 use pmi_transport::proto::v1::{self as proto, RefusalReason};
 use prost::Message;
@@ -55,13 +55,13 @@ pub struct LaunchTerms {
 #[allow(missing_docs, reason = "the names of the fields describe them")]
 pub enum ApiEffect {
     /// Send a command on a stream of a node.
-    Command { node: u32, stream: u64, command: proto::NodeCommand },
+    Command { node: NodeIndex, stream: u64, command: proto::NodeCommand },
     /// End a stream of a node: in order, which acknowledges its report, or because another stream replaced it.
-    EndStream { node: u32, stream: u64, in_order: bool },
+    EndStream { node: NodeIndex, stream: u64, in_order: bool },
     /// Call the agent of a node to end its part. The call begins with this signal.
-    Abort { node: u32, signal: i32 },
+    Abort { node: NodeIndex, signal: i32 },
     /// Probe the port of an agent, and answer with [`SimulatedApiServer::port_answered`].
-    AskPort { node: u32 },
+    AskPort { node: NodeIndex },
     /// Make this durable, and answer with [`SimulatedApiServer::stored`].
     Store(Record),
     /// The launch has this event; [`ApiEffect::Deliver`] sends it to its clients.
@@ -81,7 +81,7 @@ pub enum ApiEffect {
     /// The launch is over, except for its clients.
     Concluded { success: bool },
     /// The launch lost a node.
-    Lost { node: u32, reason: String },
+    Lost { node: NodeIndex, reason: String },
 }
 
 /// Stored state of a launch.
@@ -210,7 +210,7 @@ impl SimulatedApiServer {
     pub fn on_tick(&mut self, now: Instant) {
         for suspect in self.registry.suspects(SUSPECTS, now.into()) {
             if let Some(node) = self.nodes.iter().position(|name| *name == suspect.node) {
-                self.effects.push_back(ApiEffect::AskPort { node: node as u32 });
+                self.effects.push_back(ApiEffect::AskPort { node: NodeIndex(node as u32) });
             }
         }
         self.input(now, Machine::on_tick);
@@ -228,14 +228,14 @@ impl SimulatedApiServer {
     }
 
     /// Returns true if a part of the launch may be left on a node.
-    pub fn is_unclean(&self, node: u32) -> bool {
-        self.unclean.has(&self.nodes[node as usize], &self.launch_id)
+    pub fn is_unclean(&self, node: NodeIndex) -> bool {
+        self.unclean.has(&self.nodes[node.index()], &self.launch_id)
     }
 
     /// Processes the answers of the nodes to the launch: all have accepted it, or `refused` has refused it.
-    pub fn fanned_out(&mut self, refused: Option<u32>, now: Instant) {
+    pub fn fanned_out(&mut self, refused: Option<NodeIndex>, now: Instant) {
         let refusal = refused.map(|node| Refusal {
-            node: self.nodes[node as usize].clone(),
+            node: self.nodes[node.index()].clone(),
             message: "it is being stopped".to_owned(),
             reason: RefusalReason::Busy,
         });
@@ -243,8 +243,8 @@ impl SimulatedApiServer {
     }
 
     /// Registers an agent, with the launch if it has it. Returns true if the agent must end the launch.
-    pub fn register(&mut self, node: u32, incarnation: u64, has_launch: bool, now: Instant) -> bool {
-        let name = self.nodes[node as usize].clone();
+    pub fn register(&mut self, node: NodeIndex, incarnation: u64, has_launch: bool, now: Instant) -> bool {
+        let name = self.nodes[node.index()].clone();
         let facts = NodeFacts {
             grpc_address: format!("{name}:7070"),
             network_addresses: Vec::new(),
@@ -277,23 +277,23 @@ impl SimulatedApiServer {
     }
 
     /// Processes a heartbeat of an agent, with the launch if it still has processes there. Returns true if the agent must register again.
-    pub fn heartbeat(&mut self, node: u32, incarnation: u64, has_launch: bool, now: Instant) -> bool {
-        let again = self.registry.heartbeat(&self.nodes[node as usize], incarnation, now.into());
+    pub fn heartbeat(&mut self, node: NodeIndex, incarnation: u64, has_launch: bool, now: Instant) -> bool {
+        let again = self.registry.heartbeat(&self.nodes[node.index()], incarnation, now.into());
         if !again {
             let at_work = if has_launch { vec![self.launch_id.clone()] } else { Vec::new() };
-            self.unclean.on_heartbeat(&self.nodes[node as usize], &at_work);
+            self.unclean.on_heartbeat(&self.nodes[node.index()], &at_work);
         }
         again
     }
 
     /// Processes the result of a probe of a suspect's port.
-    pub fn port_answered(&mut self, node: u32, port: Port, now: Instant) {
+    pub fn port_answered(&mut self, node: NodeIndex, port: Port, now: Instant) {
         let answer = match port {
             Port::Accepted => PortAnswer::Accepted,
             Port::Refused => PortAnswer::Refused,
             Port::Nothing => PortAnswer::Nothing,
         };
-        let name = self.nodes[node as usize].clone();
+        let name = self.nodes[node.index()].clone();
         let judgement = self.registry.judge(&name, answer, self.lease, now.into());
         if let Some(Judgement::Lost { .. }) = judgement {
             self.unclean.forget(&name);
@@ -314,8 +314,8 @@ impl SimulatedApiServer {
     ///
     /// # Errors
     /// Refuses a node from which the launch expects no reports.
-    pub fn open_stream(&mut self, node: u32, again: bool, now: Instant) -> Result<u64, Unwanted> {
-        let at = node as usize;
+    pub fn open_stream(&mut self, node: NodeIndex, again: bool, now: Instant) -> Result<u64, Unwanted> {
+        let at = node.index();
         if self.machine.is_none() || self.parts[at] == Part::Lost || self.outboxes[at].is_closed() {
             return Err(Unwanted);
         }
@@ -329,19 +329,19 @@ impl SimulatedApiServer {
     }
 
     /// Processes the break of a node's stream.
-    pub fn stream_closed(&mut self, node: u32, stream: u64, now: Instant) {
-        if self.streams[node as usize] == Some(stream) {
-            self.streams[node as usize] = None;
+    pub fn stream_closed(&mut self, node: NodeIndex, stream: u64, now: Instant) {
+        if self.streams[node.index()] == Some(stream) {
+            self.streams[node.index()] = None;
         }
         self.input(now, |machine, now| machine.on_stream_closed(node, stream, now));
     }
 
     /// Processes a message from a node's stream.
-    pub fn on_report(&mut self, node: u32, stream: u64, report: proto::LaunchReport, now: Instant) {
+    pub fn on_report(&mut self, node: NodeIndex, stream: u64, report: proto::LaunchReport, now: Instant) {
         match report.what {
             Some(What::Event(event)) => {
                 if event.commands_taken > 0 {
-                    self.outboxes[node as usize].confirm(event.commands_taken);
+                    self.outboxes[node.index()].confirm(event.commands_taken);
                 }
                 let (sequence, event) = (event.sequence, decode_event(event));
                 if sequence > 0 || event.is_some() {
@@ -349,7 +349,7 @@ impl SimulatedApiServer {
                 }
             }
             Some(What::Resumed(proto::Resumed { after, commands_taken, .. })) => {
-                self.outboxes[node as usize].resumed(stream, commands_taken);
+                self.outboxes[node.index()].resumed(stream, commands_taken);
                 self.input(now, |machine, now| machine.on_resumed(node, after, now));
             }
             Some(What::Of(_)) | None => {}
@@ -404,7 +404,7 @@ impl SimulatedApiServer {
     /// Processes the request of a rank for a new job, by this call of its session.
     pub fn spawn(
         &mut self,
-        (node, call): (u32, u64),
+        (node, call): (NodeIndex, u64),
         ticket: u64,
         (parent, rank): (JobId, Rank),
         request: SpawnRequest,
@@ -430,17 +430,17 @@ impl SimulatedApiServer {
         self.input(now, |machine, now| machine.on_stored(stored, now));
     }
 
-    fn needs(&self, node: u32) -> bool {
-        let is_written_down = || self.outboxes[node as usize].is_closed();
-        match self.parts[node as usize] {
+    fn needs(&self, node: NodeIndex) -> bool {
+        let is_written_down = || self.outboxes[node.index()].is_closed();
+        match self.parts[node.index()] {
             Part::Expected => self.machine.is_some(),
             Part::Ended => self.machine.is_some() && !is_written_down(),
             Part::Lost => false,
         }
     }
 
-    fn runs_on(&self, node: u32) -> bool {
-        self.machine.is_some() && self.parts[node as usize] == Part::Expected
+    fn runs_on(&self, node: NodeIndex) -> bool {
+        self.machine.is_some() && self.parts[node.index()] == Part::Expected
     }
 
     fn input(&mut self, now: Instant, input: impl FnOnce(&mut Machine, tokio::time::Instant)) {

@@ -63,7 +63,7 @@ struct Participants {
     /// The nodes that take part.
     nodes: Vec<NodeIndex>,
     /// Arrived nodes, by index.
-    here: BTreeMap<u32, Arrival>,
+    here: BTreeMap<NodeIndex, Arrival>,
 }
 
 /// A node that has arrived.
@@ -123,7 +123,7 @@ pub struct Participant<'a> {
     /// Its launch.
     pub launch: &'a str,
     /// Its index in the launch.
-    pub node: u32,
+    pub node: NodeIndex,
 }
 
 impl Default for Rendezvous {
@@ -146,7 +146,7 @@ impl Rendezvous {
         call: Call,
     ) -> Result<oneshot::Receiver<Answer>, MeetError> {
         let Participant { uid, launch, node } = participant;
-        if !call.nodes.contains(&NodeIndex(node)) {
+        if !call.nodes.contains(&node) {
             let reason = format!("node {node} comes to a meeting of {} other nodes", call.nodes.len());
             return Err(MeetError::Unavailable { reason });
         }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use lattice_api_server::simulation::{LaunchTerms, Port, Record, SimulatedApiServer};
 use lattice_session::timeouts;
+use pmi_core::ids::NodeIndex;
 
 use crate::connection::{ConnectionId, End, Host};
 use crate::event::{ApiEvent, Call};
@@ -97,7 +98,7 @@ impl ApiHost {
 
     /// A node had registered before the launch was ordered.
     pub(crate) fn has_registered(&mut self, node: u32, agent: u64, around: &mut Surroundings) {
-        self.with_server(around, |server, now| server.machines.register(node, agent, false, now));
+        self.with_server(around, |server, now| server.machines.register(NodeIndex(node), agent, false, now));
     }
 
     /// Sends the start request to the nodes.
@@ -182,7 +183,7 @@ impl ApiHost {
 
     /// Returns true if the server runs, and processes of the launch may remain on a node.
     pub(crate) fn is_unclean(&self, node: u32) -> bool {
-        self.server.as_ref().is_some_and(|server| server.machines.is_unclean(node))
+        self.server.as_ref().is_some_and(|server| server.machines.is_unclean(NodeIndex(node)))
     }
 
     /// An administrator ends the launch.
@@ -223,7 +224,7 @@ impl ApiHost {
             }
             if !accepted || open.is_empty() {
                 server.asked = None;
-                server.machines.fanned_out((!accepted).then_some(node), now);
+                server.machines.fanned_out((!accepted).then_some(NodeIndex(node)), now);
             }
             !accepted
         });
@@ -238,7 +239,7 @@ impl ApiHost {
         self.with_server(around, |server, now| {
             if server.wishes.insert(number, node).is_none() {
                 let parent = (wish.parent, wish.rank);
-                server.machines.spawn((node, wish.call), number as u64, parent, wish.request, now);
+                server.machines.spawn((NodeIndex(node), wish.call), number as u64, parent, wish.request, now);
             }
         });
     }
@@ -266,7 +267,8 @@ impl ApiHost {
         asked: Time,
         around: &mut Surroundings,
     ) {
-        let must_end = self.with_server(around, |server, now| server.machines.register(node, agent, has_launch, now));
+        let must_end =
+            self.with_server(around, |server, now| server.machines.register(NodeIndex(node), agent, has_launch, now));
         if let Some(must_end) = must_end {
             around.call(Host::API, Host(node), Call::Registered { node, agent, must_end, asked });
         }
@@ -280,7 +282,8 @@ impl ApiHost {
         asked: Time,
         around: &mut Surroundings,
     ) {
-        let again = self.with_server(around, |server, now| server.machines.heartbeat(node, agent, has_launch, now));
+        let again =
+            self.with_server(around, |server, now| server.machines.heartbeat(NodeIndex(node), agent, has_launch, now));
         if let Some(again) = again {
             around.call(Host::API, Host(node), Call::BeatAnswer { node, agent, again, asked });
         }
@@ -288,7 +291,7 @@ impl ApiHost {
 
     pub(crate) fn port_answered(&mut self, node: u32, caller: u64, port: Port, around: &mut Surroundings) {
         if self.process == caller {
-            self.with_server(around, |server, now| server.machines.port_answered(node, port, now));
+            self.with_server(around, |server, now| server.machines.port_answered(NodeIndex(node), port, now));
         }
     }
 

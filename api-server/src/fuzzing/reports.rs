@@ -1,6 +1,6 @@
 //! Reports of nodes, from the bytes of messages to the effects of a launch.
 
-use pmi_core::ids::JobId;
+use pmi_core::ids::{JobId, NodeIndex};
 use pmi_core::job::Placement;
 use pmi_transport::proto::v1 as proto;
 use prost::Message;
@@ -22,7 +22,7 @@ pub fn node_reports(mut data: &[u8]) {
     let now = Instant::now();
     let mut machine = Machine::new(facts(), 1, now);
     machine.on_fan_out(Ok(()), now);
-    (0..NODES).for_each(|node| machine.on_stream_opened(node, 1, Attempt::First, now));
+    (0..NODES).for_each(|node| machine.on_stream_opened(NodeIndex(node), 1, Attempt::First, now));
     let mut last = 0;
     while let [low, high, node, rest @ ..] = data {
         let length = usize::from(u16::from_le_bytes([*low, *high])).min(rest.len());
@@ -38,7 +38,7 @@ pub fn node_reports(mut data: &[u8]) {
                 assert_eq!(decode_event(passed_on.clone()).map(|event| encode_event(&event)), Some(passed_on));
             }
         }
-        machine.on_numbered(u32::from(*node) % NODES, sequence, event, now);
+        machine.on_numbered(NodeIndex(u32::from(*node) % NODES), sequence, event, now);
         machine.on_tick(now);
         for effect in machine.take_effects() {
             if let Effect::Append { sequence, .. } = effect {
@@ -58,7 +58,7 @@ fn facts() -> Facts {
         placement: Placement::block(&[2; NODES as usize]),
         output_window: 64 << 10,
         input_window: 64 << 10,
-        input_readers: vec![0],
+        input_readers: vec![NodeIndex(0)],
         failed_ranks: lattice_session::settings::FailedRanks::AreBorne,
         lost_nodes: lattice_session::settings::LostNodes::AreBorne,
         after_first_exit: Some(std::time::Duration::from_secs(1)),

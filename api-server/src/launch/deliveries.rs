@@ -172,6 +172,7 @@ mod tests {
     use std::path::PathBuf;
     use std::time::Duration;
 
+    use pmi_core::ids::NodeIndex;
     use tokio::sync::mpsc;
     use tokio::time::timeout;
 
@@ -218,7 +219,7 @@ mod tests {
     /// Adds `events` events with `bytes` bytes of output each.
     fn push(log: &EventLog, events: usize, bytes: usize) {
         for _ in 0..events {
-            log.push(0, output(bytes));
+            log.push(NodeIndex(0), output(bytes));
         }
     }
 
@@ -274,7 +275,7 @@ mod tests {
         let _viewer = add(&mut deliveries, 1, Start::After(0));
         let mut owner = add(&mut deliveries, 2, Start::Unsettled);
         for sequence in 1..=200 {
-            log.push(0, output(100_000));
+            log.push(NodeIndex(0), output(100_000));
             assert_eq!(read_until(&mut owner, sequence).await, (vec![sequence], 0));
             log.settle(sequence);
         }
@@ -302,11 +303,11 @@ mod tests {
         let limits = SpoolLimits { launch: 1 << 20, total: 100_000 };
         let (log, mut deliveries) = deliveries(Some((directory.path().to_owned(), limits)));
         let mut viewer = add(&mut deliveries, 1, Start::After(0));
-        log.push(0, output(10));
+        log.push(NodeIndex(0), output(10));
         until(&mut deliveries, DeliveryEvent::Spooled(1)).await;
         log.settle(1);
         // The event exceeds the free disk space.
-        log.push(0, output(200_000));
+        log.push(NodeIndex(0), output(200_000));
         until(&mut deliveries, DeliveryEvent::SpoolFailed).await;
         log.stop_keeping();
         push(&log, 100, 100_000);
@@ -324,7 +325,7 @@ mod tests {
     async fn a_spool_without_a_directory_fails_and_nothing_else_does() {
         let directory = PathBuf::from("/nonexistent/lattice");
         let (log, mut deliveries) = deliveries(Some((directory, SpoolLimits::default())));
-        log.push(0, output(10));
+        log.push(NodeIndex(0), output(10));
         until(&mut deliveries, DeliveryEvent::SpoolFailed).await;
         let mut viewer = add(&mut deliveries, 1, Start::After(0));
         assert_eq!(read_until(&mut viewer, 1).await, (vec![1], 0));

@@ -2,6 +2,7 @@
 
 use lattice_session::event::Event;
 use lattice_session::wire::event::{NodeHappening, happening_cost};
+use pmi_core::ids::NodeIndex;
 use pmi_transport::limits::kept_cost;
 
 use super::event::{LogEvent, NodeEvent};
@@ -11,7 +12,7 @@ use super::event::{LogEvent, NodeEvent};
 pub(crate) struct Entry {
     pub sequence: u64,
     /// The index of the node that reported it.
-    pub node: u32,
+    pub node: NodeIndex,
     pub event: LogEvent,
     /// Bytes of output in all events before this one.
     pub before: u64,

@@ -19,6 +19,8 @@ mod state;
 
 use std::sync::Arc;
 
+use pmi_core::ids::NodeIndex;
+
 pub(crate) use self::all_kept::{AllKept, InHand};
 use self::state::State;
 pub(crate) use self::state::{Retention, SideMessages};
@@ -60,7 +62,7 @@ impl EventLog {
     }
 
     /// Adds an event. Returns its number.
-    pub(crate) fn push(&self, node: u32, event: LogEvent) -> u64 {
+    pub(crate) fn push(&self, node: NodeIndex, event: LogEvent) -> u64 {
         self.state.change(|state| state.push(node, event))
     }
 
@@ -185,7 +187,7 @@ pub(super) mod tests {
     use std::time::Duration;
 
     use lattice_session::event::{Event, Output, Stream};
-    use pmi_core::ids::Rank;
+    use pmi_core::ids::{NodeIndex, Rank};
     use pmi_transport::limits::kept_cost;
 
     use super::all_kept::ALL_KEPT_MAX;
@@ -204,7 +206,7 @@ pub(super) mod tests {
 
     fn push(log: &EventLog, times: usize, bytes: usize) {
         for _ in 0..times {
-            log.push(0, output(bytes));
+            log.push(NodeIndex(0), output(bytes));
         }
     }
 
@@ -240,10 +242,10 @@ pub(super) mod tests {
     async fn readers_go_at_their_own_pace() {
         let log = EventLog::new(1, Retention::UntilSettled, None, AllKept::default());
         join(&log, 1, Start::After(0)).await;
-        log.push(0, started(0));
+        log.push(NodeIndex(0), started(0));
         assert_eq!(read_all(&log, 1).await, (vec![1], 0));
         join(&log, 2, Start::After(0)).await;
-        log.push(0, output(10));
+        log.push(NodeIndex(0), output(10));
         assert_eq!(read_all(&log, 1).await, (vec![2], 0));
         log.settle(1);
         join(&log, 3, Start::Unsettled).await;
@@ -263,7 +265,7 @@ pub(super) mod tests {
         for log in &logs {
             join(log, 1, Start::After(0)).await;
             for sequence in 1..=50 {
-                assert_eq!(log.push(0, output(100_000)), sequence);
+                assert_eq!(log.push(NodeIndex(0), output(100_000)), sequence);
                 log.settle(sequence);
             }
         }
@@ -305,7 +307,7 @@ pub(super) mod tests {
         join(&log, 1, Start::After(0)).await;
         const EACH: usize = 100_000;
         for sequence in 1..=100 {
-            assert_eq!(log.push(0, output(EACH)), sequence);
+            assert_eq!(log.push(NodeIndex(0), output(EACH)), sequence);
             log.settle(sequence);
         }
         assert!(log.state.lock().kept <= KEPT_MAX);
@@ -352,14 +354,14 @@ pub(super) mod tests {
         let log = EventLog::new(1000, Retention::UntilSettled, None, AllKept::default());
         join(&log, 1, Start::After(7)).await;
         join(&log, 2, Start::Unsettled).await;
-        log.push(0, output(10));
+        log.push(NodeIndex(0), output(10));
         let told = read(&log, 1).await;
         assert!(matches!(
             &told[..],
             [ClientMessage::DroppedOutput(None), ClientMessage::Event(Entry { sequence: 1000, .. })]
         ));
         assert_eq!(read(&log, 2).await.len(), 1, "it begins here");
-        log.push(0, output(10));
+        log.push(NodeIndex(0), output(10));
         assert_eq!(read_all(&log, 1).await, (vec![1001], 0));
     }
 

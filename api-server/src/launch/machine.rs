@@ -52,6 +52,7 @@ mod tests;
 
 use lattice_session::first_exit::FirstExit;
 use lattice_session::timeouts;
+use pmi_core::ids::NodeIndex;
 use tokio::time::Instant;
 
 use self::attachments::{Joined, Role, TooManyViewers};
@@ -83,7 +84,7 @@ pub(crate) struct Machine {
     /// True after a node itself was lost while the launch ran, and not only its part of the launch.
     has_lost_a_node: bool,
     /// Nodes with an agent that restarted during the request to start the launch. A node that had accepted the launch is lost to it.
-    anew: Vec<u32>,
+    anew: Vec<NodeIndex>,
     /// Overview that was published last.
     published: Overview,
     begun: Instant,
@@ -147,7 +148,7 @@ impl Machine {
             machine.phase.begin_ending(now);
         }
         for node in progressed.ended.into_iter().chain(progressed.lost) {
-            if (node as usize) < machine.nodes.state.node_count() {
+            if node.index() < machine.nodes.state.node_count() {
                 machine.effects.push(Effect::CloseStream { node });
                 machine.on_node_gone(node);
             }
@@ -325,8 +326,8 @@ impl Machine {
     }
 
     /// The number up to which all events of a node were received; 0 if it is unknown.
-    pub(crate) fn events_taken(&self, node: u32) -> u64 {
-        self.nodes.intake[node as usize].last().unwrap_or_default()
+    pub(crate) fn events_taken(&self, node: NodeIndex) -> u64 {
+        self.nodes.intake[node.index()].last().unwrap_or_default()
     }
 
     /// The start time of the launch.

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use lattice_session::timeouts;
 use lattice_session::wire::report_relay::may_come;
 use parking_lot::Mutex;
+use pmi_core::ids::NodeIndex;
 use pmi_transport::connect::AgentChannels;
 use pmi_transport::fence::Tree;
 use pmi_transport::limits::{MESSAGE_MAX, RELAYED_MAX};
@@ -82,7 +83,7 @@ impl RelayedReports {
         &self,
         told: mpsc::Receiver<proto::RelayedCommand>,
     ) -> Result<Streaming<proto::RelayedReports>, Status> {
-        let mut client = self.client(self.part.start)?;
+        let mut client = self.client(NodeIndex(self.part.start))?;
         let (sender, messages) = mpsc::channel(1);
         task::spawn(put_together(self.launch_id.clone(), told, sender));
         match timeout(timeouts::HOP, client.relay_reports(ReceiverStream::new(messages))).await {
@@ -91,8 +92,8 @@ impl RelayedReports {
         }
     }
 
-    fn client(&self, node: u32) -> Result<NodeAgentServiceClient<pmi_transport::connect::Channel>, Status> {
-        let Recipient { name, address } = &self.nodes[node as usize];
+    fn client(&self, node: NodeIndex) -> Result<NodeAgentServiceClient<pmi_transport::connect::Channel>, Status> {
+        let Recipient { name, address } = &self.nodes[node.index()];
         let channel = self.channels.to(name, address).map_err(|error| Status::unavailable(error.to_string()))?;
         let client = NodeAgentServiceClient::new(channel);
         Ok(client.max_decoding_message_size(RELAYED_MAX).max_encoding_message_size(MESSAGE_MAX))
@@ -121,10 +122,11 @@ impl RelayedReports {
     }
 
     async fn take_one(&self, report: proto::RelayedReport, streams: &mut Streams) {
-        let node = report.node_index;
+        let node = NodeIndex(report.node_index);
         match report.what {
             Some(Report::Report(proto::LaunchReport { what: Some(proto::launch_report::What::Of(of)) })) => {
-                let is_of_node = of.launch_id == self.launch_id && of.node_index == node && self.part.contains(&node);
+                let is_of_node =
+                    of.launch_id == self.launch_id && of.node_index == node.0 && self.part.contains(&node.0);
                 let opened = match is_of_node {
                     true => ReportStream::of(self.launch.clone(), &of),
                     false => Err(Status::invalid_argument("it is the report of another node")),
@@ -137,15 +139,16 @@ impl RelayedReports {
     }
 
     /// The nodes that cannot report through relays, because they are below an offline node.
-    fn behind_away(&self) -> Vec<u32> {
+    fn behind_away(&self) -> Vec<NodeIndex> {
         let (first, tree) = (self.part.start, Tree::new(self.part.len() as u32, self.fan_out));
         let registry = self.registry.lock();
-        let away = self.part.clone().filter(|&node| registry.up(&self.nodes[node as usize].name).is_none());
-        away.flat_map(|node| tree.branch(node - first).skip(1)).map(|position| first + position).collect()
+        let is_away = |&node: &u32| registry.up(&self.nodes[node as usize].name).is_none();
+        let behind = |node| tree.branch(node - first).skip(1).map(|position| NodeIndex(first + position));
+        self.part.clone().filter(is_away).flat_map(behind).collect()
     }
 
     /// Orders a node to report on its own. A node that does not respond is offline, too.
-    fn tell_directly(&self, node: u32) {
+    fn tell_directly(&self, node: NodeIndex) {
         let Ok(mut client) = self.client(node) else { return };
         let request = proto::ReportDirectlyRequest { launch_id: self.launch_id.clone() };
         task::spawn(async move { drop(timeout(timeouts::ABORT_ANSWER, client.report_directly(request)).await) });
@@ -155,7 +158,7 @@ impl RelayedReports {
 /// The streams of nodes that report through one relay.
 struct Streams {
     tell: mpsc::Sender<proto::RelayedCommand>,
-    by_node: HashMap<u32, Part>,
+    by_node: HashMap<NodeIndex, Part>,
 }
 
 /// One node's part of a relay's stream.
@@ -173,7 +176,7 @@ impl Drop for Part {
 
 impl Streams {
     /// Begins a node's part, or sends the node the reason of the refusal.
-    async fn open(&mut self, node: u32, opened: Result<ReportStream, Status>) {
+    async fn open(&mut self, node: NodeIndex, opened: Result<ReportStream, Status>) {
         let stream = match opened {
             Ok(stream) => stream,
             Err(status) => return drop(self.tell.send(end(node, &status)).await),
@@ -187,7 +190,7 @@ impl Streams {
         self.by_node.insert(node, Part { reports, giving });
     }
 
-    async fn pass_on(&self, node: u32, report: proto::LaunchReport) {
+    async fn pass_on(&self, node: NodeIndex, report: proto::LaunchReport) {
         let Some(part) = self.by_node.get(&node) else { return };
         // If its stream has ended, the node is being sent the reason.
         let _ = part.reports.send(Ok(report)).await;
@@ -196,14 +199,14 @@ impl Streams {
 
 /// Sends a node its commands, up to the first command that a relay may not deliver.
 async fn give(
-    node: u32,
+    node: NodeIndex,
     mut commands: mpsc::Receiver<Result<proto::NodeCommand, Status>>,
     tell: mpsc::Sender<proto::RelayedCommand>,
 ) {
     let status = loop {
         match commands.recv().await {
             Some(Ok(command)) if may_come(&command) => {
-                let command = proto::RelayedCommand { node_index: node, what: Some(Command::Command(command)) };
+                let command = proto::RelayedCommand { node_index: node.0, what: Some(Command::Command(command)) };
                 if tell.send(command).await.is_err() {
                     return;
                 }
@@ -216,9 +219,9 @@ async fn give(
     let _ = tell.send(end(node, &status)).await;
 }
 
-fn end(node: u32, status: &Status) -> proto::RelayedCommand {
+fn end(node: NodeIndex, status: &Status) -> proto::RelayedCommand {
     let end = proto::StreamEnd { code: status.code().into(), message: status.message().to_owned() };
-    proto::RelayedCommand { node_index: node, what: Some(Command::End(end)) }
+    proto::RelayedCommand { node_index: node.0, what: Some(Command::End(end)) }
 }
 
 /// Sends the relay the pending commands for its nodes, merged into messages.

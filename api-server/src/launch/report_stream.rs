@@ -1,5 +1,6 @@
 //! The stream of one node's reports: a stream of its own, or a part of a relay's stream.
 
+use pmi_core::ids::NodeIndex;
 use pmi_transport::proto::v1::{LaunchReport, NodeCommand, ReportFor, Resumed, launch_report};
 use tokio::sync::mpsc;
 use tokio_stream::{Stream, StreamExt};
@@ -16,7 +17,7 @@ pub(crate) const TO_NODE: usize = 16;
 pub(crate) struct ReportStream {
     handle: LaunchHandle,
     outbox: Outbox,
-    node: u32,
+    node: NodeIndex,
     attempt: Attempt,
 }
 
@@ -27,10 +28,11 @@ impl ReportStream {
     /// Fails if the launch has no such node, or needs no more reports from it.
     pub(crate) fn of(handle: LaunchHandle, of: &ReportFor) -> Result<Self, Status> {
         let ReportFor { launch_id, node_id, node_index, again } = of;
-        let outbox = handle.outbox(*node_index, node_id).cloned().ok_or_else(|| {
+        let node = NodeIndex(*node_index);
+        let outbox = handle.outbox(node, node_id).cloned().ok_or_else(|| {
             Status::invalid_argument(format!("{node_id} is not node {node_index} of launch {launch_id}"))
         })?;
-        if handle.has_lost(*node_index) {
+        if handle.has_lost(node) {
             let text = format!("launch {launch_id} goes on, or has ended, without {node_id}");
             return Err(Status::failed_precondition(text));
         }
@@ -39,7 +41,7 @@ impl ReportStream {
             return Err(Status::failed_precondition(text));
         }
         let attempt = if *again { Attempt::Again } else { Attempt::First };
-        Ok(Self { handle, outbox, node: *node_index, attempt })
+        Ok(Self { handle, outbox, node, attempt })
     }
 
     /// Forwards events from the node to the launch, and commands to the node, until one side has ended.

@@ -5,6 +5,7 @@
 mod begin;
 mod replies;
 
+use pmi_core::ids::NodeIndex;
 use pmi_transport::task;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -106,7 +107,7 @@ impl Runner {
             }
             Request::StreamOpened { node, stream, attempt } => machine.on_stream_opened(node, stream, attempt, now),
             Request::Resumed { node, stream, after, commands_taken } => {
-                self.outlets[node as usize].outbox.resumed(stream, commands_taken);
+                self.outlets[node.index()].outbox.resumed(stream, commands_taken);
                 machine.on_resumed(node, after, now);
             }
             Request::Event { node, sequence, event } => {
@@ -222,18 +223,18 @@ impl Runner {
                     Gather { .. } => self.surroundings.metrics.count_question_to_tree(),
                     _ => {}
                 }
-                self.outlets[node as usize].outbox.push(command, self.machine.events_taken(node));
+                self.outlets[node.index()].outbox.push(command, self.machine.events_taken(node));
             }
-            Effect::Resume { node, stream, after } => self.outlets[node as usize].outbox.resume(stream, after),
-            Effect::Acknowledge { node, through } => self.outlets[node as usize].outbox.acknowledge(through),
-            Effect::CloseStream { node } => self.outlets[node as usize].outbox.close(),
+            Effect::Resume { node, stream, after } => self.outlets[node.index()].outbox.resume(stream, after),
+            Effect::Acknowledge { node, through } => self.outlets[node.index()].outbox.acknowledge(through),
+            Effect::CloseStream { node } => self.outlets[node.index()].outbox.close(),
             Effect::AbortNode { node, reason, signal } => {
-                let recipient = self.recipients[node as usize].clone();
+                let recipient = self.recipients[node.index()].clone();
                 let (channels, id) = (self.surroundings.channels.clone(), self.id().to_owned());
                 task::spawn(fan_out::abort(channels, recipient, id, reason, signal));
             }
             Effect::MarkUnclean { node } => self.mark_unclean(node),
-            Effect::PublishPart { node, part } => self.shared.parts.lock()[node as usize] = part,
+            Effect::PublishPart { node, part } => self.shared.parts.lock()[node.index()] = part,
             Effect::Publish(overview) => self.shared.summary.lock().update(overview),
             Effect::Append { sequence, node, event } => self.append(sequence, node, event),
             Effect::Settle { sequence } => self.log.settle(sequence),
@@ -249,14 +250,14 @@ impl Runner {
             Effect::Finish { completion, ranks, course } => self.finish(&completion, ranks, course),
             Effect::Conclude(completion) => self.conclude(&completion),
             Effect::CountLostNode { node, reason } => {
-                let node = &self.recipients[node as usize].name;
+                let node = &self.recipients[node.index()].name;
                 tracing::warn!(node, reason, "a node is lost");
                 self.surroundings.metrics.count_lost_node();
             }
         }
     }
 
-    fn append(&mut self, sequence: u64, node: u32, event: LogEvent) {
+    fn append(&mut self, sequence: u64, node: NodeIndex, event: LogEvent) {
         if let LogEvent::Node(NodeEvent::Happened(NodeHappening::Event(Event::Ending(cause)), _)) = &event {
             tracing::info!(%cause, "the launch is ending");
         }
@@ -269,8 +270,8 @@ impl Runner {
         }
     }
 
-    fn mark_unclean(&self, node: u32) {
-        let name = &self.recipients[node as usize].name;
+    fn mark_unclean(&self, node: NodeIndex) {
+        let name = &self.recipients[node.index()].name;
         if self.surroundings.nodes.lock().up(name).is_some() {
             self.surroundings.unclean.lock().add(name, self.id());
         }

@@ -303,7 +303,7 @@ fn get(mut record: Bytes) -> io::Result<Entry> {
 #[cfg(test)]
 mod tests {
     use lattice_session::event::{Event, Output, Stream};
-    use pmi_core::ids::Rank;
+    use pmi_core::ids::{NodeIndex, Rank};
 
     use super::super::event_log::tests::output;
     use super::*;
@@ -317,7 +317,7 @@ mod tests {
 
     fn entry(sequence: u64, bytes: usize) -> Entry {
         let before = (sequence - 1) * bytes as u64;
-        Entry { sequence, node: 0, event: output(bytes), before }
+        Entry { sequence, node: NodeIndex(0), event: output(bytes), before }
     }
 
     /// Asserts that both lists have the same entries in the same order.
@@ -362,12 +362,12 @@ mod tests {
         let output = Output { rank: Rank(0), stream: Stream::Stdout, bytes: "hi\n".into() };
         let event = LogEvent::Node(NodeEvent::of_session(Event::Output(output)));
         let mut bytes = BytesMut::new();
-        put(&mut bytes, &Entry { sequence: 5, node: 2, event, before: 7 });
+        put(&mut bytes, &Entry { sequence: 5, node: NodeIndex(2), event, before: 7 });
         let message = b"\x08\x05\x10\x02\x1a\x07\x12\x05\x1a\x03hi\n";
         let expected = [&13_u32.to_le_bytes()[..], &7_u64.to_le_bytes(), message].concat();
         assert_eq!(bytes, expected);
         let record = get(bytes.freeze()).unwrap();
-        assert_eq!((record.sequence, record.node, record.before, record.output()), (5, 2, 7, 3));
+        assert_eq!((record.sequence, record.node, record.before, record.output()), (5, NodeIndex(2), 7, 3));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hostlist::HostlistError;
 use lattice_session::{timeouts, unix_time};
+use pmi_core::ids::NodeIndex;
 use pmi_transport::address::Address;
 use pmi_transport::identity::{Caller, RevocationList, is_node_name};
 use pmi_transport::signature::Serial;
@@ -166,7 +167,7 @@ impl Server {
         node: &str,
         claimed: &BTreeSet<String>,
         of_kind: impl Fn(&LaunchHandle) -> bool,
-        what: impl Fn(u32) -> Request,
+        what: impl Fn(NodeIndex) -> Request,
     ) {
         for handle in self.handles() {
             if of_kind(&handle)
@@ -220,7 +221,7 @@ impl Server {
     }
 
     /// Sends a request to all launches on a node.
-    async fn tell(&self, node: &str, request: impl Fn(u32) -> Request) {
+    async fn tell(&self, node: &str, request: impl Fn(NodeIndex) -> Request) {
         for handle in self.handles() {
             if handle.runs_on(node)
                 && let Some(index) = handle.index_of(node)

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use lattice_session::event::Event;
 use lattice_session::wire::event::NodeHappening;
+use pmi_core::ids::NodeIndex;
 use prost::Message;
 
 use super::{ApiEffect, ClientEvent, Record, SimulatedApiServer};
@@ -38,19 +39,19 @@ impl SimulatedApiServer {
         match effect {
             Effect::Command { node, command } => {
                 let taken = self.machine.as_ref().map_or(0, |machine| machine.events_taken(node));
-                self.outboxes[node as usize].push(command, taken);
+                self.outboxes[node.index()].push(command, taken);
             }
-            Effect::Resume { node, stream, after } => self.outboxes[node as usize].resume(stream, after),
-            Effect::Acknowledge { node, through } => self.outboxes[node as usize].acknowledge(through),
-            Effect::CloseStream { node } => self.outboxes[node as usize].close(),
+            Effect::Resume { node, stream, after } => self.outboxes[node.index()].resume(stream, after),
+            Effect::Acknowledge { node, through } => self.outboxes[node.index()].acknowledge(through),
+            Effect::CloseStream { node } => self.outboxes[node.index()].close(),
             Effect::AbortNode { node, signal, .. } => self.effects.push_back(ApiEffect::Abort { node, signal }),
             Effect::MarkUnclean { node } => {
-                let name = &self.nodes[node as usize];
+                let name = &self.nodes[node.index()];
                 if self.registry.up(name).is_some() {
                     self.unclean.add(name, &self.launch_id);
                 }
             }
-            Effect::PublishPart { node, part } => self.parts[node as usize] = part,
+            Effect::PublishPart { node, part } => self.parts[node.index()] = part,
             Effect::Append { sequence, node, event } => {
                 self.effects.push_back(ApiEffect::Happened { sequence, event: client_event(event.clone()) });
                 let numbered = self.log.push(node, event);
@@ -125,7 +126,7 @@ impl SimulatedApiServer {
             while let Some(stream) = self.streams[node]
                 && let Some(next) = self.outboxes[node].try_next(stream)
             {
-                let node_index = node as u32;
+                let node_index = NodeIndex(node as u32);
                 self.effects.push_back(match next {
                     Ok(message) => ApiEffect::Command { node: node_index, stream, command: encode_message(message) },
                     Err(end) => {

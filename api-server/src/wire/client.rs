@@ -94,6 +94,7 @@ impl From<TooManyViewers> for Status {
 
 #[cfg(test)]
 mod tests {
+    use pmi_core::ids::NodeIndex;
     use tonic::Code;
 
     use super::*;
@@ -121,7 +122,7 @@ mod tests {
     #[test]
     fn an_event_has_its_number_and_its_node() {
         let event = LogEvent::Unclean(vec!["n1".to_owned(), "n2".to_owned()]);
-        let entry = Entry { sequence: 5, node: 3, event, before: 40 };
+        let entry = Entry { sequence: 5, node: NodeIndex(3), event, before: 40 };
         let what = Some(Sent::UnendedNodes("n[1-2]".to_owned()));
         let expected = proto::AttachResponse { sequence: 5, node: 3, what };
         assert_eq!(encode_message(ClientMessage::Event(entry)), expected);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use lattice_session::wire::WireError;
+use pmi_core::ids::NodeIndex;
 use pmi_transport::proto::v1 as proto;
 use prost::Message;
 use proto::attach_response::What;
@@ -35,7 +36,7 @@ pub(crate) fn encode(entry: &Entry) -> proto::AttachResponse {
         LogEvent::Unclean(nodes) => What::UnendedNodes(hostlist::fold(nodes)),
         LogEvent::Complete(completion) => What::Complete(completion::encode(completion)),
     };
-    proto::AttachResponse { sequence: entry.sequence, node: entry.node, what: Some(what) }
+    proto::AttachResponse { sequence: entry.sequence, node: entry.node.0, what: Some(what) }
 }
 
 /// Appends an event to `bytes`, without [`Entry::before`].
@@ -58,7 +59,7 @@ pub(crate) fn get(bytes: Bytes, before: u64) -> Result<Entry, EntryError> {
         Some(What::Complete(complete)) => LogEvent::Complete(Arc::new(completion::decode(complete)?)),
         _ => return Err(unknown),
     };
-    Ok(Entry { sequence, node, event, before })
+    Ok(Entry { sequence, node: NodeIndex(node), event, before })
 }
 
 #[cfg(test)]
@@ -133,7 +134,7 @@ mod tests {
     #[test]
     fn every_event_comes_back_from_disk_as_it_was() {
         for (sequence, event) in (1..).zip(events()) {
-            let entry = Entry { sequence, node: 2, event, before: 40 };
+            let entry = Entry { sequence, node: NodeIndex(2), event, before: 40 };
             let mut bytes = BytesMut::new();
             put(&mut bytes, &entry);
             let back = get(bytes.freeze(), 40).unwrap();
@@ -152,7 +153,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let event = session(Event::Output(Output { rank: Rank(0), stream: Stream::Stdout, bytes: output.clone() }));
-        let entry = Entry { sequence: 1, node: 0, event, before: 0 };
+        let entry = Entry { sequence: 1, node: NodeIndex(0), event, before: 0 };
         assert_eq!(of(&encode(&entry.clone())).as_ptr(), output.as_ptr());
         let mut bytes = BytesMut::new();
         put(&mut bytes, &entry);

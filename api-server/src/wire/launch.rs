@@ -3,7 +3,7 @@
 use lattice_session::cause::RankExit;
 use lattice_session::ended_ranks::{EndMeaning, EndedRanks};
 use lattice_session::wire::{self, cause, death, event};
-use pmi_core::ids::{JobId, Rank};
+use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::job::{Block, Placement};
 use pmi_transport::proto::v1 as proto;
 
@@ -18,13 +18,13 @@ pub(crate) fn encode_progressed(progressed: &Progressed) -> store::Checkpoint {
         id: job.id.as_str().to_owned(),
         blocks: encode_blocks(&job.placement),
         runs: job.outcome == SpawnOutcome::Runs,
-        node: job.asked.node,
+        node: job.asked.node.0,
         call: job.asked.call,
         first: job.first,
     };
     store::Checkpoint {
-        over: progressed.ended.clone(),
-        lost: progressed.lost.clone(),
+        over: node_numbers(&progressed.ended),
+        lost: node_numbers(&progressed.lost),
         has_lost_a_node: progressed.has_lost_a_node,
         exits: progressed.ends.iter().map(encode_end).collect(),
         cause: progressed.cause.as_ref().map(cause::encode),
@@ -48,12 +48,12 @@ pub(crate) fn decode_progressed(kept: &store::Checkpoint, nodes: usize) -> Progr
             first: job.first,
             placement: wire::job::decode_blocks(&job.blocks, nodes).ok()?,
             outcome: if job.runs { SpawnOutcome::Runs } else { SpawnOutcome::Open },
-            asked: SpawnAsked { node: job.node, call: job.call },
+            asked: SpawnAsked { node: NodeIndex(job.node), call: job.call },
         })
     };
     Progressed {
-        ended: kept.over.clone(),
-        lost: kept.lost.clone(),
+        ended: node_indices(&kept.over),
+        lost: node_indices(&kept.lost),
         has_lost_a_node: kept.has_lost_a_node,
         ends: kept.exits.iter().map(decode_end).collect(),
         cause: kept.cause.clone().and_then(|kept| cause::decode(kept).ok()),
@@ -90,4 +90,11 @@ fn encode_blocks(placement: &Placement) -> Vec<proto::Block> {
         ranks_per_node: block.ranks_per_node,
     };
     placement.blocks().iter().map(block).collect()
+}
+fn node_numbers(nodes: &[NodeIndex]) -> Vec<u32> {
+    nodes.iter().map(|node| node.0).collect()
+}
+
+fn node_indices(numbers: &[u32]) -> Vec<NodeIndex> {
+    numbers.iter().copied().map(NodeIndex).collect()
 }

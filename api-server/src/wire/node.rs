@@ -86,7 +86,7 @@ pub(crate) fn encode_command(command: NodeCommand) -> proto::NodeCommand {
         }
         NodeCommand::Release => Command::Release(nothing),
         NodeCommand::Deaths(deaths) => Command::Deaths(death::encode_all(&deaths)),
-        NodeCommand::CutOff(node) => Command::CutOff(node),
+        NodeCommand::CutOff(node) => Command::CutOff(node.0),
         NodeCommand::Spawn(order) => Command::Spawn(command::encode_spawn(&order)),
         NodeCommand::Disown(job) => Command::Disown(job.as_str().to_owned()),
         NodeCommand::JobOver(job) => Command::JobOver(job.as_str().to_owned()),
@@ -117,7 +117,7 @@ mod tests {
     use lattice_session::input_piece::InputPiece;
     use lattice_session::settings::TerminalSize;
     use pmi_core::deaths::{Death, DeathKind};
-    use pmi_core::ids::JobId;
+    use pmi_core::ids::{JobId, NodeIndex};
     use pmi_core::{DialoguePoint, Phase};
 
     use super::*;
@@ -165,7 +165,7 @@ mod tests {
             (NodeCommand::AskUsage(3), Command::AskUsage(3)),
             (NodeCommand::AskStacks(3), Command::AskStacks(3)),
             (NodeCommand::Deaths([dead].into()), Command::Deaths(death::encode_all(&[dead]))),
-            (NodeCommand::CutOff(2), Command::CutOff(2)),
+            (NodeCommand::CutOff(NodeIndex(2)), Command::CutOff(2)),
             (NodeCommand::Disown(job.clone()), Command::Disown("kvs_l_0.s1".to_owned())),
             (NodeCommand::JobOver(job), Command::JobOver("kvs_l_0.s1".to_owned())),
             (NodeCommand::Stdin("in".into()), Command::Stdin("in".into())),

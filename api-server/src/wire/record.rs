@@ -28,6 +28,7 @@ impl LaunchRecord {
 mod tests {
     use std::time::Duration;
 
+    use pmi_core::ids::NodeIndex;
     use pmi_transport::proto::v1::{AppSpec, LaunchSpec, Variable};
 
     use super::*;
@@ -62,7 +63,7 @@ mod tests {
     #[test]
     fn the_secret_is_kept_while_a_launch_runs_and_gone_from_its_record_at_its_end() {
         let mut record = record();
-        let progressed = Progressed { ended: vec![3], ..Progressed::default() };
+        let progressed = Progressed { ended: vec![NodeIndex(3)], ..Progressed::default() };
         record.note_progress(&progressed, &active("l"));
         assert_eq!(record.checkpoint.as_ref().map(|kept| kept.over.clone()), Some(vec![3]));
         assert!(has_secrets(record.spec.as_ref().unwrap()), "a server that takes the launch up needs them");

@@ -15,6 +15,7 @@
 
 use std::time::Duration;
 
+use pmi_core::ids::NodeIndex;
 use tokio::time::Instant;
 
 use super::{Cause, Origin};
@@ -38,7 +39,7 @@ pub enum FirstCause {
         /// The most likely first cause so far.
         cause: Cause,
         /// Node that reported it.
-        node: u32,
+        node: NodeIndex,
         /// Node that the cause concerns, as seen from `node`.
         subject: Subject,
         /// Time of the first report.
@@ -78,7 +79,7 @@ impl FirstCause {
     }
 
     /// Processes a cause that a node reports.
-    pub fn report(&mut self, node: u32, cause: Cause, subject: Subject, now: Instant) -> Reported {
+    pub fn report(&mut self, node: NodeIndex, cause: Cause, subject: Subject, now: Instant) -> Reported {
         let since = match self {
             Self::Counts(_) => return Reported::Follows,
             Self::Held { cause: held, subject: known, since, .. } => {
@@ -118,7 +119,7 @@ impl FirstCause {
     }
 
     /// Ends the hold. Returns the node of the held cause, which counts from now on; `None` if no cause was held.
-    pub fn settle(&mut self) -> Option<u32> {
+    pub fn settle(&mut self) -> Option<NodeIndex> {
         match std::mem::take(self) {
             Self::Held { cause, node, .. } => {
                 *self = Self::Counts(cause);
@@ -140,7 +141,7 @@ impl FirstCause {
     }
 
     /// Returns the node that reported the held cause, and the time of the first report; `None` if no cause is held.
-    pub(crate) fn held(&self) -> Option<(u32, Instant)> {
+    pub(crate) fn held(&self) -> Option<(NodeIndex, Instant)> {
         match self {
             Self::Held { node, since, .. } => Some((*node, *since)),
             Self::None | Self::Counts(_) => None,
@@ -192,7 +193,7 @@ mod tests {
 
     /// Reports a cause of the node itself.
     fn report(first: &mut FirstCause, node: u32, cause: Cause, now: Instant) -> Reported {
-        first.report(node, cause, Subject::Itself, now)
+        first.report(NodeIndex(node), cause, Subject::Itself, now)
     }
 
     /// Node 0 reports `root`, node 1 reports `follows`, in both orders. Checks the result of each report, and that `root` is the
@@ -204,7 +205,11 @@ mod tests {
         for (order, expected) in [([0, 1], root_first), ([1, 0], root_last)] {
             let mut first = FirstCause::default();
             let became = order.map(|index| report(&mut first, reports[index].0, reports[index].1.clone(), now));
-            assert_eq!((became, first.settle()), (expected, settled), "{root:?} beside {follows:?}, {order:?}");
+            assert_eq!(
+                (became, first.settle()),
+                (expected, settled.map(NodeIndex)),
+                "{root:?} beside {follows:?}, {order:?}"
+            );
             assert_eq!(first.get(), Some(root), "beside {follows:?}");
         }
     }
@@ -232,7 +237,7 @@ mod tests {
     fn a_library_that_gives_up_alone_is_the_cause() {
         let mut first = FirstCause::default();
         assert_eq!(report(&mut first, 1, aborted(14), Instant::now()), Reported::Held);
-        assert_eq!((first.settle(), first.get()), (Some(1), Some(&aborted(14))));
+        assert_eq!((first.settle(), first.get()), (Some(NodeIndex(1)), Some(&aborted(14))));
     }
 
     #[test]
@@ -242,7 +247,7 @@ mod tests {
         let became = [report(&mut first, 1, aborted(42), now), report(&mut first, 0, killed(11), now)];
         assert_eq!(became, [Reported::Held, Reported::Follows]);
         assert_eq!(first.get(), None, "it is not passed on before it counts");
-        assert_eq!((first.settle(), first.settle()), (Some(1), None));
+        assert_eq!((first.settle(), first.settle()), (Some(NodeIndex(1)), None));
         assert_eq!(first.get(), Some(&aborted(42)));
         assert_eq!(report(&mut first, 0, killed(9), now), Reported::Follows, "it comes too late");
     }
@@ -252,14 +257,18 @@ mod tests {
         let now = Instant::now();
         let own = at("a", CauseKind::Failed { rank: Rank(0), exit: RankExit::Code(1) });
         let mut first = FirstCause::default();
-        assert_eq!(first.report(0, own.clone(), Subject::Itself, now), Reported::Held);
-        assert_eq!(first.report(1, lost(), Subject::Another, now), Reported::Follows);
-        assert_eq!((first.settle(), first.get()), (Some(0), Some(&own)));
+        assert_eq!(first.report(NodeIndex(0), own.clone(), Subject::Itself, now), Reported::Held);
+        assert_eq!(first.report(NodeIndex(1), lost(), Subject::Another, now), Reported::Follows);
+        assert_eq!((first.settle(), first.get()), (Some(NodeIndex(0)), Some(&own)));
         let mut first = FirstCause::default();
-        assert_eq!(first.report(1, lost(), Subject::Another, now), Reported::Held);
-        assert_eq!(first.report(2, aborted(14), Subject::Itself, now), Reported::Follows, "its library gave up");
-        assert_eq!(first.report(0, own.clone(), Subject::Itself, now), Reported::Held);
-        assert_eq!((first.settle(), first.get()), (Some(0), Some(&own)));
+        assert_eq!(first.report(NodeIndex(1), lost(), Subject::Another, now), Reported::Held);
+        assert_eq!(
+            first.report(NodeIndex(2), aborted(14), Subject::Itself, now),
+            Reported::Follows,
+            "its library gave up"
+        );
+        assert_eq!(first.report(NodeIndex(0), own.clone(), Subject::Itself, now), Reported::Held);
+        assert_eq!((first.settle(), first.get()), (Some(NodeIndex(0)), Some(&own)));
     }
 
     #[test]
@@ -267,10 +276,10 @@ mod tests {
         let now = Instant::now();
         let mut first = FirstCause::default();
         report(&mut first, 1, aborted(14), now);
-        assert_eq!(first.report(2, lost(), Subject::Another, now), Reported::Held);
-        assert_eq!((first.settle(), first.get()), (Some(2), Some(&lost())));
+        assert_eq!(first.report(NodeIndex(2), lost(), Subject::Another, now), Reported::Held);
+        assert_eq!((first.settle(), first.get()), (Some(NodeIndex(2)), Some(&lost())));
         let mut first = FirstCause::default();
-        first.report(2, lost(), Subject::Another, now);
+        first.report(NodeIndex(2), lost(), Subject::Another, now);
         assert_eq!(report(&mut first, 0, lost(), now), Reported::Counts, "its agent says so");
     }
 

@@ -34,7 +34,7 @@ fn come(rendezvous: &Rendezvous, launch: &str, node: u32, other: &str, bytes: us
         ..call(job(other), 2)
     };
     let others = [other.to_owned()].into();
-    rendezvous.arrive(Participant { uid: UID, launch, node }, &others, call).unwrap()
+    rendezvous.arrive(Participant { uid: UID, launch, node: NodeIndex(node) }, &others, call).unwrap()
 }
 
 fn is_idle(rendezvous: &Rendezvous) -> bool {
@@ -107,7 +107,8 @@ fn a_node_that_comes_twice_is_refused_and_its_first_call_goes_on_waiting() {
     let rendezvous = Rendezvous::default();
     let mut first = come(&rendezvous, "a", 0, "b", 1);
     let call = Call { jobs: vec![introduced(job("a"))], ..call(job("b"), 2) };
-    let again = rendezvous.arrive(Participant { uid: UID, launch: "a", node: 0 }, &["b".to_owned()].into(), call);
+    let again =
+        rendezvous.arrive(Participant { uid: UID, launch: "a", node: NodeIndex(0) }, &["b".to_owned()].into(), call);
     let refusal = again.unwrap_err().to_string();
     assert!(refusal.contains("node 0 of launch a waits in this meeting already"), "{refusal}");
     assert_eq!(first.try_recv(), Err(oneshot::error::TryRecvError::Empty), "it was not dropped");
@@ -124,7 +125,7 @@ fn a_job_that_nobody_has_is_not_met() {
         ..call(format!("kvs_{other}_0.s9.guessed"), 1)
     };
     let come = |launch, other: &str| {
-        let participant = Participant { uid: UID, launch, node: 0 };
+        let participant = Participant { uid: UID, launch, node: NodeIndex(0) };
         rendezvous.arrive(participant, &[other.to_owned()].into(), call(job(launch), other)).unwrap()
     };
     let mut answers = [come("a", "b"), come("b", "a")];
@@ -135,7 +136,7 @@ fn a_job_that_nobody_has_is_not_met() {
 
 /// Node `node` of `launch` arrives with this call to meet `other`.
 fn come_with(rendezvous: &Rendezvous, launch: &str, node: u32, other: &str, call: Call) -> Result<Waiting, MeetError> {
-    rendezvous.arrive(Participant { uid: UID, launch, node }, &[other.to_owned()].into(), call)
+    rendezvous.arrive(Participant { uid: UID, launch, node: NodeIndex(node) }, &[other.to_owned()].into(), call)
 }
 
 type Waiting = oneshot::Receiver<Answer>;

@@ -90,11 +90,14 @@ enum Role {
     Other,
 }
 
+/// Node of the session that selects the first cause.
+const ROOT: NodeIndex = NodeIndex(0);
+
 impl FailurePolicy {
     /// Policy of the session of node `me`, in a launch on `nodes` nodes.
     pub(super) fn new(me: NodeIndex, nodes: u32) -> Self {
         let root = Role::Root { first: FirstCause::default(), others: nodes.saturating_sub(1) };
-        let role = if me == NodeIndex(0) { root } else { Role::Other };
+        let role = if me == ROOT { root } else { Role::Other };
         let (told, decisions) = (Told::default(), VecDeque::new());
         Self { role, told, since: None, api_is_silent: false, has_taken: false, passed_on: false, decisions }
     }
@@ -117,7 +120,7 @@ impl FailurePolicy {
     fn held(&self) -> Option<(Instant, Instant)> {
         let Role::Root { first, .. } = &self.role else { return None };
         let (node, since) = first.held()?;
-        let others_wait = node == 0 && self.told.way == Way::Open && !self.api_is_silent;
+        let others_wait = node == ROOT && self.told.way == Way::Open && !self.api_is_silent;
         let wait = if others_wait { timeouts::UNHEARD } else { Duration::ZERO };
         Some((since, since + wait + HOLD_GIVEN_UP))
     }
@@ -143,7 +146,7 @@ impl FailurePolicy {
         let own = self.told.cause.clone().filter(|cause| is_new && concerns_others(cause));
         match (&mut self.role, own) {
             (_, None) => {}
-            (Role::Root { first, .. }, Some(cause)) => drop(report(first, 0, cause, now)),
+            (Role::Root { first, .. }, Some(cause)) => drop(report(first, ROOT, cause, now)),
             (Role::Other, Some(_)) => self.since = self.since.or(Some(now)),
         }
         self.proceed(now);
@@ -155,7 +158,7 @@ impl FailurePolicy {
         match &mut self.role {
             Role::Root { first, .. } => {
                 self.api_is_silent |= api_is_silent;
-                let _ = report(first, from.0, cause, now);
+                let _ = report(first, from, cause, now);
             }
             // A node that did not receive the acknowledgement in time sends the failure again.
             Role::Other if self.has_taken => {}
@@ -219,7 +222,7 @@ impl FailurePolicy {
 }
 
 /// A session reports a lost node only if that is another node.
-fn report(first: &mut FirstCause, node: u32, cause: Cause, now: Instant) -> Reported {
+fn report(first: &mut FirstCause, node: NodeIndex, cause: Cause, now: Instant) -> Reported {
     let subject = match cause.kind {
         CauseKind::NodeLost { .. } => Subject::Another,
         _ => Subject::Itself,

@@ -15,6 +15,7 @@ use std::time::Duration;
 use lattice_overlay::directory::SetRecord;
 use lattice_overlay::greeting::{Caller, Purpose};
 use nix::unistd::geteuid;
+use pmi_core::ids::NodeIndex;
 use pmi_core::services::{MeetError, Meeting, Met};
 use pmi_transport::limits::MESSAGE_MAX;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -79,7 +80,7 @@ impl OwnSet {
             return Err(MeetError::Unavailable { reason: "a launch reports jobs that are not its own".to_owned() });
         }
         let others = launches(&call.others, launch)?;
-        let participant = Participant { uid: geteuid().as_raw(), launch, node: 0 };
+        let participant = Participant { uid: geteuid().as_raw(), launch, node: NodeIndex(0) };
         let answer = self.0.rendezvous.arrive(participant, &others, call)?;
         let mut watched = JoinSet::new();
         for other in others.into_iter().filter(|other| Some(other) != self.0.facts.launch.as_ref()) {

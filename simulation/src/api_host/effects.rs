@@ -2,6 +2,7 @@
 
 use lattice_api_server::simulation::{ApiEffect, ClientEvent, Port, Record};
 use lattice_session::timeouts;
+use pmi_core::ids::NodeIndex;
 use pmi_transport::proto::v1 as proto;
 use prost::Message as _;
 
@@ -29,17 +30,19 @@ impl ApiHost {
 
     fn carry_out_one(&mut self, effect: ApiEffect, around: &mut Surroundings) {
         match effect {
-            ApiEffect::Command { node, stream, command } => self.send_command(node, stream, &command, around),
+            ApiEffect::Command { node, stream, command } => self.send_command(node.0, stream, &command, around),
             ApiEffect::EndStream { node, stream, in_order } => {
-                let connection = self.server.as_mut().and_then(|server| server.streams.remove(&(node, stream)));
+                let connection = self.server.as_mut().and_then(|server| server.streams.remove(&(node.0, stream)));
                 if let Some(connection) = connection {
                     let how = if in_order { StreamEnd::Acknowledged } else { StreamEnd::Replaced };
                     around.send(connection, Side::Opener, Message::StreamEnd(how));
                     around.close(connection, Side::Accepter);
                 }
             }
-            ApiEffect::Abort { node, signal } => around.call(Host::API, Host(node), Call::Abort { node, signal }),
-            ApiEffect::AskPort { node } => self.ask_port(node, around),
+            ApiEffect::Abort { node: NodeIndex(node), signal } => {
+                around.call(Host::API, Host(node), Call::Abort { node, signal })
+            }
+            ApiEffect::AskPort { node } => self.ask_port(node.0, around),
             ApiEffect::Store(record) => self.store(record, around),
             ApiEffect::Happened { sequence, event } => note_event(sequence, &event, around),
             ApiEffect::Deliver { client, sequence, event } => {

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use lattice_api_server::simulation::{ClientEvent, Record, SimulatedApiServer};
+use pmi_core::ids::NodeIndex;
 use pmi_transport::proto::v1 as proto;
 use prost::Message as _;
 
@@ -47,7 +48,7 @@ impl ApiHost {
         let Some(Purpose::Report { node }) = around.network.get(connection).map(|known| known.purpose) else { return };
         let now = around.shown(Host::API);
         let Some(server) = &mut self.server else { return };
-        match server.machines.open_stream(node, again, now) {
+        match server.machines.open_stream(NodeIndex(node), again, now) {
             Ok(stream) => drop(server.streams.insert((node, stream), connection)),
             Err(_) => {
                 around.send(connection, Side::Opener, Message::StreamEnd(StreamEnd::Unwanted));
@@ -62,7 +63,7 @@ impl ApiHost {
         let Ok(report) = proto::LaunchReport::decode(report) else { return };
         self.with_server(around, |server, now| {
             if let Some((node, stream)) = server.stream_of(connection) {
-                server.machines.on_report(node, stream, report, now);
+                server.machines.on_report(NodeIndex(node), stream, report, now);
             }
         });
     }
@@ -71,7 +72,7 @@ impl ApiHost {
         self.with_server(around, |server, now| {
             if let Some((node, stream)) = server.stream_of(connection) {
                 server.streams.remove(&(node, stream));
-                server.machines.stream_closed(node, stream, now);
+                server.machines.stream_closed(NodeIndex(node), stream, now);
             }
         });
     }

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use pmi_core::ids::NodeIndex;
+
 use super::Start;
 use super::all_kept::AllKept;
 use crate::launch::client_message::ClientMessage;
@@ -93,7 +95,7 @@ impl State {
         }
     }
 
-    pub(super) fn push(&mut self, node: u32, event: LogEvent) -> u64 {
+    pub(super) fn push(&mut self, node: NodeIndex, event: LogEvent) -> u64 {
         let sequence = self.next;
         self.next += 1;
         let entry = Entry { sequence, node, event, before: self.output };
@@ -324,7 +326,7 @@ mod tests {
 
     impl Model {
         fn push(&mut self, event: LogEvent, bytes: usize) {
-            assert_eq!(self.state.push(0, event), self.ends.len() as u64 + 1);
+            assert_eq!(self.state.push(NodeIndex(0), event), self.ends.len() as u64 + 1);
             self.ends.push(self.ends.last().copied().unwrap_or(0) + bytes as u64);
         }
 
@@ -409,8 +411,8 @@ mod tests {
     #[test]
     fn whoever_joins_when_all_is_settled_is_told_how_the_launch_ended() {
         let mut state = State::new(1, Retention::UntilSettled, AllKept::default());
-        state.push(0, output(10));
-        state.push(0, LogEvent::Complete(Arc::default()));
+        state.push(NodeIndex(0), output(10));
+        state.push(NodeIndex(0), LogEvent::Complete(Arc::default()));
         state.settle(2);
         for (reader, start) in [(1, Start::Unsettled), (2, Start::After(0)), (3, Start::After(1))] {
             state.join(reader, start, ShownSpec::default());
@@ -430,7 +432,7 @@ mod tests {
         const AHEAD: u64 = 1_800_000_000 << 20;
         for origin in [1, 1_500_000_000 << 20] {
             let mut state = State::new(origin, Retention::UntilSettled, AllKept::default());
-            state.push(0, output(10));
+            state.push(NodeIndex(0), output(10));
             let numbers = |state: &mut State, reader| {
                 let batch = state.after(state.readers[&reader].position.sequence);
                 let messages = state.deliver(reader, batch);
@@ -446,7 +448,7 @@ mod tests {
             assert!(state.acknowledged(1, AHEAD) < origin, "nothing of this log");
             assert_eq!(state.acknowledged(1, first[0] + 5), origin, "no more than it was handed");
             // The client continues at its position. The same holds for a client with an earlier position.
-            state.push(0, output(10));
+            state.push(NodeIndex(0), output(10));
             state.leave(1);
             state.join(2, Start::After(first[0]), ShownSpec::default());
             assert_eq!(numbers(&mut state, 2), [first[0] + 1]);
@@ -462,7 +464,7 @@ mod tests {
         let check = |pieces: &[usize], expected: usize| {
             let mut state = State::new(1, Retention::UntilSettled, AllKept::default());
             for &bytes in pieces {
-                state.push(0, output(bytes));
+                state.push(NodeIndex(0), output(bytes));
             }
             assert_eq!(state.after(0).len(), expected, "{pieces:?}");
         };
@@ -478,7 +480,7 @@ mod tests {
         let mut state = State::new(1, Retention::UntilSettled, AllKept::default());
         state.join(1, Start::After(0), ShownSpec::default());
         for sequence in 1..=100 {
-            state.push(0, output(100_000));
+            state.push(NodeIndex(0), output(100_000));
             state.settle(sequence);
             assert!(state.kept <= KEPT_MAX);
         }

@@ -16,7 +16,7 @@ use lattice_session::cause::Cause;
 use lattice_session::ended_ranks::EndedRanks;
 use lattice_session::event::{Usage, UsageRange};
 use pmi_core::deaths::Death;
-use pmi_core::ids::JobId;
+use pmi_core::ids::{JobId, NodeIndex};
 use pmi_core::job::Placement;
 use tokio::time::Instant;
 
@@ -35,9 +35,9 @@ const UNWRITTEN_MAX: u64 = 1 << 40;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Progressed {
     /// The nodes that have ended their part.
-    pub ended: Vec<u32>,
+    pub ended: Vec<NodeIndex>,
     /// The nodes that were lost.
-    pub lost: Vec<u32>,
+    pub lost: Vec<NodeIndex>,
     /// True if a node itself was lost, and not only its part of the launch.
     pub has_lost_a_node: bool,
     /// Ends of ranks of known jobs.
@@ -113,7 +113,7 @@ pub(crate) struct Checkpoint {
     /// Pause before the next attempt; `None` if the last attempt did not fail.
     retry: Option<Duration>,
     /// Nodes that have ended their part, each with the number of that change. The stream of a node ends when its change is durable.
-    ended: Vec<(u64, u32)>,
+    ended: Vec<(u64, NodeIndex)>,
 }
 
 /// Result of an attempt to store state.
@@ -129,7 +129,7 @@ pub(crate) struct Attempt {
     /// The last change that the attempt covered.
     pub through: u64,
     /// The nodes with streams that may end now.
-    pub released: Vec<u32>,
+    pub released: Vec<NodeIndex>,
 }
 
 impl Checkpoint {
@@ -149,13 +149,13 @@ impl Checkpoint {
     }
 
     /// A node has ended its part.
-    pub(crate) fn note_ended(&mut self, node: u32, now: Instant) {
+    pub(crate) fn note_ended(&mut self, node: NodeIndex, now: Instant) {
         let change = self.note(now);
         self.ended.push((change, node));
     }
 
     /// Returns true if the node's stream must stay open because its report is not durable yet.
-    pub(crate) fn holds(&self, node: u32) -> bool {
+    pub(crate) fn holds(&self, node: NodeIndex) -> bool {
         self.ended.iter().any(|&(_, ended)| ended == node)
     }
 
@@ -204,11 +204,14 @@ mod tests {
         let (mut checkpoint, now) = (Checkpoint::default(), Instant::now());
         assert!(checkpoint.is_clean() && !checkpoint.begin(now));
         checkpoint.note(now);
-        checkpoint.note_ended(3, now + COLLECT / 2);
-        assert!(!checkpoint.begin(now + COLLECT / 2) && checkpoint.holds(3));
+        checkpoint.note_ended(NodeIndex(3), now + COLLECT / 2);
+        assert!(!checkpoint.begin(now + COLLECT / 2) && checkpoint.holds(NodeIndex(3)));
         assert!(checkpoint.begin(now + COLLECT) && !checkpoint.begin(now + COLLECT), "one attempt at a time");
-        assert_eq!(checkpoint.on_stored(Stored::Durable, now + COLLECT), Attempt { through: 2, released: vec![3] });
-        assert!(checkpoint.is_clean() && !checkpoint.holds(3));
+        assert_eq!(
+            checkpoint.on_stored(Stored::Durable, now + COLLECT),
+            Attempt { through: 2, released: vec![NodeIndex(3)] }
+        );
+        assert!(checkpoint.is_clean() && !checkpoint.holds(NodeIndex(3)));
     }
 
     #[test]
@@ -226,23 +229,23 @@ mod tests {
         let (mut checkpoint, now) = (Checkpoint::default(), Instant::now());
         let first = checkpoint.note_urgent(now);
         assert!(checkpoint.begin(now));
-        checkpoint.note_ended(0, now);
+        checkpoint.note_ended(NodeIndex(0), now);
         assert_eq!(checkpoint.on_stored(Stored::Durable, now), Attempt { through: first, released: vec![] });
-        assert!(!checkpoint.is_clean() && checkpoint.holds(0));
+        assert!(!checkpoint.is_clean() && checkpoint.holds(NodeIndex(0)));
         assert!(checkpoint.begin(now + COLLECT));
-        assert_eq!(checkpoint.on_stored(Stored::Durable, now + COLLECT).released, [0]);
+        assert_eq!(checkpoint.on_stored(Stored::Durable, now + COLLECT).released, [NodeIndex(0)]);
     }
 
     #[test]
     fn a_report_is_held_until_it_is_durable_however_long_that_takes() {
         let (mut checkpoint, mut now) = (Checkpoint::default(), Instant::now());
-        checkpoint.note_ended(1, now);
+        checkpoint.note_ended(NodeIndex(1), now);
         now += COLLECT;
         let mut pauses = Vec::new();
         for _ in 0..8 {
             assert!(checkpoint.begin(now));
             checkpoint.on_stored(Stored::Failed, now);
-            assert!(checkpoint.holds(1) && checkpoint.is_failing() && !checkpoint.is_clean());
+            assert!(checkpoint.holds(NodeIndex(1)) && checkpoint.is_failing() && !checkpoint.is_clean());
             let since = now;
             while !checkpoint.begin(now) {
                 now += Duration::from_millis(500);
@@ -253,7 +256,7 @@ mod tests {
         }
         assert_eq!((pauses[0], pauses[7]), (1, 30));
         assert!(checkpoint.begin(now));
-        assert_eq!(checkpoint.on_stored(Stored::Durable, now).released, [1]);
+        assert_eq!(checkpoint.on_stored(Stored::Durable, now).released, [NodeIndex(1)]);
         assert!(!checkpoint.is_failing());
     }
 

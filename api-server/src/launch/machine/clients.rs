@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use lattice_session::flow_control::Overrun;
 use lattice_session::gathered::NodeSelection;
+use pmi_core::ids::NodeIndex;
 use tokio::time::Instant;
 
 use super::attachments::{Attachments, Dismissal, Joined, Role, SIGNAL_MAX, TooManyViewers};
@@ -62,7 +63,7 @@ impl Clients {
     }
 
     /// Adds an event of the API server itself.
-    pub(crate) fn append(&mut self, node: u32, event: LogEvent, effects: &mut Effects) {
+    pub(crate) fn append(&mut self, node: NodeIndex, event: LogEvent, effects: &mut Effects) {
         effects.push(Effect::Append { sequence: self.next, node, event });
         self.next += 1;
     }
@@ -71,7 +72,12 @@ impl Clients {
     ///
     /// # Errors
     /// Fails if the node has sent more than it was granted.
-    pub(crate) fn append_charged(&mut self, node: u32, event: NodeEvent, effects: &mut Effects) -> Result<(), Overrun> {
+    pub(crate) fn append_charged(
+        &mut self,
+        node: NodeIndex,
+        event: NodeEvent,
+        effects: &mut Effects,
+    ) -> Result<(), Overrun> {
         let cost = event.cost();
         let sequence = self.next;
         self.append(node, LogEvent::Node(event), effects);
@@ -96,13 +102,13 @@ impl Clients {
     }
 
     /// A node has a new stream. Earlier grants may have been lost.
-    pub(crate) fn renew(&mut self, node: u32, effects: &mut Effects) {
+    pub(crate) fn renew(&mut self, node: NodeIndex, effects: &mut Effects) {
         let grant = self.output.renew(node);
         grant_all(grant.map(|bytes| (node, bytes)), effects);
     }
 
     /// Returns the state of a node's output.
-    pub(crate) fn output_of(&self, node: u32) -> Output {
+    pub(crate) fn output_of(&self, node: NodeIndex) -> Output {
         if self.output.is_held_up(node) { Output::HeldUp } else { Output::Flows }
     }
 
@@ -174,7 +180,7 @@ impl Clients {
     }
 
     /// The ranks of a node have read this many bytes of input.
-    pub(crate) fn on_input_taken(&mut self, node: u32, bytes: u64, effects: &mut Effects) {
+    pub(crate) fn on_input_taken(&mut self, node: NodeIndex, bytes: u64, effects: &mut Effects) {
         let flow = self.input.on_taken(node, bytes);
         self.pass_on(flow, effects);
     }
@@ -182,7 +188,7 @@ impl Clients {
     /// The ranks of several nodes have received a piece of input.
     pub(crate) fn on_input_passed(
         &mut self,
-        node: u32,
+        node: NodeIndex,
         offset: u64,
         missed: Option<&NodeSelection>,
         effects: &mut Effects,
@@ -192,7 +198,7 @@ impl Clients {
     }
 
     /// A node no longer reads input.
-    pub(crate) fn on_node_gone(&mut self, node: u32, effects: &mut Effects) {
+    pub(crate) fn on_node_gone(&mut self, node: NodeIndex, effects: &mut Effects) {
         let flow = self.input.on_gone(node);
         self.pass_on(flow, effects);
     }
@@ -225,7 +231,7 @@ impl Clients {
     }
 }
 
-fn grant_all(grants: impl IntoIterator<Item = (u32, u64)>, effects: &mut Effects) {
+fn grant_all(grants: impl IntoIterator<Item = (NodeIndex, u64)>, effects: &mut Effects) {
     for (node, bytes) in grants {
         effects.command(node, NodeCommand::OutputCredit(bytes));
     }

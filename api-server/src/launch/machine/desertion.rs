@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use lattice_session::cause::Cause;
 use lattice_session::event::RankProgress;
-use pmi_core::ids::Rank;
+use pmi_core::ids::{NodeIndex, Rank};
 use tokio::time::Instant;
 
 use super::event::{Departure, RankEnd};
@@ -98,28 +98,28 @@ impl FenceWaits {
     }
 
     /// Ranks of a node wait in a fence of all ranks of their job, and no rank of the same node is missing. The report does not cover other jobs.
-    pub(crate) fn on_waiting(&mut self, node: u32, reported: &[Rank], ranks: &Ranks) {
+    pub(crate) fn on_waiting(&mut self, node: NodeIndex, reported: &[Rank], ranks: &Ranks) {
         let is_meant = |job: &Range<u32>| reported.iter().any(|rank| job.contains(&rank.0));
         let jobs: Vec<Range<u32>> = ranks.jobs().filter(is_meant).collect();
-        let waiting = &mut self.by_node[node as usize];
+        let waiting = &mut self.by_node[node.index()];
         waiting.retain(|rank, _| !jobs.iter().any(|job| job.contains(rank)));
         waiting.extend(reported.iter().filter(|&&rank| ranks.owns(node, rank)).map(|rank| (rank.0, None)));
     }
 
     /// A node has answered which of its ranks wait.
-    pub(crate) fn on_answer(&mut self, node: u32, answer: &[RankProgress], ranks: &Ranks) {
+    pub(crate) fn on_answer(&mut self, node: NodeIndex, answer: &[RankProgress], ranks: &Ranks) {
         let own = answer.iter().filter(|rank| rank.waiting && ranks.owns(node, rank.rank));
-        self.by_node[node as usize] = own.map(|rank| (rank.rank.0, rank.fences)).collect();
+        self.by_node[node.index()] = own.map(|rank| (rank.rank.0, rank.fences)).collect();
     }
 
     /// A rank that has ended does not wait.
-    pub(crate) fn on_exited(&mut self, node: u32, rank: Rank) {
-        self.by_node[node as usize].remove(&rank.0);
+    pub(crate) fn on_exited(&mut self, node: NodeIndex, rank: Rank) {
+        self.by_node[node.index()].remove(&rank.0);
     }
 
     /// The node is gone: none of its ranks waits.
-    pub(crate) fn on_node_gone(&mut self, node: u32) {
-        self.by_node[node as usize].clear();
+    pub(crate) fn on_node_gone(&mut self, node: NodeIndex) {
+        self.by_node[node.index()].clear();
     }
 
     /// The job with these ranks did not start, or is over: none of its ranks waits.
@@ -136,7 +136,7 @@ impl FenceWaits {
     pub(crate) fn deserter(
         &self,
         departure: Departure,
-        on_node: impl Fn(u32) -> bool,
+        on_node: impl Fn(NodeIndex) -> bool,
         ranks: &Ranks,
     ) -> Option<Deserter> {
         ranks.earliest_ends(departure).find_map(|(job, end)| {
@@ -153,8 +153,13 @@ impl FenceWaits {
 
     /// The ranks of a job that wait for the rank with this end, on nodes that satisfy `on_node`. A rank that has completed fewer fences than the
     /// ended rank does not wait for it: the result of the fence is on its way.
-    fn missing(&self, job: &Range<u32>, end: &RankEnd, on_node: impl Fn(u32) -> bool) -> impl Iterator<Item = Rank> {
-        let nodes = (0..).zip(&self.by_node).filter(move |(node, _)| on_node(*node));
+    fn missing(
+        &self,
+        job: &Range<u32>,
+        end: &RankEnd,
+        on_node: impl Fn(NodeIndex) -> bool,
+    ) -> impl Iterator<Item = Rank> {
+        let nodes = (0..).map(NodeIndex).zip(&self.by_node).filter(move |(node, _)| on_node(*node));
         let (of_job, reached) = (job.clone(), end.fences());
         let misses_it = move |fences: &Option<u64>| fences.is_none_or(|fences| fences >= reached);
         let waiting = nodes.flat_map(move |(_, waiting)| waiting.range(of_job.clone()));
@@ -195,12 +200,12 @@ mod tests {
         // The two reports may arrive in either order.
         for exit_first in [true, false] {
             let mut state = state();
-            let leave = |state: &mut LaunchState| assert!(state.on_exited(1, end(3, Some(Phase::Silent))));
+            let leave = |state: &mut LaunchState| assert!(state.on_exited(NodeIndex(1), end(3, Some(Phase::Silent))));
             if exit_first {
                 leave(&mut state);
             }
             assert_eq!(state.desertion(), None);
-            state.on_waiting(0, &ranks(&[0, 1]));
+            state.on_waiting(NodeIndex(0), &ranks(&[0, 1]));
             if !exit_first {
                 leave(&mut state);
             }
@@ -213,24 +218,24 @@ mod tests {
     #[test]
     fn an_exit_that_an_answer_told_of_is_news_all_the_same() {
         let mut state = state();
-        state.on_waiting(0, &ranks(&[0, 1]));
+        state.on_waiting(NodeIndex(0), &ranks(&[0, 1]));
         let told = RankProgress { phase: Some(Phase::Silent), exit: Some(RankExit::Code(0)), ..progress(3) };
-        state.ranks.on_progress(1, &[told], &Programs::new());
+        state.ranks.on_progress(NodeIndex(1), &[told], &Programs::new());
         assert!(matches!(state.desertion(), Some(Desertion::Certain(_))));
-        assert!(state.on_exited(1, end(3, Some(Phase::Silent))), "the client does not know of it");
-        assert!(!state.on_exited(1, end(3, Some(Phase::Silent))), "reported twice");
+        assert!(state.on_exited(NodeIndex(1), end(3, Some(Phase::Silent))), "the client does not know of it");
+        assert!(!state.on_exited(NodeIndex(1), end(3, Some(Phase::Silent))), "reported twice");
     }
 
     #[test]
     fn a_rank_that_finalized_is_missed_only_by_those_who_still_wait() {
         let mut state = state();
-        state.on_waiting(0, &ranks(&[0, 1]));
-        assert!(state.on_exited(1, end(2, Some(Phase::Finalized))));
+        state.on_waiting(NodeIndex(0), &ranks(&[0, 1]));
+        assert!(state.on_exited(NodeIndex(1), end(2, Some(Phase::Finalized))));
         assert_eq!(state.desertion(), Some(Desertion::Suspected));
         assert_eq!(state.confirm(&[answer(&[]), None]), None);
         assert_eq!(state.desertion(), None, "the fence was complete");
 
-        state.on_waiting(0, &ranks(&[0, 1]));
+        state.on_waiting(NodeIndex(0), &ranks(&[0, 1]));
         assert_eq!(
             state.confirm(&[None, answer(&[])]),
             None,
@@ -252,8 +257,8 @@ mod tests {
             let waiting = RankProgress { waiting: true, fences, ..progress(rank) };
             Some(Arc::new(Answer { ranks: vec![waiting], ..Answer::default() }))
         };
-        state.on_waiting(0, &ranks(&[1]));
-        assert!(state.on_exited(1, left(2, 5)));
+        state.on_waiting(NodeIndex(0), &ranks(&[1]));
+        assert!(state.on_exited(NodeIndex(1), left(2, 5)));
         assert_eq!(state.desertion(), Some(Desertion::Suspected), "its node has not said in which fence it waits");
         assert_eq!(state.confirm(&[answer(1, Some(4)), None]), None, "the result is on its way");
         assert_eq!(state.desertion(), None);
@@ -266,7 +271,7 @@ mod tests {
         );
 
         assert_eq!(state.confirm(&[answer(1, Some(4)), None]), None);
-        assert!(state.on_exited(1, left(3, 4)));
+        assert!(state.on_exited(NodeIndex(1), left(3, 4)));
         assert_eq!(state.desertion(), Some(Desertion::Suspected));
         assert_eq!(
             state.confirm(&[answer(1, Some(4)), None]).unwrap().kind,
@@ -278,9 +283,9 @@ mod tests {
     #[test]
     fn a_rank_that_failed_and_was_borne_is_to_blame_if_others_wait_for_it() {
         let mut state = state();
-        state.on_waiting(0, &ranks(&[0, 1]));
+        state.on_waiting(NodeIndex(0), &ranks(&[0, 1]));
         let exit = RankExit::Code(9);
-        assert!(state.on_exited(1, RankEnd { exit, ..end(2, Some(Phase::Open)) }));
+        assert!(state.on_exited(NodeIndex(1), RankEnd { exit, ..end(2, Some(Phase::Open)) }));
         assert_eq!(state.desertion(), Some(Desertion::Suspected));
         let cause = state.confirm(&[answer(&[1]), None]).unwrap();
         assert_eq!(cause, Cause { host: "b".to_owned(), kind: CauseKind::Failed { rank: Rank(2), exit } });
@@ -289,9 +294,9 @@ mod tests {
     #[test]
     fn a_rank_without_pmi_is_missed_by_nobody() {
         let mut state = state();
-        state.on_waiting(0, &ranks(&[0]));
-        assert!(state.on_exited(1, end(2, None)));
-        assert!(state.on_exited(1, end(3, Some(Phase::Open))));
+        state.on_waiting(NodeIndex(0), &ranks(&[0]));
+        assert!(state.on_exited(NodeIndex(1), end(2, None)));
+        assert!(state.on_exited(NodeIndex(1), end(3, Some(Phase::Open))));
         assert_eq!(state.desertion(), None);
     }
 
@@ -301,10 +306,10 @@ mod tests {
             let mut state = state();
             // Ranks 4 and 5: one on each node.
             state.ranks.add_job(&Placement::block(&[1, 1]));
-            state.on_waiting(0, &ranks(&[0, 1]));
-            assert!(state.on_exited(1, end(5, Some(phase))));
+            state.on_waiting(NodeIndex(0), &ranks(&[0, 1]));
+            assert!(state.on_exited(NodeIndex(1), end(5, Some(phase))));
             assert_eq!(state.desertion(), None, "it is of another job");
-            state.on_waiting(0, &ranks(&[4]));
+            state.on_waiting(NodeIndex(0), &ranks(&[4]));
             let cause = match state.desertion() {
                 Some(Desertion::Certain(cause)) => cause,
                 Some(Desertion::Suspected) => state.confirm(&[answer(&[0, 1, 4]), None]).unwrap(),
@@ -330,15 +335,15 @@ mod tests {
             all.sort_unstable();
             all
         };
-        waits.on_waiting(0, &ranks(&[0, 3, 77]), &all);
+        waits.on_waiting(NodeIndex(0), &ranks(&[0, 3, 77]), &all);
         assert_eq!(waiting(&waits), ranks(&[0]), "rank 3 is of another node, and 77 of none");
-        waits.on_waiting(0, &ranks(&[4]), &all);
+        waits.on_waiting(NodeIndex(0), &ranks(&[4]), &all);
         assert_eq!(waiting(&waits), ranks(&[0, 4]), "what is said of one job says nothing of the other");
-        waits.on_waiting(0, &ranks(&[1]), &all);
+        waits.on_waiting(NodeIndex(0), &ranks(&[1]), &all);
         assert_eq!(waiting(&waits), ranks(&[1, 4]), "a new fence of the job");
-        waits.on_answer(0, &answer(&[3, 4]).unwrap().ranks, &all);
+        waits.on_answer(NodeIndex(0), &answer(&[3, 4]).unwrap().ranks, &all);
         assert_eq!(waiting(&waits), ranks(&[4]), "an answer tells of all ranks of the node");
-        waits.on_exited(0, Rank(4));
+        waits.on_exited(NodeIndex(0), Rank(4));
         assert!(waits.is_empty());
     }
 
@@ -346,8 +351,8 @@ mod tests {
     fn nobody_waits_for_a_job_that_was_not_started() {
         let mut state = state();
         state.ranks.add_job(&Placement::block(&[1, 1]));
-        state.on_waiting(0, &ranks(&[4]));
-        assert!(state.on_exited(1, end(5, Some(Phase::Silent))));
+        state.on_waiting(NodeIndex(0), &ranks(&[4]));
+        assert!(state.on_exited(NodeIndex(1), end(5, Some(Phase::Silent))));
         state.void_job(&(4..6));
         assert_eq!(state.desertion(), None);
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pmi_core::ids::JobId;
+use pmi_core::ids::{JobId, NodeIndex};
 use pmi_core::services::SpawnError;
 
 use super::attachments::Dismissal;
@@ -16,23 +16,23 @@ use crate::launch::summary::Course;
 #[derive(Debug)]
 pub(crate) enum Effect {
     /// Append a command to the queue for a node's stream.
-    Command { node: u32, command: NodeCommand },
+    Command { node: NodeIndex, command: NodeCommand },
     /// Report to a node, on a stream after its first one, up to which number its events were received; `None` if unknown.
-    Resume { node: u32, stream: u64, after: Option<u64> },
+    Resume { node: NodeIndex, stream: u64, after: Option<u64> },
     /// Acknowledge a node's events up to this one.
-    Acknowledge { node: u32, through: u64 },
+    Acknowledge { node: NodeIndex, through: u64 },
     /// End the node's stream, permanently.
-    CloseStream { node: u32 },
+    CloseStream { node: NodeIndex },
     /// Make the node's agent end its part of the launch, through a separate call. The agent begins with this signal.
-    AbortNode { node: u32, reason: String, signal: i32 },
+    AbortNode { node: NodeIndex, reason: String, signal: i32 },
     /// If the node's agent is online, mark the node as unclean: processes of the launch may be left on it.
-    MarkUnclean { node: u32 },
+    MarkUnclean { node: NodeIndex },
     /// Publish the state of a node's part.
-    PublishPart { node: u32, part: Part },
+    PublishPart { node: NodeIndex, part: Part },
     /// Publish the summary of the launch.
     Publish(Overview),
     /// Add the event with this number.
-    Append { sequence: u64, node: u32, event: LogEvent },
+    Append { sequence: u64, node: NodeIndex, event: LogEvent },
     /// Settle events up to this one: they need not be kept for the party that settles.
     Settle { sequence: u64 },
     /// Stop keeping events for the party that settles.
@@ -58,7 +58,7 @@ pub(crate) enum Effect {
     /// The end is stored, or the first attempt to store it has failed: carry out its consequences in the rest of the server.
     Conclude(Arc<Completion>),
     /// A node was lost: count it, and log it for the operator.
-    CountLostNode { node: u32, reason: String },
+    CountLostNode { node: NodeIndex, reason: String },
 }
 
 /// Effects in the order in which they must be carried out.
@@ -74,7 +74,7 @@ impl Effects {
         self.0.extend(effects);
     }
 
-    pub(crate) fn command(&mut self, node: u32, command: NodeCommand) {
+    pub(crate) fn command(&mut self, node: NodeIndex, command: NodeCommand) {
         self.push(Effect::Command { node, command });
     }
 

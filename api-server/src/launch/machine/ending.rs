@@ -7,10 +7,11 @@ use lattice_session::event::Event;
 use lattice_session::settings::{FailedRanks, LostNodes};
 use lattice_session::timeouts;
 use nix::libc;
+use pmi_core::ids::NodeIndex;
 use tokio::time::Instant;
 
 use super::effect::Effect;
-use super::event::{Completion, LogEvent, NodeCommand, NodeEvent};
+use super::event::{Completion, FIRST_NODE, LogEvent, NodeCommand, NodeEvent};
 use super::phase::Over;
 use super::silent_ranks::Passing;
 use super::{Conclusion, Machine, NotStarted, Phase, Stored};
@@ -34,7 +35,7 @@ impl Machine {
     }
 
     /// Announces the cause to clients, and to all nodes except `by`, which ends its part on its own.
-    pub(super) fn announce(&mut self, by: Option<u32>, known: Known, now: Instant) {
+    pub(super) fn announce(&mut self, by: Option<NodeIndex>, known: Known, now: Instant) {
         self.begin_ending(known, now);
         for node in self.nodes.state.live().filter(|&node| Some(node) != by) {
             self.effects.command(node, NodeCommand::GiveUp);
@@ -80,7 +81,7 @@ impl Machine {
         };
         self.publish();
         let ending = LogEvent::Node(NodeEvent::of_session(Event::Ending(cause)));
-        self.clients.append(0, ending, &mut self.effects);
+        self.clients.append(FIRST_NODE, ending, &mut self.effects);
     }
 
     /// A held cause counts from now on.
@@ -130,7 +131,7 @@ impl Machine {
         let (host, reason) = refusal.blame();
         let kind = CauseKind::NotStarted { reason, class: StartClass::System };
         self.nodes.state.cause.fail(Cause { host: host.to_owned(), kind });
-        for (node, _) in (0..).zip(&self.facts.nodes).filter(|(_, name)| refusal.may_run_on(name)) {
+        for (node, _) in self.nodes.state.all().zip(&self.facts.nodes).filter(|(_, name)| refusal.may_run_on(name)) {
             // The allocation keeps the node until its agent reports that no process of the launch is left.
             self.effects.push(Effect::MarkUnclean { node });
         }
@@ -158,9 +159,9 @@ impl Machine {
         let ranks = self.nodes.state.ranks.size();
         self.effects.push(Effect::Finish { completion: Arc::clone(&completion), ranks, course });
         if !unclean.is_empty() {
-            self.clients.append(0, LogEvent::Unclean(unclean.to_vec()), &mut self.effects);
+            self.clients.append(FIRST_NODE, LogEvent::Unclean(unclean.to_vec()), &mut self.effects);
         }
-        self.clients.append(0, LogEvent::Complete(Arc::clone(&completion)), &mut self.effects);
+        self.clients.append(FIRST_NODE, LogEvent::Complete(Arc::clone(&completion)), &mut self.effects);
         // Clients can read the completion before it is on disk. Nodes keep their reports until their streams end, which is after the write. They
         // would report the same to the next server.
         let change = self.checkpoint.note_urgent(now);
@@ -228,7 +229,7 @@ impl Machine {
         }
         if stored == Stored::Durable {
             let close = |node| Effect::CloseStream { node };
-            self.effects.extend((0..self.nodes.streams.len() as u32).map(close));
+            self.effects.extend(self.nodes.state.all().map(close));
         }
     }
 }

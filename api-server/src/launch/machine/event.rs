@@ -15,7 +15,7 @@ use lattice_session::settings::TerminalSize;
 use lattice_session::spawn::SpawnOrder;
 use lattice_session::wire::event::{NodeHappening, happening_cost};
 use pmi_core::deaths::Death;
-use pmi_core::ids::{JobId, Rank};
+use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::services::SpawnRequest;
 use pmi_core::{DialoguePoint, Phase};
 
@@ -120,7 +120,7 @@ pub(crate) enum NodeCommand {
     /// These ranks of other nodes have died, and the launch continues without them.
     Deaths(Arc<[Death]>),
     /// This node is lost to the launch: close all links to it, and open none.
-    CutOff(u32),
+    CutOff(NodeIndex),
     /// Start a part of a spawned job.
     Spawn(Arc<SpawnOrder>),
     /// End all processes of a job that did not start on all nodes.
@@ -159,7 +159,7 @@ pub(crate) enum ClientRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SpawnAsked {
     /// The node of the session.
-    pub node: u32,
+    pub node: NodeIndex,
     /// The number of the call, as assigned by the session; 0 if there is none.
     pub call: u64,
 }
@@ -259,6 +259,9 @@ pub(crate) enum StatusDetail {
     /// The progress of ranks, and their call stacks.
     Stacks,
 }
+
+/// The first node. Events of the server itself have its index.
+pub(crate) const FIRST_NODE: NodeIndex = NodeIndex(0);
 
 /// Role of a session in its launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use lattice_session::settings::{FailedRanks, LostNodes};
-use pmi_core::ids::JobId;
+use pmi_core::ids::{JobId, NodeIndex};
 use pmi_core::job::Placement;
 
 /// The fixed part of a launch.
@@ -23,7 +23,7 @@ pub(crate) struct Facts {
     /// Largest number of bytes of input in transit.
     pub input_window: u64,
     /// The nodes with ranks that read the launch's input.
-    pub input_readers: Vec<u32>,
+    pub input_readers: Vec<NodeIndex>,
     /// The longest grace period of ranks between the order to end and the kill.
     pub grace: Duration,
     pub failed_ranks: FailedRanks,

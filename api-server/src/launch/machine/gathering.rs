@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use lattice_session::gathered::{GatherDetail, GatherOrder, Gathered, NodeSelection};
+use pmi_core::ids::NodeIndex;
 use tokio::time::Instant;
 
 use super::event::NodeCommand;
@@ -43,9 +44,9 @@ struct Lane {
 #[derive(Debug)]
 pub(super) struct OpenGather {
     pub(super) number: u64,
-    root: u32,
+    root: NodeIndex,
     /// All queried nodes.
-    pub(super) nodes: Vec<u32>,
+    pub(super) nodes: Vec<NodeIndex>,
     until: Instant,
     is_root_gone: bool,
 }
@@ -77,28 +78,28 @@ impl Gathering {
         &mut self,
         extent: Extent,
         number: u64,
-        nodes: Vec<u32>,
+        nodes: Vec<NodeIndex>,
         now: Instant,
-    ) -> Option<(u32, NodeCommand)> {
+    ) -> Option<(NodeIndex, NodeCommand)> {
         let (root, limit) = (*nodes.first()?, extent.limit());
         let detail = match extent {
             Extent::Progress => GatherDetail::Usage,
             Extent::Stacks => GatherDetail::Stacks,
         };
-        let selection = NodeSelection::of(nodes.iter().copied())?;
+        let selection = NodeSelection::of(nodes.iter().map(|node| node.0))?;
         let order = GatherOrder { nodes: selection, detail, time: limit.saturating_sub(WAY) };
         self.lane(extent).open = Some(OpenGather { number, root, nodes, until: now + limit, is_root_gone: false });
         Some((root, NodeCommand::Gather { question: number, order }))
     }
 
     /// A root has answered. Returns the query, if it was in progress at this root.
-    pub(super) fn on_answer(&mut self, node: u32, question: u64) -> Option<(Extent, OpenGather)> {
+    pub(super) fn on_answer(&mut self, node: NodeIndex, question: u64) -> Option<(Extent, OpenGather)> {
         let is_meant = |open: &mut OpenGather| open.root == node && open.number == question;
         Extent::ALL.into_iter().find_map(|extent| Some((extent, self.lane(extent).open.take_if(is_meant)?)))
     }
 
     /// A node can send no more answers.
-    pub(super) fn on_gone(&mut self, node: u32) {
+    pub(super) fn on_gone(&mut self, node: NodeIndex) {
         for extent in Extent::ALL {
             if let Some(open) = self.lane(extent).open.as_mut().filter(|open| open.root == node) {
                 open.is_root_gone = true;
@@ -131,17 +132,17 @@ impl Gathering {
 /// according to `node_of`. The call stacks contain at most `ranks` ranks in all.
 pub(super) fn by_node(
     gathered: Gathered,
-    asked: &[u32],
+    asked: &[NodeIndex],
     ranks: u32,
-    node_of: impl Fn(pmi_core::ids::Rank) -> Option<u32>,
-) -> Vec<(u32, Answer)> {
+    node_of: impl Fn(pmi_core::ids::Rank) -> Option<NodeIndex>,
+) -> Vec<(NodeIndex, Answer)> {
     let mut told = BTreeSet::new();
     let has_stacks = gathered.stacks.is_some();
     let nodes = gathered
         .nodes
         .into_iter()
-        .filter(|answer| asked.binary_search(&answer.node.0).is_ok() && told.insert(answer.node.0));
-    let mut answers: Vec<(u32, Answer)> = nodes
+        .filter(|answer| asked.binary_search(&answer.node).is_ok() && told.insert(answer.node));
+    let mut answers: Vec<(NodeIndex, Answer)> = nodes
         .map(|answer| {
             let (progress, programs) = answer
                 .ranks
@@ -152,7 +153,7 @@ pub(super) fn by_node(
                 })
                 .unzip();
             let stacks = has_stacks.then(Vec::new);
-            (answer.node.0, Answer { ranks: progress, programs, stacks, left_out: answer.left_out })
+            (answer.node, Answer { ranks: progress, programs, stacks, left_out: answer.left_out })
         })
         .collect();
     let (mut room, stacks) = (ranks as usize, gathered.stacks.unwrap_or_default());

@@ -9,6 +9,7 @@ use bytes::{Bytes, BytesMut};
 use lattice_session::gathered::NodeSelection;
 use lattice_session::input_piece::BRANCHES;
 use lattice_session::limits::INPUT_WINDOWS_MAX;
+use pmi_core::ids::NodeIndex;
 
 use super::event::NodeCommand;
 use super::facts::Origin;
@@ -45,7 +46,7 @@ enum Readers {
 
 #[derive(Debug)]
 struct Reader {
-    node: u32,
+    node: NodeIndex,
     taken: u64,
 }
 
@@ -61,7 +62,7 @@ enum End {
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
     /// Commands to nodes, in order.
-    pub commands: Vec<(u32, NodeCommand)>,
+    pub commands: Vec<(NodeIndex, NodeCommand)>,
     /// Bytes that the client is granted.
     pub credit: u64,
 }
@@ -77,7 +78,7 @@ pub(crate) struct TooMuch {
 impl InputCredit {
     /// Input for the ranks of these nodes, which are in ascending order. Without nodes, the input is dropped. In a resumed launch each node
     /// receives it from the API server, which does not know how much of a forwarded input the nodes have read.
-    pub(crate) fn new(readers: &[u32], window: u64, origin: Origin) -> Self {
+    pub(crate) fn new(readers: &[NodeIndex], window: u64, origin: Origin) -> Self {
         let readers = if origin == Origin::Here && readers.len() > BRANCHES as usize {
             Readers::Many(InputTree::new(readers))
         } else {
@@ -87,7 +88,7 @@ impl InputCredit {
     }
 
     /// The nodes with ranks that read input.
-    pub(crate) fn readers(&self) -> Vec<u32> {
+    pub(crate) fn readers(&self) -> Vec<NodeIndex> {
         match &self.readers {
             Readers::Few(readers) => readers.iter().map(|reader| reader.node).collect(),
             Readers::Many(tree) => tree.nodes().collect(),
@@ -131,7 +132,7 @@ impl InputCredit {
     }
 
     /// The ranks of a node have read this many more bytes.
-    pub(crate) fn on_taken(&mut self, node: u32, bytes: u64) -> Flow {
+    pub(crate) fn on_taken(&mut self, node: NodeIndex, bytes: u64) -> Flow {
         let passed = self.passed;
         if let Readers::Few(readers) = &mut self.readers
             && let Some(reader) = readers.iter_mut().find(|reader| reader.node == node)
@@ -143,7 +144,7 @@ impl InputCredit {
     }
 
     /// A node and its subtree have received the piece at `offset`, except the nodes in `missed`.
-    pub(crate) fn on_passed(&mut self, node: u32, offset: u64, missed: Option<&NodeSelection>) -> Flow {
+    pub(crate) fn on_passed(&mut self, node: NodeIndex, offset: u64, missed: Option<&NodeSelection>) -> Flow {
         let again = match &mut self.readers {
             Readers::Few(_) => Vec::new(),
             Readers::Many(tree) => tree.on_passed(node, offset, missed),
@@ -152,7 +153,7 @@ impl InputCredit {
     }
 
     /// A node no longer reads.
-    pub(crate) fn on_gone(&mut self, node: u32) -> Flow {
+    pub(crate) fn on_gone(&mut self, node: NodeIndex) -> Flow {
         let again = match &mut self.readers {
             Readers::Few(readers) => {
                 readers.retain(|reader| reader.node != node);
@@ -235,7 +236,7 @@ impl Readers {
     }
 
     /// Sends a piece to all readers.
-    fn push(&mut self, piece: Bytes) -> Vec<(u32, NodeCommand)> {
+    fn push(&mut self, piece: Bytes) -> Vec<(NodeIndex, NodeCommand)> {
         match self {
             Self::Few(readers) => {
                 readers.iter().map(|reader| (reader.node, NodeCommand::Stdin(piece.clone()))).collect()
@@ -245,7 +246,7 @@ impl Readers {
     }
 
     /// Sends the end of the input to all readers.
-    fn end(&mut self) -> Vec<(u32, NodeCommand)> {
+    fn end(&mut self) -> Vec<(NodeIndex, NodeCommand)> {
         match self {
             Self::Few(readers) => readers.iter().map(|reader| (reader.node, NodeCommand::StdinEnd)).collect(),
             Self::Many(tree) => tree.push(Bytes::new(), true).into_iter().map(input_command).collect(),
@@ -253,7 +254,7 @@ impl Readers {
     }
 }
 
-fn input_command((node, piece): Sent) -> (u32, NodeCommand) {
+fn input_command((node, piece): Sent) -> (NodeIndex, NodeCommand) {
     (node, NodeCommand::Input(piece))
 }
 
@@ -289,29 +290,29 @@ mod tests {
         flow.commands.is_empty() && flow.credit == 0
     }
 
-    fn straight(readers: &[u32], window: u64) -> InputCredit {
+    fn straight(readers: &[NodeIndex], window: u64) -> InputCredit {
         InputCredit::new(readers, window, Origin::Resumed)
     }
 
     #[test]
     fn the_slowest_reader_sets_the_pace() {
-        let mut input = straight(&[0, 2], 100);
+        let mut input = straight(&[NodeIndex(0), NodeIndex(2)], 100);
         input.attach();
         let flow = input.push(piece(100)).unwrap();
         assert_eq!((lengths(&flow), flow.credit), (vec![100], 0));
-        assert!(is_nothing(&input.on_taken(0, 100)), "the other one has taken nothing");
-        let flow = input.on_taken(2, 30);
+        assert!(is_nothing(&input.on_taken(NodeIndex(0), 100)), "the other one has taken nothing");
+        let flow = input.on_taken(NodeIndex(2), 30);
         assert_eq!((lengths(&flow), flow.credit), (vec![], 30));
         let flow = input.push(piece(30)).unwrap();
         assert_eq!((lengths(&flow), flow.credit), (vec![30], 0));
         // The launch does not wait for a node that has ended.
-        let flow = input.on_gone(2);
+        let flow = input.on_gone(NodeIndex(2));
         assert_eq!((lengths(&flow), flow.credit), (vec![], 70));
     }
 
     #[test]
     fn what_waits_takes_no_more_memory_in_many_pieces_than_in_few() {
-        let mut input = straight(&[0], 256 << 10);
+        let mut input = straight(&[NodeIndex(0)], 256 << 10);
         input.attach();
         input.push(piece(256 << 10)).unwrap();
         // Another client.
@@ -320,26 +321,26 @@ mod tests {
             assert!(is_nothing(&input.push(piece(1)).unwrap()));
         }
         assert_eq!(input.waiting.iter().map(BytesMut::len).collect::<Vec<_>>(), [PIECE_MAX as usize; 4]);
-        assert_eq!(lengths(&input.on_taken(0, 256 << 10)), [PIECE_MAX as usize; 4]);
+        assert_eq!(lengths(&input.on_taken(NodeIndex(0), 256 << 10)), [PIECE_MAX as usize; 4]);
     }
 
     #[test]
     fn the_end_comes_after_all_input() {
-        let mut input = straight(&[0], 10);
+        let mut input = straight(&[NodeIndex(0)], 10);
         input.attach();
         assert!(!sent(&input.push(piece(10)).unwrap()).1);
         // Another client.
         input.attach();
         assert_eq!(input.push(piece(5)).unwrap().credit, 0);
         assert!(!sent(&input.end()).1);
-        let flow = input.on_taken(0, 10);
+        let flow = input.on_taken(NodeIndex(0), 10);
         assert_eq!((lengths(&flow), sent(&flow).1), (vec![5], true));
         assert!(is_nothing(&input.end()), "said once");
     }
 
     #[test]
     fn more_than_was_granted_is_refused() {
-        let mut input = straight(&[0], 10);
+        let mut input = straight(&[NodeIndex(0)], 10);
         assert_eq!(input.push(piece(1)).map(|_| ()), Err(TooMuch { sent: 1, allowed: 0 }));
         input.attach();
         assert_eq!(input.push(piece(11)).map(|_| ()), Err(TooMuch { sent: 11, allowed: 10 }));
@@ -357,7 +358,7 @@ mod tests {
 
     #[test]
     fn clients_that_come_and_go_pile_up_no_more_than_some_windows() {
-        let mut input = straight(&[0], 10);
+        let mut input = straight(&[NodeIndex(0)], 10);
         let mut sent = 0;
         let mut granted = Vec::new();
         for _ in 0..100 {
@@ -373,7 +374,7 @@ mod tests {
 
     #[test]
     fn nothing_follows_the_end() {
-        let mut input = straight(&[0], 100);
+        let mut input = straight(&[NodeIndex(0)], 100);
         input.attach();
         assert!(sent(&input.end()).1);
         assert!(is_nothing(&input.push(piece(5)).unwrap()), "it is taken, and means nothing");
@@ -382,16 +383,16 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Step {
         Push(usize),
-        Taken(u32, u64),
-        Gone(u32),
+        Taken(NodeIndex, u64),
+        Gone(NodeIndex),
         End,
     }
 
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
             6 => (0..60_usize).prop_map(Step::Push),
-            6 => (0..3_u32, 0..80_u64).prop_map(|(node, bytes)| Step::Taken(node, bytes)),
-            1 => (0..3_u32).prop_map(Step::Gone),
+            6 => (0..3_u32, 0..80_u64).prop_map(|(node, bytes)| Step::Taken(NodeIndex(node), bytes)),
+            1 => (0..3_u32).prop_map(|node| Step::Gone(NodeIndex(node))),
             1 => Just(Step::End),
         ]
     }
@@ -402,7 +403,7 @@ mod tests {
             steps in prop::collection::vec(step(), 0..80),
         ) {
             const WINDOW: u64 = 100;
-            let mut input = straight(&[0, 1, 2], WINDOW);
+            let mut input = straight(&[NodeIndex(0), NodeIndex(1), NodeIndex(2)], WINDOW);
             input.attach();
             let (mut pushed_bytes, mut passed, mut credit, mut ends) = (0_u64, 0_u64, 0_u64, 0);
             let (mut allowance, mut taken) = (WINDOW, [0_u64; 3]);
@@ -419,7 +420,7 @@ mod tests {
                         flow
                     }
                     Step::Taken(node, bytes) => {
-                        taken[node as usize] = (taken[node as usize] + bytes).min(passed);
+                        taken[node.index()] = (taken[node.index()] + bytes).min(passed);
                         input.on_taken(node, bytes)
                     }
                     Step::Gone(node) => input.on_gone(node),
@@ -434,15 +435,15 @@ mod tests {
                 ends += u32::from(end);
                 prop_assert!(allowance <= WINDOW && credit <= passed && passed <= pushed_bytes);
                 for node in input.readers() {
-                    prop_assert!(credit <= taken[node as usize], "node {} has not taken what is granted again", node);
-                    prop_assert!(passed - taken[node as usize] <= WINDOW, "more than node {} has room for", node);
+                    prop_assert!(credit <= taken[node.index()], "node {} has not taken what is granted again", node);
+                    prop_assert!(passed - taken[node.index()] <= WINDOW, "more than node {} has room for", node);
                 }
                 prop_assert!(ends == 0 || passed == pushed_bytes, "the end comes after all input");
             }
             // Readers that continue to read receive all of the input.
             input.end();
             for node in (0..3).cycle().take(9) {
-                credit += input.on_taken(node, u64::MAX).credit;
+                credit += input.on_taken(NodeIndex(node), u64::MAX).credit;
             }
             prop_assert_eq!((input.passed, credit, input.ended), (pushed_bytes, pushed_bytes, End::PassedOn));
             prop_assert!(ends <= 1);
@@ -451,9 +452,9 @@ mod tests {
 
     #[test]
     fn a_node_cannot_claim_to_have_read_what_it_was_not_sent() {
-        let mut input = straight(&[0], 10);
+        let mut input = straight(&[NodeIndex(0)], 10);
         input.attach();
-        assert!(is_nothing(&input.on_taken(0, u64::MAX)));
+        assert!(is_nothing(&input.on_taken(NodeIndex(0), u64::MAX)));
         assert_eq!(lengths(&input.push(piece(10)).unwrap()), [10]);
         assert!(input.push(piece(1)).is_err());
     }

@@ -15,6 +15,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use lattice_session::gathered::NodeSelection;
 use lattice_session::input_piece::{BRANCHES, InputPiece};
+use pmi_core::ids::NodeIndex;
 use pmi_transport::fence::shares;
 
 /// Largest number of pieces in transit.
@@ -33,7 +34,7 @@ pub(super) struct InputTree {
 /// A branch: nodes that receive the input from the first of them; never empty.
 #[derive(Debug)]
 struct Way {
-    nodes: Vec<u32>,
+    nodes: Vec<NodeIndex>,
     /// Offsets of the pieces that the branch has not reported.
     open: BTreeSet<u64>,
 }
@@ -46,16 +47,16 @@ struct Piece {
 }
 
 /// A piece and its recipient.
-pub(super) type Sent = (u32, InputPiece);
+pub(super) type Sent = (NodeIndex, InputPiece);
 
 impl InputTree {
     /// A tree without input, for these nodes, which are in ascending order.
-    pub(super) fn new(nodes: &[u32]) -> Self {
+    pub(super) fn new(nodes: &[NodeIndex]) -> Self {
         Self { ways: Way::shared_out(nodes, &BTreeSet::new()), kept: VecDeque::new(), next: 0 }
     }
 
     /// The nodes that read input.
-    pub(super) fn nodes(&self) -> impl Iterator<Item = u32> {
+    pub(super) fn nodes(&self) -> impl Iterator<Item = NodeIndex> {
         self.ways.iter().flat_map(|way| way.nodes.iter().copied())
     }
 
@@ -91,12 +92,12 @@ impl InputTree {
 
     /// A node reports that all nodes of its branch except `missed` have received the piece at `offset`. Returns the pieces to send to the missed
     /// nodes.
-    pub(super) fn on_passed(&mut self, node: u32, offset: u64, missed: Option<&NodeSelection>) -> Vec<Sent> {
+    pub(super) fn on_passed(&mut self, node: NodeIndex, offset: u64, missed: Option<&NodeSelection>) -> Vec<Sent> {
         let way = self.ways.iter_mut().find(|way| way.nodes[0] == node && way.open.contains(&offset));
         let Some(way) = way else { return Vec::new() };
-        let is_missed = |node: &u32| missed.is_some_and(|missed| missed.contains(*node));
+        let is_missed = |node: &NodeIndex| missed.is_some_and(|missed| missed.contains(node.0));
         // The reporting node cannot be one of the missed nodes.
-        let lost: Vec<u32> = way.nodes[1..].iter().copied().filter(is_missed).collect();
+        let lost: Vec<NodeIndex> = way.nodes[1..].iter().copied().filter(is_missed).collect();
         way.nodes.retain(|node| !lost.contains(node));
         let open = way.open.clone();
         way.open.remove(&offset);
@@ -107,7 +108,7 @@ impl InputTree {
     }
 
     /// A node no longer reads. Returns the pieces to send to the nodes that received input from it.
-    pub(super) fn on_gone(&mut self, gone: u32) -> Vec<Sent> {
+    pub(super) fn on_gone(&mut self, gone: NodeIndex) -> Vec<Sent> {
         let Some(at) = self.ways.iter().position(|way| way.nodes.contains(&gone)) else { return Vec::new() };
         if self.ways[at].nodes[0] != gone {
             self.ways[at].nodes.retain(|&node| node != gone);
@@ -142,14 +143,14 @@ impl InputTree {
 
 impl Way {
     /// Divides nodes into branches. All of them have the same unreported pieces.
-    fn shared_out(nodes: &[u32], open: &BTreeSet<u64>) -> Vec<Self> {
+    fn shared_out(nodes: &[NodeIndex], open: &BTreeSet<u64>) -> Vec<Self> {
         let parts = shares(0..nodes.len() as u32, BRANCHES);
         let nodes_of = |part: Range<u32>| nodes[part.start as usize..part.end as usize].to_vec();
         parts.map(|part| Self { nodes: nodes_of(part), open: open.clone() }).collect()
     }
 
     fn sent(&self, Piece { offset, bytes, is_last }: &Piece) -> Option<Sent> {
-        let nodes = NodeSelection::of(self.nodes.iter().copied())?;
+        let nodes = NodeSelection::of(self.nodes.iter().map(|node| node.0))?;
         Some((self.nodes[0], InputPiece { offset: *offset, bytes: bytes.clone(), is_last: *is_last, nodes }))
     }
 }
@@ -161,7 +162,7 @@ mod tests {
     use super::*;
 
     fn tree(nodes: u32) -> InputTree {
-        InputTree::new(&(0..nodes).collect::<Vec<_>>())
+        InputTree::new(&(0..nodes).map(NodeIndex).collect::<Vec<_>>())
     }
 
     /// Text form of the messages: recipient, offset, and nodes of each piece.
@@ -184,9 +185,9 @@ mod tests {
         let mut tree = tree(18);
         tree.push("ab".into(), false);
         tree.push("c".into(), false);
-        assert!(tree.on_passed(0, 0, None).is_empty());
-        assert_eq!(shown(&tree.on_gone(0)), ["1: 2 for [1]", "2: 2 for [2]"]);
-        assert!(tree.on_gone(17).is_empty(), "nobody got anything by way of it");
+        assert!(tree.on_passed(NodeIndex(0), 0, None).is_empty());
+        assert_eq!(shown(&tree.on_gone(NodeIndex(0))), ["1: 2 for [1]", "2: 2 for [2]"]);
+        assert!(tree.on_gone(NodeIndex(17)).is_empty(), "nobody got anything by way of it");
         assert_eq!(shown(&tree.push(Bytes::new(), true)).last().unwrap(), "2: 3 for [2], the last");
     }
 
@@ -196,9 +197,12 @@ mod tests {
         ["ab", "c", "d"].into_iter().for_each(|piece| drop(tree.push(piece.into(), false)));
         // The second piece is reported first. The nodes may have missed the first piece as well.
         let missed = NodeSelection::of([0, 2, 9]);
-        assert_eq!(shown(&tree.on_passed(0, 2, missed.as_ref())), ["2: 0 for [2]", "2: 2 for [2]", "2: 3 for [2]"]);
-        assert!(tree.on_passed(0, 0, missed.as_ref()).is_empty(), "it is told once");
-        assert!(tree.on_passed(2, 0, None).is_empty() && tree.on_passed(2, 99, None).is_empty());
+        assert_eq!(
+            shown(&tree.on_passed(NodeIndex(0), 2, missed.as_ref())),
+            ["2: 0 for [2]", "2: 2 for [2]", "2: 3 for [2]"]
+        );
+        assert!(tree.on_passed(NodeIndex(0), 0, missed.as_ref()).is_empty(), "it is told once");
+        assert!(tree.on_passed(NodeIndex(2), 0, None).is_empty() && tree.on_passed(NodeIndex(2), 99, None).is_empty());
         assert_eq!(shown(&tree.push("e".into(), false))[0], "0: 4 for [0, 1]");
     }
 
@@ -209,12 +213,12 @@ mod tests {
         assert_eq!(tree.room(10), 6);
         for node in [0, 2, 3, 4, 5, 6, 7, 8] {
             assert_eq!(tree.room(10), 6, "before {node}");
-            tree.on_passed(node, 0, None);
+            tree.on_passed(NodeIndex(node), 0, None);
         }
         assert_eq!(tree.room(10), 10);
         (0..PIECES_MAX).for_each(|_| drop(tree.push("a".into(), false)));
         assert_eq!(tree.room(1 << 20), 0);
-        (0..9).for_each(|node| drop(tree.on_gone(node)));
+        (0..9).for_each(|node| drop(tree.on_gone(NodeIndex(node))));
         assert_eq!(tree.room(10), u64::MAX, "nobody reads");
     }
 
@@ -225,7 +229,7 @@ mod tests {
         travelling: Vec<Sent>,
         /// Offsets of the bytes that each node has received. The end of the input counts as one more byte.
         have: Vec<BTreeSet<u64>>,
-        gone: BTreeSet<u32>,
+        gone: BTreeSet<NodeIndex>,
     }
 
     impl World {
@@ -239,7 +243,8 @@ mod tests {
             if self.gone.contains(&node) {
                 return;
             }
-            let is_missed = |&other: &u32| other != node && (self.gone.contains(&other) || unreachable == Some(other));
+            let is_away = |other| self.gone.contains(&NodeIndex(other)) || unreachable == Some(other);
+            let is_missed = |&other: &u32| other != node.0 && is_away(other);
             let missed = NodeSelection::of(piece.nodes.nodes().filter(is_missed));
             let taken =
                 piece.nodes.nodes().filter(|node| !missed.as_ref().is_some_and(|missed| missed.contains(*node)));
@@ -272,8 +277,8 @@ mod tests {
                         world.arrive(at, (what == 3).then_some(node));
                     }
                     9 if node < nodes && node % 3 != 0 => {
-                        world.gone.insert(node);
-                        let sent = world.tree.on_gone(node);
+                        world.gone.insert(NodeIndex(node));
+                        let sent = world.tree.on_gone(NodeIndex(node));
                         world.send(sent);
                     }
                     _ => {}
@@ -285,7 +290,7 @@ mod tests {
                 world.arrive(0, None);
             }
             let whole: BTreeSet<u64> = (0..=world.tree.next).collect();
-            for node in (0..nodes).filter(|node| !world.gone.contains(node)) {
+            for node in (0..nodes).filter(|&node| !world.gone.contains(&NodeIndex(node))) {
                 prop_assert_eq!(&world.have[node as usize], &whole, "node {}", node);
             }
             prop_assert!(world.tree.kept.is_empty(), "all is reported");

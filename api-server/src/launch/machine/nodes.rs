@@ -12,12 +12,12 @@ use lattice_session::gathered::Gathered;
 use lattice_session::map_hash::MapHash;
 use lattice_session::rank_ranges::RankRanges;
 use pmi_core::deaths::Death;
-use pmi_core::ids::Rank;
+use pmi_core::ids::{NodeIndex, Rank};
 use tokio::time::Instant;
 
 use super::desertion::{Desertion, DesertionWatch};
 use super::effect::Effects;
-use super::event::{NodeCommand, NodeStatus, SessionRole, Status, StatusDetail};
+use super::event::{FIRST_NODE, NodeCommand, NodeStatus, SessionRole, Status, StatusDetail};
 use super::facts::{Facts, Origin};
 use super::gathering::{self, Gathering};
 use super::intake::Intake;
@@ -46,7 +46,7 @@ pub(crate) struct Nodes {
     pub(super) untold_deaths: Vec<Death>,
     /// Nodes that have reconnected to a new server. At the next tick, they are queried for their waiting ranks. The delay merges the queries to
     /// nodes that reconnect together.
-    pub(super) returned: Vec<u32>,
+    pub(super) returned: Vec<NodeIndex>,
     stuck: StuckNotice,
     pub(super) idle: Idle,
 }
@@ -61,7 +61,7 @@ pub(crate) enum Purpose {
     /// Ranks have waited for this time in a fence of all ranks after their start-up.
     LongWait { since: Duration },
     /// A node reports that a fence has timed out, and ends its ranks. All other nodes wait for the cause.
-    FenceTimeout { node: u32, host: String, limit: Duration, waiting: usize, missing: Vec<Missing> },
+    FenceTimeout { node: NodeIndex, host: String, limit: Duration, waiting: usize, missing: Vec<Missing> },
     /// Confirm the suspicion that ranks wait for a rank that finalized.
     Desertion,
     /// The server is new, and does not know which ranks wait.
@@ -145,7 +145,7 @@ impl Nodes {
         }
     }
 
-    fn ask_these(&mut self, nodes: Vec<u32>, purpose: Purpose, now: Instant, effects: &mut Effects) {
+    fn ask_these(&mut self, nodes: Vec<NodeIndex>, purpose: Purpose, now: Instant, effects: &mut Effects) {
         // Only status queries from users need the usage of processes.
         let (question, extent): (fn(u64) -> NodeCommand, _) = match purpose {
             Purpose::Status { detail: StatusDetail::Stacks, .. } => (NodeCommand::AskStacks, Extent::Stacks),
@@ -182,7 +182,7 @@ impl Nodes {
     }
 
     /// Queries nodes directly because the root's answer does not include them.
-    fn ask_directly(&mut self, number: u64, extent: Extent, nodes: &[u32], now: Instant, effects: &mut Effects) {
+    fn ask_directly(&mut self, number: u64, extent: Extent, nodes: &[NodeIndex], now: Instant, effects: &mut Effects) {
         self.queries.ask_directly(number, extent, now);
         for &node in nodes.iter().filter(|&&node| self.state.phase(node) == NodePhase::Reporting) {
             effects.command(
@@ -198,7 +198,7 @@ impl Nodes {
     /// A root has reported the collected answers. Nodes that are not included are queried directly.
     pub(crate) fn on_gathered(
         &mut self,
-        node: u32,
+        node: NodeIndex,
         question: u64,
         gathered: Gathered,
         now: Instant,
@@ -227,8 +227,8 @@ impl Nodes {
     }
 
     /// Accepts a notice of a node. With several nodes, clients receive one merged notice.
-    pub(crate) fn on_notice(&mut self, node: u32, notice: Notice, now: Instant) -> Noted {
-        if !self.streams[node as usize].admits_notice() {
+    pub(crate) fn on_notice(&mut self, node: NodeIndex, notice: Notice, now: Instant) -> Noted {
+        if !self.streams[node.index()].admits_notice() {
             return Noted::Kept;
         }
         match notice {
@@ -252,7 +252,7 @@ impl Nodes {
 
     /// Makes nodes report the call stacks of late ranks.
     pub(crate) fn look_at_late_ranks(&self, late: &[Missing], effects: &mut Effects) {
-        let mut by_node: BTreeMap<u32, Vec<(u32, u32)>> = BTreeMap::new();
+        let mut by_node: BTreeMap<NodeIndex, Vec<(u32, u32)>> = BTreeMap::new();
         for (rank, _) in late {
             if let Some(node) = self.state.ranks.node_of(*rank) {
                 by_node.entry(node).or_default().push((rank.0, rank.0));
@@ -268,8 +268,8 @@ impl Nodes {
 
     /// Returns true if the report stream of a node broke, and it is unknown yet whether the node is lost.
     pub(crate) fn misses_a_report(&self) -> bool {
-        let reporting = |&node: &u32| self.state.phase(node) == NodePhase::Reporting;
-        self.state.live().filter(reporting).any(|node| self.streams[node as usize].is_missing())
+        let reporting = |&node: &NodeIndex| self.state.phase(node) == NodePhase::Reporting;
+        self.state.live().filter(reporting).any(|node| self.streams[node.index()].is_missing())
     }
 
     /// The time from which a held cause counts. `None` without one, or while the loss of a node is still unclear: such a loss has priority.
@@ -278,13 +278,18 @@ impl Nodes {
     }
 
     /// The nodes that should report and do not, each with the reason for its loss.
-    pub(crate) fn silent_nodes(&self, nodes_by: Instant, origin: Origin, now: Instant) -> Vec<(u32, &'static str)> {
+    pub(crate) fn silent_nodes(
+        &self,
+        nodes_by: Instant,
+        origin: Origin,
+        now: Instant,
+    ) -> Vec<(NodeIndex, &'static str)> {
         let unreported = match origin {
             Origin::Resumed => "it did not report again when the API server had been started anew",
             Origin::Here => "it accepted the launch and never reported",
         };
-        let why = |node: u32| {
-            let stream = &self.streams[node as usize];
+        let why = |node: NodeIndex| {
+            let stream = &self.streams[node.index()];
             match self.state.phase(node) {
                 NodePhase::Awaited if stream.is_overdue(now) && now >= nodes_by => Some((node, unreported)),
                 NodePhase::Reporting if stream.is_overdue(now) => {
@@ -301,13 +306,13 @@ impl Nodes {
         &mut self,
         ending: Instant,
         grace: Duration,
-        output_of: impl Fn(u32) -> Output,
+        output_of: impl Fn(NodeIndex) -> Output,
         now: Instant,
-    ) -> Vec<(u32, Overdue)> {
-        let live: Vec<u32> = self.state.live().collect();
+    ) -> Vec<(NodeIndex, Overdue)> {
+        let live: Vec<NodeIndex> = self.state.live().collect();
         let mut due = Vec::new();
         for node in live {
-            let overdue = self.streams[node as usize].overdue(ending, grace, output_of(node), now);
+            let overdue = self.streams[node.index()].overdue(ending, grace, output_of(node), now);
             due.extend(overdue.map(|overdue| (node, overdue)));
         }
         due
@@ -330,7 +335,7 @@ impl Nodes {
     /// Queries nodes for facts that they do not report on their own: ranks that wait for a finalized rank, and exits that wait after output.
     pub(crate) fn ask_about_desertion(
         &mut self,
-        output_of: impl Fn(u32) -> Output,
+        output_of: impl Fn(NodeIndex) -> Output,
         now: Instant,
         effects: &mut Effects,
     ) {
@@ -344,15 +349,15 @@ impl Nodes {
         }
     }
 
-    fn role(&self, node: u32) -> Option<SessionRole> {
-        let role = if node == 0 { SessionRole::Shepherd } else { SessionRole::Lamb };
+    fn role(&self, node: NodeIndex) -> Option<SessionRole> {
+        let role = if node == FIRST_NODE { SessionRole::Shepherd } else { SessionRole::Lamb };
         (self.streams.len() > 1 && self.state.phase(node).is_live()).then_some(role)
     }
 
     /// Returns the progress of all ranks, from the answers of nodes and from earlier reports.
     pub(crate) fn status(&self, query: &ProgressQuery<Purpose>) -> Status {
         let mut known = self.state.ranks.known(self.streams.len());
-        let mut node = |(index, answer): (u32, &Option<Arc<Answer>>)| {
+        let mut node = |(index, answer): (NodeIndex, &Option<Arc<Answer>>)| {
             let answered: HashMap<Rank, &RankProgress> =
                 answer.iter().flat_map(|answer| &answer.ranks).map(|rank| (rank.rank, rank)).collect();
             let programs = answer.iter().flat_map(|answer| &answer.programs);
@@ -366,13 +371,13 @@ impl Nodes {
                 node: self.state.host(index).to_owned(),
                 silent: answer.is_none() && self.state.phase(index).is_live(),
                 role: self.role(index),
-                ranks: mem::take(&mut known[index as usize]).into_iter().map(current).collect(),
+                ranks: mem::take(&mut known[index.index()]).into_iter().map(current).collect(),
                 stacks: answer.iter().flat_map(|answer| answer.stacks.iter().flatten()).cloned().collect(),
                 left_out: answer.as_ref().map_or(0, |answer| answer.left_out),
             }
         };
         Status {
-            nodes: (0..).zip(&query.answers).map(&mut node).collect(),
+            nodes: self.state.all().zip(&query.answers).map(&mut node).collect(),
             cause: self.state.cause().cloned(),
             usage: self.state.usage(),
         }
@@ -380,7 +385,7 @@ impl Nodes {
 }
 
 /// The cause of a fence that timed out, completed with the missing ranks that the nodes reported.
-pub(crate) fn completed_timeout(query: &ProgressQuery<Purpose>) -> Option<(u32, Cause)> {
+pub(crate) fn completed_timeout(query: &ProgressQuery<Purpose>) -> Option<(NodeIndex, Cause)> {
     let Purpose::FenceTimeout { node, host, limit, waiting, missing } = &query.purpose else { return None };
     let kind = CauseKind::FenceTimeout {
         limit: *limit,

@@ -8,7 +8,7 @@ use lattice_session::call_stacks::RankStack;
 use lattice_session::cause::{CauseKind, in_two_protocols};
 use lattice_session::event::RankProgress;
 use lattice_session::timeouts::CALL_STACKS;
-use pmi_core::ids::Rank;
+use pmi_core::ids::{NodeIndex, Rank};
 use tokio::time::Instant;
 
 use super::event::Programs;
@@ -55,14 +55,14 @@ struct Awaited {
 }
 
 impl Awaited {
-    fn new(nodes: &[u32]) -> Self {
-        let mut is_awaited = vec![false; nodes.iter().max().map_or(0, |&last| last as usize + 1)];
-        nodes.iter().for_each(|&node| is_awaited[node as usize] = true);
+    fn new(nodes: &[NodeIndex]) -> Self {
+        let mut is_awaited = vec![false; nodes.iter().max().map_or(0, |&last| last.index() + 1)];
+        nodes.iter().for_each(|&node| is_awaited[node.index()] = true);
         Self { left: is_awaited.iter().filter(|is_awaited| **is_awaited).count(), is_awaited }
     }
 
-    fn remove(&mut self, node: u32) {
-        let is_awaited = self.is_awaited.get_mut(node as usize).is_some_and(std::mem::take);
+    fn remove(&mut self, node: NodeIndex) {
+        let is_awaited = self.is_awaited.get_mut(node.index()).is_some_and(std::mem::take);
         self.left -= usize::from(is_awaited);
     }
 }
@@ -122,7 +122,7 @@ impl<P> ProgressQueries<P> {
         &mut self,
         purpose: P,
         (extent, way): (Extent, Way),
-        nodes: &[u32],
+        nodes: &[NodeIndex],
         count: usize,
         now: Instant,
     ) -> Option<u64> {
@@ -141,7 +141,7 @@ impl<P> ProgressQueries<P> {
     }
 
     /// Accepts a node's answer. Because it is the latest, it also answers all earlier queries, as far as it contains the data that they need.
-    pub(crate) fn on_answer(&mut self, node: u32, question: u64, answer: Answer) {
+    pub(crate) fn on_answer(&mut self, node: NodeIndex, question: u64, answer: Answer) {
         let answer = Arc::new(answer);
         let serves = |query: &ProgressQuery<P>| match query.extent {
             Extent::Progress => true,
@@ -153,7 +153,7 @@ impl<P> ProgressQueries<P> {
     }
 
     /// Accepts the answer of a node from a collected answer. It answers only queries that are collected.
-    pub(crate) fn on_gathered(&mut self, node: u32, question: u64, extent: Extent, answer: Answer) {
+    pub(crate) fn on_gathered(&mut self, node: NodeIndex, question: u64, extent: Extent, answer: Answer) {
         let answer = Arc::new(answer);
         self.gathered(question, extent).for_each(|query| query.learn(node, &answer));
     }
@@ -172,7 +172,7 @@ impl<P> ProgressQueries<P> {
     }
 
     /// A node will not answer.
-    pub(crate) fn on_gone(&mut self, node: u32) {
+    pub(crate) fn on_gone(&mut self, node: NodeIndex) {
         self.open.iter_mut().for_each(|query| query.awaited.remove(node));
     }
 
@@ -188,9 +188,9 @@ impl<P> ProgressQueries<P> {
 }
 
 impl<P> ProgressQuery<P> {
-    fn learn(&mut self, node: u32, answer: &Arc<Answer>) {
+    fn learn(&mut self, node: NodeIndex, answer: &Arc<Answer>) {
         self.awaited.remove(node);
-        if let Some(known) = self.answers.get_mut(node as usize) {
+        if let Some(known) = self.answers.get_mut(node.index()) {
             *known = Some(Arc::clone(answer));
         }
     }
@@ -262,10 +262,11 @@ mod tests {
     fn missing_ranks_of_all_nodes_are_put_together() {
         let now = Instant::now();
         let mut queries = ProgressQueries::default();
-        let number = queries.open("why", (Extent::Progress, Way::Directly), &[0, 1], 3, now).unwrap();
-        queries.on_answer(0, number, answer(&[(0, true), (1, false)]));
+        let number =
+            queries.open("why", (Extent::Progress, Way::Directly), &[NodeIndex(0), NodeIndex(1)], 3, now).unwrap();
+        queries.on_answer(NodeIndex(0), number, answer(&[(0, true), (1, false)]));
         assert!(queries.take_closed(now).is_empty());
-        queries.on_answer(1, number, answer(&[(2, true), (3, false)]));
+        queries.on_answer(NodeIndex(1), number, answer(&[(2, true), (3, false)]));
         let closed = queries.take_closed(now);
         let known = [(Rank(5), None), (Rank(3), None)];
         let missing: Vec<u32> = closed[0].missing(&known).iter().map(|(rank, _)| rank.0).collect();
@@ -276,11 +277,11 @@ mod tests {
     fn a_node_that_is_silent_is_not_waited_for_long() {
         let now = Instant::now();
         let mut queries = ProgressQueries::default();
-        queries.open((), (Extent::Progress, Way::Directly), &[0, 1], 2, now).unwrap();
+        queries.open((), (Extent::Progress, Way::Directly), &[NodeIndex(0), NodeIndex(1)], 2, now).unwrap();
         assert!(queries.take_closed(now).is_empty());
         assert_eq!(queries.take_closed(now + ANSWER).len(), 1);
-        queries.open((), (Extent::Progress, Way::Directly), &[0], 2, now).unwrap();
-        queries.on_gone(0);
+        queries.open((), (Extent::Progress, Way::Directly), &[NodeIndex(0)], 2, now).unwrap();
+        queries.on_gone(NodeIndex(0));
         assert_eq!(queries.take_closed(now).len(), 1);
     }
 
@@ -289,8 +290,8 @@ mod tests {
         let now = Instant::now();
         let mut queries = ProgressQueries::default();
         let way = (Extent::Progress, Way::Directly);
-        let numbers = [1, 1, 0].map(|count| queries.open("why", way, &[0], count, now).unwrap());
-        queries.on_answer(0, numbers[2], answer(&[(0, true)]));
+        let numbers = [1, 1, 0].map(|count| queries.open("why", way, &[NodeIndex(0)], count, now).unwrap());
+        queries.on_answer(NodeIndex(0), numbers[2], answer(&[(0, true)]));
         let closed = queries.take_closed(now);
         let [Some(first), Some(second)] = [&closed[0].answers[0], &closed[1].answers[0]] else { panic!("no answer") };
         assert!(Arc::ptr_eq(first, second));
@@ -301,9 +302,9 @@ mod tests {
     fn a_late_answer_serves_earlier_queries_too() {
         let now = Instant::now();
         let mut queries = ProgressQueries::default();
-        queries.open("first", (Extent::Progress, Way::Directly), &[0], 1, now).unwrap();
-        let second = queries.open("second", (Extent::Progress, Way::Directly), &[0], 1, now).unwrap();
-        queries.on_answer(0, second, answer(&[(0, true)]));
+        queries.open("first", (Extent::Progress, Way::Directly), &[NodeIndex(0)], 1, now).unwrap();
+        let second = queries.open("second", (Extent::Progress, Way::Directly), &[NodeIndex(0)], 1, now).unwrap();
+        queries.on_answer(NodeIndex(0), second, answer(&[(0, true)]));
         assert_eq!(queries.take_closed(now).len(), 2);
     }
 
@@ -311,13 +312,13 @@ mod tests {
     fn a_query_for_call_stacks_waits_for_them() {
         let now = Instant::now();
         let mut queries = ProgressQueries::default();
-        let stacks = queries.open("stacks", (Extent::Stacks, Way::Directly), &[0], 1, now).unwrap();
-        let later = queries.open("later", (Extent::Progress, Way::Directly), &[0], 1, now).unwrap();
-        queries.on_answer(0, later, answer(&[(0, true)]));
+        let stacks = queries.open("stacks", (Extent::Stacks, Way::Directly), &[NodeIndex(0)], 1, now).unwrap();
+        let later = queries.open("later", (Extent::Progress, Way::Directly), &[NodeIndex(0)], 1, now).unwrap();
+        queries.on_answer(NodeIndex(0), later, answer(&[(0, true)]));
         assert_eq!(queries.take_closed(now + ANSWER).len(), 1, "the later one");
-        queries.on_answer(0, stacks, Answer { stacks: Some(Vec::new()), ..answer(&[(0, true)]) });
+        queries.on_answer(NodeIndex(0), stacks, Answer { stacks: Some(Vec::new()), ..answer(&[(0, true)]) });
         assert_eq!(queries.take_closed(now + ANSWER).len(), 1);
-        queries.open("silent", (Extent::Stacks, Way::Directly), &[0], 1, now).unwrap();
+        queries.open("silent", (Extent::Stacks, Way::Directly), &[NodeIndex(0)], 1, now).unwrap();
         assert!(queries.take_closed(now + CALL_STACKS).is_empty());
         assert_eq!(queries.take_closed(now + ANSWER_STACKS).len(), 1);
     }
@@ -326,10 +327,10 @@ mod tests {
     fn what_was_gathered_serves_those_who_look_and_nobody_else() {
         let now = Instant::now();
         let mut queries = ProgressQueries::default();
-        queries.open("judges", (Extent::Progress, Way::Directly), &[0], 1, now).unwrap();
-        queries.open("looks at stacks", (Extent::Stacks, Way::Gathered), &[0], 1, now).unwrap();
-        let looks = queries.open("looks", (Extent::Progress, Way::Gathered), &[0], 1, now).unwrap();
-        queries.on_gathered(0, looks, Extent::Progress, answer(&[(0, true)]));
+        queries.open("judges", (Extent::Progress, Way::Directly), &[NodeIndex(0)], 1, now).unwrap();
+        queries.open("looks at stacks", (Extent::Stacks, Way::Gathered), &[NodeIndex(0)], 1, now).unwrap();
+        let looks = queries.open("looks", (Extent::Progress, Way::Gathered), &[NodeIndex(0)], 1, now).unwrap();
+        queries.on_gathered(NodeIndex(0), looks, Extent::Progress, answer(&[(0, true)]));
         let closed: Vec<_> = queries.take_closed(now).iter().map(|query| query.purpose).collect();
         assert_eq!(closed, ["looks"]);
     }
@@ -337,7 +338,7 @@ mod tests {
     #[test]
     fn nodes_that_are_asked_one_by_one_in_the_end_have_the_time_of_others() {
         let (now, mut queries) = (Instant::now(), ProgressQueries::default());
-        let number = queries.open((), (Extent::Progress, Way::Gathered), &[0], 1, now).unwrap();
+        let number = queries.open((), (Extent::Progress, Way::Gathered), &[NodeIndex(0)], 1, now).unwrap();
         assert!(queries.take_closed(now + 2 * ANSWER).is_empty());
         queries.ask_directly(number, Extent::Progress, now + ANSWER / 2);
         assert!(queries.take_closed(now + ANSWER).is_empty());
@@ -349,11 +350,13 @@ mod tests {
         let now = Instant::now();
         let mut queries = ProgressQueries::default();
         let asked = (0..2 * OPEN_MAX)
-            .filter(|&number| queries.open(number, (Extent::Progress, Way::Directly), &[0], 1, now).is_some())
+            .filter(|&number| {
+                queries.open(number, (Extent::Progress, Way::Directly), &[NodeIndex(0)], 1, now).is_some()
+            })
             .count();
         assert_eq!(asked, OPEN_MAX);
         assert_eq!(queries.take_closed(now).len(), OPEN_MAX, "they are closed without an answer");
         assert_eq!(queries.take_closed(now + ANSWER).len(), OPEN_MAX);
-        assert!(queries.open(0, (Extent::Progress, Way::Directly), &[0], 1, now).is_some());
+        assert!(queries.open(0, (Extent::Progress, Way::Directly), &[NodeIndex(0)], 1, now).is_some());
     }
 }

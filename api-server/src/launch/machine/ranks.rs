@@ -8,7 +8,7 @@ use lattice_session::cause::RankExit;
 use lattice_session::ended_ranks::{EndMeaning, EndedRanks};
 use lattice_session::event::RankProgress;
 use pmi_core::deaths::{Death, DeathKind};
-use pmi_core::ids::Rank;
+use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::job::Placement;
 use pmi_core::{DialoguePoint, Phase};
 
@@ -91,7 +91,7 @@ impl EarliestEnds {
 
 #[derive(Clone, Debug)]
 struct RankState {
-    node: u32,
+    node: NodeIndex,
     pid: Option<u32>,
     program: Bytes,
     /// True if the rank has contacted its PMI server.
@@ -152,7 +152,7 @@ impl Ranks {
         for block in placement.blocks() {
             for node in block.first_node.0..block.first_node.0 + block.nodes {
                 let rank = RankState {
-                    node,
+                    node: NodeIndex(node),
                     pid: None,
                     program: Bytes::new(),
                     initialized: false,
@@ -250,7 +250,7 @@ impl Ranks {
     }
 
     /// A rank has started. Returns false if the report is a repetition, or the rank is not on this node.
-    pub(crate) fn on_started(&mut self, node: u32, rank: Rank, pid: u32, programs: &Programs) -> bool {
+    pub(crate) fn on_started(&mut self, node: NodeIndex, rank: Rank, pid: u32, programs: &Programs) -> bool {
         let Some(known) = self.rank_of(node, rank) else { return false };
         let new = known.pid.is_none();
         known.pid = Some(pid);
@@ -261,7 +261,7 @@ impl Ranks {
     }
 
     /// A rank has ended. Returns false if the report is a repetition, or the rank is not on this node.
-    pub(crate) fn on_exited(&mut self, node: u32, end: RankEnd) -> bool {
+    pub(crate) fn on_exited(&mut self, node: NodeIndex, end: RankEnd) -> bool {
         let Some(rank) = self.rank_of(node, end.rank) else { return false };
         if std::mem::replace(&mut rank.end_source, EndSource::Event) == EndSource::Event {
             return false;
@@ -271,7 +271,7 @@ impl Ranks {
     }
 
     /// A rank has died, and the launch continues without it. Returns false if the report is a repetition, or the rank is not on this node.
-    pub(crate) fn on_died(&mut self, node: u32, death: Death) -> bool {
+    pub(crate) fn on_died(&mut self, node: NodeIndex, death: Death) -> bool {
         let is_news = self.rank_of(node, death.rank).is_some_and(|rank| rank.death.is_none());
         if is_news {
             self.change(death.rank, |rank| rank.death = Some(death.kind));
@@ -280,7 +280,7 @@ impl Ranks {
     }
 
     /// The node is lost: its ranks that have not ended are dead. Returns the new deaths.
-    pub(crate) fn on_lost(&mut self, node: u32) -> Vec<Death> {
+    pub(crate) fn on_lost(&mut self, node: NodeIndex) -> Vec<Death> {
         let all = self.jobs.iter_mut().flat_map(|(&first, job)| (first..).zip(&mut job.ranks));
         let living = all.filter(|(_, rank)| rank.node == node && rank.is_expected());
         let lost = living.map(|(number, rank)| {
@@ -298,7 +298,7 @@ impl Ranks {
     }
 
     /// Applies a node's answer about its ranks. After a restart of the API server, it is the only report that a rank runs.
-    pub(crate) fn on_progress(&mut self, node: u32, ranks: &[RankProgress], programs: &Programs) {
+    pub(crate) fn on_progress(&mut self, node: NodeIndex, ranks: &[RankProgress], programs: &Programs) {
         for progress in ranks {
             if let Some(rank) = self.rank_of(node, progress.rank) {
                 rank.pid = rank.pid.or(progress.pid);
@@ -343,12 +343,12 @@ impl Ranks {
     }
 
     /// Returns true if a rank with this number runs, or ran, on the node.
-    pub(crate) fn owns(&self, node: u32, rank: Rank) -> bool {
+    pub(crate) fn owns(&self, node: NodeIndex, rank: Rank) -> bool {
         self.node_of(rank) == Some(node)
     }
 
     /// The node of a rank; `None` if there is no such rank, or its job was removed.
-    pub(crate) fn node_of(&self, rank: Rank) -> Option<u32> {
+    pub(crate) fn node_of(&self, rank: Rank) -> Option<NodeIndex> {
         self.find(rank).map(|known| known.node)
     }
 
@@ -395,7 +395,7 @@ impl Ranks {
     pub(crate) fn load(&self, nodes: usize) -> Vec<u32> {
         let mut load = vec![0; nodes];
         for (_, rank) in self.iter().filter(|(_, rank)| rank.end.is_none() && !rank.void) {
-            load[rank.node as usize] += 1;
+            load[rank.node.index()] += 1;
         }
         load
     }
@@ -411,7 +411,7 @@ impl Ranks {
         for rank in self.launched() {
             match rank.pid {
                 Some(_) => starts.started += 1,
-                None => starts.missing[rank.node as usize] += 1,
+                None => starts.missing[rank.node.index()] += 1,
             }
             starts.initialized += u32::from(rank.initialized);
         }
@@ -432,7 +432,7 @@ impl Ranks {
                 exit: rank.end.map(|end| end.exit),
                 ..RankProgress::unknown(number)
             };
-            by_node[rank.node as usize].push((known, rank.program.clone()));
+            by_node[rank.node.index()].push((known, rank.program.clone()));
         }
         by_node
     }
@@ -441,7 +441,7 @@ impl Ranks {
         self.jobs.get(&0).map_or(&[], |job| &job.ranks)
     }
 
-    fn rank_of(&mut self, node: u32, rank: Rank) -> Option<&mut RankState> {
+    fn rank_of(&mut self, node: NodeIndex, rank: Rank) -> Option<&mut RankState> {
         self.find_mut(rank).filter(|known| known.node == node)
     }
 }

@@ -9,11 +9,12 @@ use lattice_session::numbered::Arrival;
 use lattice_session::settings::LostNodes;
 use lattice_session::wire::event::NodeHappening;
 use nix::libc;
+use pmi_core::ids::NodeIndex;
 use tokio::time::Instant;
 
 use super::effect::Effect;
 use super::ending::Known;
-use super::event::{NodeCommand, NodeEvent, Programs, RankEnd, Status};
+use super::event::{FIRST_NODE, NodeCommand, NodeEvent, Programs, RankEnd, Status};
 use super::intake::Resumption;
 use super::nodes::{Idle, Noted, Purpose, completed_timeout};
 use super::phase::Phase;
@@ -32,21 +33,21 @@ const ANEW: &str = "its agent was started anew, and found no session of the laun
 
 impl Machine {
     /// A node opens its first report stream, or a new one.
-    pub(crate) fn on_stream_opened(&mut self, node: u32, stream: u64, attempt: Attempt, now: Instant) {
+    pub(crate) fn on_stream_opened(&mut self, node: NodeIndex, stream: u64, attempt: Attempt, now: Instant) {
         if !self.nodes.state.phase(node).is_live() && !self.checkpoint.holds(node) {
             self.effects.push(Effect::CloseStream { node });
             return;
         }
         match attempt {
-            Attempt::First => self.nodes.intake[node as usize].begin(),
+            Attempt::First => self.nodes.intake[node.index()].begin(),
             Attempt::Again => {
-                let after = self.nodes.intake[node as usize].last();
+                let after = self.nodes.intake[node.index()].last();
                 self.effects.push(Effect::Resume { node, stream, after });
             }
         }
         if self.nodes.state.phase(node).is_live() {
             self.nodes.state.on_stream(node);
-            self.nodes.streams[node as usize].on_opened(stream);
+            self.nodes.streams[node.index()].on_opened(stream);
             if attempt == Attempt::First && self.facts.origin == Origin::Resumed {
                 self.repeat(node);
             }
@@ -55,8 +56,8 @@ impl Machine {
     }
 
     /// A node reports the number after which its events continue.
-    pub(crate) fn on_resumed(&mut self, node: u32, after: u64, now: Instant) {
-        match self.nodes.intake[node as usize].resume(after) {
+    pub(crate) fn on_resumed(&mut self, node: NodeIndex, after: u64, now: Instant) {
+        match self.nodes.intake[node.index()].resume(after) {
             Resumption::AsAsked => {}
             Resumption::Anew if self.nodes.state.phase(node).is_live() => self.repeat(node),
             Resumption::Anew => {}
@@ -66,7 +67,7 @@ impl Machine {
     }
 
     /// Sends a node the commands that the previous server may not have sent.
-    fn repeat(&mut self, node: u32) {
+    fn repeat(&mut self, node: NodeIndex) {
         self.clients.renew(node, &mut self.effects);
         if self.phase.ending().is_some() {
             self.effects.command(node, NodeCommand::GiveUp);
@@ -86,14 +87,14 @@ impl Machine {
     }
 
     /// A report stream has ended. The end of a replaced stream is ignored.
-    pub(crate) fn on_stream_closed(&mut self, node: u32, stream: u64, now: Instant) {
-        self.nodes.streams[node as usize].on_closed(stream, now);
+    pub(crate) fn on_stream_closed(&mut self, node: NodeIndex, stream: u64, now: Instant) {
+        self.nodes.streams[node.index()].on_closed(stream, now);
     }
 
     /// The event of a node with this number was received; `None` if this version does not support it. Events over a replaced stream are earlier
     /// events, and are processed.
-    pub(crate) fn on_numbered(&mut self, node: u32, sequence: u64, event: Option<NodeEvent>, now: Instant) {
-        let intake = &mut self.nodes.intake[node as usize];
+    pub(crate) fn on_numbered(&mut self, node: NodeIndex, sequence: u64, event: Option<NodeEvent>, now: Instant) {
+        let intake = &mut self.nodes.intake[node.index()];
         match intake.take(sequence, event.as_ref().map_or(0, NodeEvent::cost)) {
             Arrival::New => {
                 let through = match &event {
@@ -115,7 +116,7 @@ impl Machine {
     }
 
     /// Processes an event of a node.
-    pub(crate) fn on_node_event(&mut self, node: u32, event: NodeEvent, now: Instant) {
+    pub(crate) fn on_node_event(&mut self, node: NodeIndex, event: NodeEvent, now: Instant) {
         // A refused launch is over while nodes that accepted it still report.
         if self.phase.is_over() || !self.nodes.state.phase(node).is_live() {
             return;
@@ -150,7 +151,7 @@ impl Machine {
     }
 
     /// Processes an event of a node's session. Ignores repetitions, and reports about ranks of other nodes.
-    fn on_event(&mut self, node: u32, event: Event, programs: Programs, now: Instant) {
+    fn on_event(&mut self, node: NodeIndex, event: Event, programs: Programs, now: Instant) {
         match event {
             Event::Mapped(hash) if hash != self.nodes.map => {
                 let reason = "this node has read the launch's map otherwise than the API server: other nodes, or other ranks on them";
@@ -195,13 +196,13 @@ impl Machine {
     }
 
     /// Adds an event of a node to the event log. A node that exceeds its credit is lost.
-    fn append(&mut self, node: u32, event: NodeEvent, now: Instant) {
+    fn append(&mut self, node: NodeIndex, event: NodeEvent, now: Instant) {
         if let Err(overrun) = self.clients.append_charged(node, event, &mut self.effects) {
             self.give_up(node, &overrun.to_string(), now);
         }
     }
 
-    fn on_notice(&mut self, node: u32, notice: Notice, now: Instant) {
+    fn on_notice(&mut self, node: NodeIndex, notice: Notice, now: Instant) {
         if let Notice::Leftover { .. } = notice {
             // The session of the node ends soon. The node is not allocated again before its agent reports that no process is left.
             self.effects.push(Effect::MarkUnclean { node });
@@ -217,12 +218,12 @@ impl Machine {
     pub(super) fn report_collected(&mut self, passing: Passing, now: Instant) {
         let stacks = self.nodes.stacks.take(now, passing);
         for notice in self.nodes.silent.take(now, passing).into_iter().chain(stacks) {
-            self.append(0, NodeEvent::notice(notice), now);
+            self.append(FIRST_NODE, NodeEvent::notice(notice), now);
         }
     }
 
     /// A node reports why it ends its part.
-    fn on_cause(&mut self, node: u32, cause: Cause, now: Instant) {
+    fn on_cause(&mut self, node: NodeIndex, cause: Cause, now: Instant) {
         if let CauseKind::FenceTimeout { limit, waiting, missing } = &cause.kind
             && self.nodes.streams.len() > 1
         {
@@ -281,7 +282,7 @@ impl Machine {
                 _ if self.phase.is_over() => {}
                 Purpose::Stuck { after, waiting, missing } => {
                     if let Some(kind) = query.in_two_protocols(self.nodes.state.ranks.jobs()) {
-                        let host = self.nodes.state.host(0).to_owned();
+                        let host = self.nodes.state.host(FIRST_NODE).to_owned();
                         self.fail(Cause { host, kind }, now);
                         continue;
                     }
@@ -292,7 +293,7 @@ impl Machine {
                     });
                     let (waiting, missing) = (query.waiting().max(*waiting), query.missing(missing));
                     self.nodes.look_at_late_ranks(&missing, &mut self.effects);
-                    self.append(0, NodeEvent::notice(Notice::Stuck { after: *after, waiting, missing }), now);
+                    self.append(FIRST_NODE, NodeEvent::notice(Notice::Stuck { after: *after, waiting, missing }), now);
                 }
                 Purpose::LongWait { since } => {
                     let waiting = query.waiting_ranks();
@@ -324,19 +325,19 @@ impl Machine {
     }
 
     /// The agent of a node is offline. No reports are expected from the node until its agent is back, or the node is lost.
-    pub(crate) fn on_node_away(&mut self, node: u32, now: Instant) {
-        self.nodes.streams[node as usize].on_away();
+    pub(crate) fn on_node_away(&mut self, node: NodeIndex, now: Instant) {
+        self.nodes.streams[node.index()].on_away();
         self.settle(now);
     }
 
     /// The agent of a node is online again, and reports soon.
-    pub(crate) fn on_node_back(&mut self, node: u32, now: Instant) {
-        self.nodes.streams[node as usize].on_back(now);
+    pub(crate) fn on_node_back(&mut self, node: NodeIndex, now: Instant) {
+        self.nodes.streams[node.index()].on_back(now);
         self.settle(now);
     }
 
     /// A node is lost, for this reason.
-    pub(crate) fn on_node_lost(&mut self, node: u32, reason: &str, now: Instant) {
+    pub(crate) fn on_node_lost(&mut self, node: NodeIndex, reason: &str, now: Instant) {
         self.has_lost_a_node |= self.nodes.state.phase(node).is_live();
         self.lose(node, reason, now);
         self.settle(now);
@@ -344,7 +345,7 @@ impl Machine {
 
     /// The agent of a node was restarted, and does not have a launch that its predecessor was asked to start. During the start phase, the answer
     /// to the request decides whether the launch can have begun there.
-    pub(crate) fn on_agent_anew(&mut self, node: u32, now: Instant) {
+    pub(crate) fn on_agent_anew(&mut self, node: NodeIndex, now: Instant) {
         match self.phase {
             Phase::Starting { .. } => self.anew.push(node),
             _ => self.on_node_lost(node, ANEW, now),
@@ -352,7 +353,7 @@ impl Machine {
     }
 
     /// The agent of a node does not have a launch that this server resumed. The node itself is not lost.
-    pub(crate) fn on_not_there(&mut self, node: u32, now: Instant) {
+    pub(crate) fn on_not_there(&mut self, node: NodeIndex, now: Instant) {
         let reason =
             "its agent does not have the launch: it was started anew, or had not been asked when the API server ended";
         self.lose(node, reason, now);
@@ -361,7 +362,7 @@ impl Machine {
 
     /// A node does not do its part: it is lost to the launch. If its agent is online, its allocation keeps the node until the agent reports that
     /// no process is left. An agent that is offline reports its launches when it registers, and gets no new ones before.
-    fn give_up(&mut self, node: u32, reason: &str, now: Instant) {
+    fn give_up(&mut self, node: NodeIndex, reason: &str, now: Instant) {
         if !self.phase.is_over() && self.nodes.state.phase(node).is_live() {
             self.effects.push(Effect::MarkUnclean { node });
             self.lose(node, reason, now);
@@ -369,7 +370,7 @@ impl Machine {
     }
 
     /// A node is lost: no reports are expected from it. It is ordered to end its part, if it is reachable.
-    fn lose(&mut self, node: u32, reason: &str, now: Instant) {
+    fn lose(&mut self, node: NodeIndex, reason: &str, now: Instant) {
         if self.phase.is_over() || !self.nodes.state.phase(node).is_live() {
             return;
         }
@@ -394,7 +395,7 @@ impl Machine {
     }
 
     /// No reports are expected from a node.
-    pub(super) fn on_node_gone(&mut self, node: u32) {
+    pub(super) fn on_node_gone(&mut self, node: NodeIndex) {
         let part = if self.nodes.state.phase(node) == NodePhase::Lost { Part::Lost } else { Part::Ended };
         self.effects.push(Effect::PublishPart { node, part });
         self.nodes.queries.on_gone(node);

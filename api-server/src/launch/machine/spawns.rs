@@ -62,8 +62,8 @@ struct Planned {
 #[derive(Debug)]
 struct Starting {
     order: Arc<SpawnOrder>,
-    awaited: Vec<u32>,
-    failures: Vec<(u32, String)>,
+    awaited: Vec<NodeIndex>,
+    failures: Vec<(NodeIndex, String)>,
     deadline: Instant,
     ticket: u64,
 }
@@ -150,8 +150,8 @@ impl Spawns {
         }
         let spawned = spawn::spawned_job(&parent, self.count as usize + 1, &wish.request)?;
         let id = spawned.id().clone();
-        let live = state.live().map(|node| (NodeIndex(node), state.host(node)));
-        let nodes: Vec<_> = live.chain([(NodeIndex(wish.asked.node), LOCALHOST)]).collect();
+        let live = state.live().map(|node| (node, state.host(node)));
+        let nodes: Vec<_> = live.chain([(wish.asked.node, LOCALHOST)]).collect();
         let elsewhere = |size| share_out(size, &hosts(state, &wish.cores), state.node_count());
         let order = spawned.on(&nodes, elsewhere)?;
         let placement = order.job.placement.clone();
@@ -167,12 +167,12 @@ impl Spawns {
     pub(crate) fn on_durable(&mut self, through: u64, state: &LaunchState, now: Instant, effects: &mut Effects) {
         self.tell_running(through, effects);
         for planned in self.planned.extract_if(.., |planned| planned.change <= through) {
-            let awaited: Vec<u32> = state.live().collect();
+            let awaited: Vec<NodeIndex> = state.live().collect();
             for &node in &awaited {
                 effects.command(node, NodeCommand::Spawn(Arc::clone(&planned.order)));
             }
-            let gone = |node: &u32| !state.phase(*node).is_live() && starts_ranks(&planned.order, *node);
-            let failures = (0..state.node_count() as u32).filter(gone).map(|node| (node, GONE.to_owned())).collect();
+            let gone = |node: &NodeIndex| !state.phase(*node).is_live() && starts_ranks(&planned.order, *node);
+            let failures = state.all().filter(gone).map(|node| (node, GONE.to_owned())).collect();
             self.starting.push(Starting {
                 order: planned.order,
                 awaited,
@@ -206,7 +206,7 @@ impl Spawns {
     }
 
     /// A node reports that its part of a spawned job has started, or has failed.
-    pub(crate) fn on_spawned(&mut self, node: u32, job: &JobId, failure: Option<String>) {
+    pub(crate) fn on_spawned(&mut self, node: NodeIndex, job: &JobId, failure: Option<String>) {
         let starting = self.starting.iter_mut().find(|starting| starting.order.job.id == *job);
         let Some(starting) = starting.filter(|starting| starting.awaited.contains(&node)) else { return };
         starting.awaited.retain(|&awaited| awaited != node);
@@ -214,7 +214,7 @@ impl Spawns {
     }
 
     /// A node that is gone starts no job.
-    pub(crate) fn on_node_gone(&mut self, node: u32) {
+    pub(crate) fn on_node_gone(&mut self, node: NodeIndex) {
         for starting in self.starting.iter_mut().filter(|starting| starting.awaited.contains(&node)) {
             starting.awaited.retain(|&awaited| awaited != node);
             // A node without ranks of the job is not needed.
@@ -326,8 +326,8 @@ fn ranks_of(order: &SpawnOrder) -> Range<u32> {
     order.first_shown.0..order.first_shown.0 + order.job.size()
 }
 
-fn starts_ranks(order: &SpawnOrder, node: u32) -> bool {
-    !order.job.placement.ranks_on(NodeIndex(node)).is_empty()
+fn starts_ranks(order: &SpawnOrder, node: NodeIndex) -> bool {
+    !order.job.placement.ranks_on(node).is_empty()
 }
 
 /// Refuses the request of a rank for a job.
@@ -346,15 +346,15 @@ fn disown(job: &JobId, ranks: &Range<u32>, state: &mut LaunchState, effects: &mu
 /// A node that ranks can be spawned on.
 #[derive(Clone, Copy, Debug)]
 struct Host {
-    node: u32,
+    node: NodeIndex,
     load: u32,
     cores: u32,
 }
 
 fn hosts(state: &LaunchState, cores: &[u32]) -> Vec<Host> {
     let load = state.ranks.load(state.node_count());
-    let cores = |node: u32| cores.get(node as usize).map_or(1, |&cores| cores.max(1));
-    state.live().map(|node| Host { node, load: load[node as usize], cores: cores(node) }).collect()
+    let cores = |node: NodeIndex| cores.get(node.index()).map_or(1, |&cores| cores.max(1));
+    state.live().map(|node| Host { node, load: load[node.index()], cores: cores(node) }).collect()
 }
 
 /// Places `size` ranks on hosts. Each rank goes to the host with the fewest ranks per core at that point. The ranks of a host are neighbours.
@@ -365,7 +365,7 @@ fn share_out(size: u32, hosts: &[Host], nodes: usize) -> Placement {
         hosts.iter().map(|host| Reverse((crowd(host), host.node, host.load, host.cores))).collect();
     for _ in 0..size {
         let Some(Reverse((_, node, load, cores))) = queue.pop() else { break };
-        counts[node as usize] += 1;
+        counts[node.index()] += 1;
         let host = Host { node, load: load + 1, cores };
         queue.push(Reverse((crowd(&host), node, load + 1, cores)));
     }
@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn spawned_ranks_go_where_there_is_most_room() {
         let check = |size, hosts: &[(u32, u32, u32)], expected: &[usize]| {
-            let host = |&(node, load, cores): &(u32, u32, u32)| Host { node, load, cores };
+            let host = |&(node, load, cores): &(u32, u32, u32)| Host { node: NodeIndex(node), load, cores };
             let placement = share_out(size, &hosts.iter().map(host).collect::<Vec<_>>(), expected.len());
             let counts: Vec<usize> =
                 (0..expected.len()).map(|node| placement.ranks_on(NodeIndex(node as u32)).len()).collect();

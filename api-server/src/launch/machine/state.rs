@@ -104,7 +104,7 @@ impl LaunchState {
         self.ranks.resume(&known.ends, &known.deaths);
         for (nodes, phase) in [(&known.ended, NodePhase::Ended), (&known.lost, NodePhase::Lost)] {
             for &node in nodes {
-                if let Some(node) = self.nodes.get_mut(node as usize) {
+                if let Some(node) = self.nodes.get_mut(node.index()) {
                     node.phase = phase;
                     "it was lost to the API server before this one".clone_into(&mut node.loss);
                 }
@@ -127,15 +127,15 @@ impl LaunchState {
     }
 
     /// A node opens its first report stream, or a new one.
-    pub(crate) fn on_stream(&mut self, node: u32) {
-        let phase = &mut self.nodes[node as usize].phase;
+    pub(crate) fn on_stream(&mut self, node: NodeIndex) {
+        let phase = &mut self.nodes[node.index()].phase;
         if *phase == NodePhase::Awaited {
             *phase = NodePhase::Reporting;
         }
     }
 
     /// A rank has ended. Returns false if the report is a repetition, or the rank is not on this node.
-    pub(crate) fn on_exited(&mut self, node: u32, end: RankEnd) -> bool {
+    pub(crate) fn on_exited(&mut self, node: NodeIndex, end: RankEnd) -> bool {
         let is_news = self.ranks.on_exited(node, end);
         if is_news {
             self.waits.on_exited(node, end.rank);
@@ -144,15 +144,15 @@ impl LaunchState {
     }
 
     /// Ranks of a node wait in a fence of all ranks of their job, and no rank of the same node is missing. The report does not cover other jobs.
-    pub(crate) fn on_waiting(&mut self, node: u32, ranks: &[Rank]) {
+    pub(crate) fn on_waiting(&mut self, node: NodeIndex, ranks: &[Rank]) {
         self.waits.on_waiting(node, ranks, &self.ranks);
     }
 
     /// A node has ended its part.
-    pub(crate) fn on_report(&mut self, node: u32, exits: &[(Rank, RankExit)], usage: Option<Usage>) {
+    pub(crate) fn on_report(&mut self, node: NodeIndex, exits: &[(Rank, RankExit)], usage: Option<Usage>) {
         if let Some(usage) = usage {
             self.usage = Some(self.usage.unwrap_or_default().plus(usage));
-            self.by_node = Some(UsageRange::with(self.by_node, NodeIndex(node), usage));
+            self.by_node = Some(UsageRange::with(self.by_node, node, usage));
         }
         for &(rank, exit) in exits {
             self.on_exited(node, RankEnd { rank, exit, reached: None });
@@ -161,7 +161,7 @@ impl LaunchState {
     }
 
     /// A node is lost. Returns true if that ends the launch.
-    pub(crate) fn on_lost(&mut self, node: u32, reason: &str) -> bool {
+    pub(crate) fn on_lost(&mut self, node: NodeIndex, reason: &str) -> bool {
         if !self.leave_lost(node, reason) {
             return false;
         }
@@ -170,16 +170,16 @@ impl LaunchState {
     }
 
     /// A node is lost to a launch that tolerates the loss. Returns the deaths of its ranks.
-    pub(crate) fn on_lost_and_borne(&mut self, node: u32, reason: &str) -> Vec<Death> {
+    pub(crate) fn on_lost_and_borne(&mut self, node: NodeIndex, reason: &str) -> Vec<Death> {
         if self.leave_lost(node, reason) { self.ranks.on_lost(node) } else { Vec::new() }
     }
 
     /// Returns false for a node that has ended its part.
-    fn leave_lost(&mut self, node: u32, reason: &str) -> bool {
+    fn leave_lost(&mut self, node: NodeIndex, reason: &str) -> bool {
         let is_live = self.phase(node).is_live();
         if is_live {
             self.leave(node, NodePhase::Lost);
-            reason.clone_into(&mut self.nodes[node as usize].loss);
+            reason.clone_into(&mut self.nodes[node.index()].loss);
         }
         is_live
     }
@@ -190,19 +190,19 @@ impl LaunchState {
         lost.map(|node| (node.host.clone(), node.loss.clone())).collect()
     }
 
-    fn leave(&mut self, node: u32, phase: NodePhase) {
-        self.nodes[node as usize].phase = phase;
+    fn leave(&mut self, node: NodeIndex, phase: NodePhase) {
+        self.nodes[node.index()].phase = phase;
         self.waits.on_node_gone(node);
     }
 
     /// The phase of a node's part.
-    pub(crate) fn phase(&self, node: u32) -> NodePhase {
-        self.nodes[node as usize].phase
+    pub(crate) fn phase(&self, node: NodeIndex) -> NodePhase {
+        self.nodes[node.index()].phase
     }
 
     /// The name of a node.
-    pub(crate) fn host(&self, node: u32) -> &str {
-        &self.nodes[node as usize].host
+    pub(crate) fn host(&self, node: NodeIndex) -> &str {
+        &self.nodes[node.index()].host
     }
 
     /// The number of all nodes.
@@ -210,14 +210,19 @@ impl LaunchState {
         self.nodes.len()
     }
 
+    /// All nodes.
+    pub(crate) fn all(&self) -> impl Iterator<Item = NodeIndex> + use<> {
+        (0..self.nodes.len() as u32).map(NodeIndex)
+    }
+
     /// The nodes from which more reports are expected.
-    pub(crate) fn live(&self) -> impl Iterator<Item = u32> {
-        (0..).zip(&self.nodes).filter(|(_, node)| node.phase.is_live()).map(|(index, _)| index)
+    pub(crate) fn live(&self) -> impl Iterator<Item = NodeIndex> {
+        self.all().zip(&self.nodes).filter(|(_, node)| node.phase.is_live()).map(|(index, _)| index)
     }
 
     /// The nodes in this phase.
-    pub(crate) fn nodes_in(&self, phase: NodePhase) -> Vec<u32> {
-        (0..).zip(&self.nodes).filter(|(_, node)| node.phase == phase).map(|(index, _)| index).collect()
+    pub(crate) fn nodes_in(&self, phase: NodePhase) -> Vec<NodeIndex> {
+        self.all().zip(&self.nodes).filter(|(_, node)| node.phase == phase).map(|(index, _)| index).collect()
     }
 
     /// The cause that counts; `None` if the launch has none.
@@ -269,7 +274,7 @@ impl LaunchState {
 
     /// Nodes have answered which of their ranks wait.
     pub(crate) fn on_waits(&mut self, answers: &[Option<Arc<Answer>>]) {
-        for (index, answer) in (0..).zip(answers) {
+        for (index, answer) in self.all().zip(answers) {
             if let Some(answer) = answer.as_ref().filter(|_| self.phase(index).is_live()) {
                 self.waits.on_answer(index, &answer.ranks, &self.ranks);
             }
@@ -282,7 +287,7 @@ impl LaunchState {
         if !self.does_anybody_wait() {
             return None;
         }
-        let has_answered = |node: u32| matches!(answers.get(node as usize), Some(Some(_)));
+        let has_answered = |node: NodeIndex| matches!(answers.get(node.index()), Some(Some(_)));
         let Deserter { end, waiting } = self.waits.deserter(Departure::Left, has_answered, &self.ranks)?;
         let kind = match end.exit {
             exit if exit.is_success() => CauseKind::LeftFence { rank: end.rank, waiting },
@@ -305,7 +310,7 @@ impl LaunchState {
 
     /// The nodes of these ranks, as a hostlist. Ranks of removed jobs are skipped.
     pub(super) fn hosts_of(&self, ranks: impl Iterator<Item = Rank>) -> String {
-        let nodes: BTreeSet<u32> = ranks.filter_map(|rank| self.ranks.node_of(rank)).collect();
+        let nodes: BTreeSet<NodeIndex> = ranks.filter_map(|rank| self.ranks.node_of(rank)).collect();
         hostlist::fold(&nodes.into_iter().map(|node| self.host(node)).collect::<Vec<_>>())
     }
 }
@@ -328,13 +333,13 @@ pub(super) mod tests {
     #[test]
     fn the_first_cause_counts() {
         let mut state = state();
-        assert!(state.on_lost(1, "3 heartbeats were missed"));
+        assert!(state.on_lost(NodeIndex(1), "3 heartbeats were missed"));
         let fence = CauseKind::Fence { reason: "node b".to_owned() };
         assert!(!state.cause.fail(Cause { host: "a".to_owned(), kind: fence }));
         let cause = state.cause().unwrap();
-        assert_eq!((cause.host.as_str(), state.phase(1)), ("b", NodePhase::Lost));
-        assert_eq!(state.live().collect::<Vec<_>>(), [0]);
-        state.on_report(0, &[], None);
+        assert_eq!((cause.host.as_str(), state.phase(NodeIndex(1))), ("b", NodePhase::Lost));
+        assert_eq!(state.live().collect::<Vec<_>>(), [NodeIndex(0)]);
+        state.on_report(NodeIndex(0), &[], None);
         assert_eq!(state.live().next(), None);
     }
 
@@ -346,10 +351,12 @@ pub(super) mod tests {
             assert_eq!((nodes, ranks), (2, 4));
             (nodes_started, ranks_started)
         };
-        [0, 1].into_iter().for_each(|rank| assert!(state.ranks.on_started(0, Rank(rank), 7, &Programs::new())));
+        [0, 1]
+            .into_iter()
+            .for_each(|rank| assert!(state.ranks.on_started(NodeIndex(0), Rank(rank), 7, &Programs::new())));
         assert_eq!(started(&state), (0, 2), "its stream is not there");
-        state.on_stream(0);
-        state.on_stream(1);
+        state.on_stream(NodeIndex(0));
+        state.on_stream(NodeIndex(1));
         assert_eq!(started(&state), (1, 2));
     }
 
@@ -360,11 +367,11 @@ pub(super) mod tests {
             Some(Usage { user: time, system: time / 2, peak_memory })
         };
         let mut state = state();
-        state.on_report(0, &[], used(2, 100));
+        state.on_report(NodeIndex(0), &[], used(2, 100));
         let mut resumed = self::state();
         resumed.resume(&state.progressed(0));
         assert_eq!(resumed.usage(), used(2, 100));
-        resumed.on_report(1, &[], used(4, 70));
+        resumed.on_report(NodeIndex(1), &[], used(4, 70));
         assert_eq!(resumed.usage(), used(6, 100));
         let UsageRange { least, most } = resumed.usage_by_node().unwrap();
         assert_eq!((least, most), ((NodeIndex(0), used(2, 100).unwrap()), (NodeIndex(1), used(4, 70).unwrap())));
@@ -373,15 +380,15 @@ pub(super) mod tests {
     #[test]
     fn what_was_found_out_is_taken_over_by_another_server() {
         let mut state = state();
-        state.on_stream(0);
-        state.on_report(0, &[(Rank(0), RankExit::Code(0)), (Rank(1), RankExit::Code(3))], None);
-        assert!(state.on_exited(1, end(2, Some(Phase::Finalized))));
-        assert!(state.on_lost(1, "no heartbeat came"));
+        state.on_stream(NodeIndex(0));
+        state.on_report(NodeIndex(0), &[(Rank(0), RankExit::Code(0)), (Rank(1), RankExit::Code(3))], None);
+        assert!(state.on_exited(NodeIndex(1), end(2, Some(Phase::Finalized))));
+        assert!(state.on_lost(NodeIndex(1), "no heartbeat came"));
         let progressed = state.progressed(0);
         let mut resumed = self::state();
         resumed.resume(&progressed);
         assert_eq!(resumed.progressed(0), progressed);
-        assert_eq!((resumed.phase(0), resumed.phase(1)), (NodePhase::Ended, NodePhase::Lost));
-        assert!(!resumed.on_exited(1, end(2, Some(Phase::Finalized))), "it is no news");
+        assert_eq!((resumed.phase(NodeIndex(0)), resumed.phase(NodeIndex(1))), (NodePhase::Ended, NodePhase::Lost));
+        assert!(!resumed.on_exited(NodeIndex(1), end(2, Some(Phase::Finalized))), "it is no news");
     }
 }

@@ -1,5 +1,6 @@
 //! Start of a launch's task: for a new launch, or for a launch of an earlier server.
 
+use pmi_core::ids::NodeIndex;
 use pmi_transport::task;
 use std::sync::Arc;
 use std::time::Duration;
@@ -170,7 +171,9 @@ impl Beginning {
         let handle = LaunchHandle {
             inbox: sender,
             nodes: Arc::clone(&outlets),
-            indices: Arc::new((0..).zip(&*outlets).map(|(index, outlet)| (outlet.name.clone(), index)).collect()),
+            indices: Arc::new(
+                (0..).map(NodeIndex).zip(&*outlets).map(|(index, outlet)| (outlet.name.clone(), index)).collect(),
+            ),
             shared: Arc::clone(&shared),
             certificate: record.certificate.clone(),
             origin,
@@ -235,16 +238,16 @@ fn facts(order: &Order, settler: Settler, origin: Origin) -> Facts {
 }
 
 /// The nodes with ranks that read the launch's input.
-pub(crate) fn input_readers(stdin: &StdinTarget, placement: &Placement) -> Vec<u32> {
+pub(crate) fn input_readers(stdin: &StdinTarget, placement: &Placement) -> Vec<NodeIndex> {
     match stdin {
         StdinTarget::Rank(_) | StdinTarget::Terminal(_) => {
             let node = stdin.one_reader().and_then(|rank| placement.node_of(rank));
-            node.map(|node| node.0).into_iter().collect()
+            node.into_iter().collect()
         }
         StdinTarget::All => {
             let blocks = placement.blocks().iter();
-            let mut nodes: Vec<u32> =
-                blocks.flat_map(|block| block.first_node.0..block.first_node.0 + block.nodes).collect();
+            let mut nodes: Vec<NodeIndex> =
+                blocks.flat_map(|block| block.first_node.0..block.first_node.0 + block.nodes).map(NodeIndex).collect();
             nodes.sort_unstable();
             nodes.dedup();
             nodes

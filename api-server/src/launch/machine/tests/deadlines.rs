@@ -5,7 +5,7 @@ use std::time::Duration;
 use lattice_session::cause::CauseKind;
 use lattice_session::timeouts;
 use nix::libc::{SIGKILL, SIGTERM};
-use pmi_core::ids::Rank;
+use pmi_core::ids::{NodeIndex, Rank};
 
 use super::super::attachments::Role;
 use super::super::event::{ClientRequest, NodeCommand};
@@ -42,7 +42,7 @@ fn is_told_to_end(simulation: &Simulation) -> bool {
 fn nodes_that_do_not_report_are_given_up() {
     check("it never came", accepted(), timeouts::FIRST_REPORT, |all| all.lost.len() == 2 && all.unclean.len() == 2);
     let mut broken = followed().0;
-    broken.input(|machine, now| machine.on_stream_closed(1, 1, now));
+    broken.input(|machine, now| machine.on_stream_closed(NodeIndex(1), 1, now));
     check("it did not come back", broken, timeouts::REPORT_AGAIN, |all| all.lost.contains(&1));
     let mut resumed = followed().0.resumed();
     resumed.open(0, 1);
@@ -52,11 +52,11 @@ fn nodes_that_do_not_report_are_given_up() {
 #[test]
 fn a_node_whose_agent_is_away_is_waited_for_and_has_time_when_it_is_back() {
     let mut away = followed().0;
-    away.input(|machine, now| machine.on_stream_closed(1, 1, now));
-    away.input(|machine, now| machine.on_node_away(1, now));
+    away.input(|machine, now| machine.on_stream_closed(NodeIndex(1), 1, now));
+    away.input(|machine, now| machine.on_node_away(NodeIndex(1), now));
     away.pass(10 * timeouts::REPORT_AGAIN);
     assert!(away.lost.is_empty());
-    away.input(|machine, now| machine.on_node_back(1, now));
+    away.input(|machine, now| machine.on_node_back(NodeIndex(1), now));
     check("it is back and does not report", away, timeouts::REPORT_AGAIN, |all| all.lost.contains(&1));
 }
 
@@ -97,7 +97,7 @@ fn nodes_that_do_not_end_are_killed_and_then_given_up() {
     check("they are killed", ended(), GRACE + timeouts::END, killed);
     check("they are given up", ended(), GRACE + timeouts::END + timeouts::LAST, |all| all.completion().is_some());
     let mut silent = followed().0;
-    silent.input(|machine, now| machine.on_stream_closed(1, 1, now));
+    silent.input(|machine, now| machine.on_stream_closed(NodeIndex(1), 1, now));
     silent.cause(0, CauseKind::LeftWithoutFinalize { rank: Rank(0) });
     check("one without a stream is called", silent, timeouts::REPORT_AGAIN / 5, |all| all.aborted == [(1, SIGTERM)]);
 }

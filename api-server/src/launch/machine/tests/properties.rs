@@ -4,7 +4,7 @@ use lattice_session::cause::{CauseKind, HOLD_GIVEN_UP, Origin, RankExit};
 use lattice_session::event::Event;
 use lattice_session::timeouts;
 use pmi_core::Phase as RankPhase;
-use pmi_core::ids::Rank;
+use pmi_core::ids::{NodeIndex, Rank};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -123,7 +123,7 @@ impl Walk {
             Step::Refused => simulation.input(|machine, now| machine.on_fan_out(Err(refusal()), now)),
             Step::Open(node, stream) => simulation.open(node, stream),
             Step::Closed(node, stream) => {
-                simulation.input(|machine, now| machine.on_stream_closed(node, stream, now));
+                simulation.input(|machine, now| machine.on_stream_closed(NodeIndex(node), stream, now));
             }
             Step::Started(rank) => {
                 simulation
@@ -134,7 +134,9 @@ impl Walk {
             Step::Cause(node, kind) => simulation.cause(node, causes()[kind].clone()),
             Step::Waiting(node) => simulation.event(node, Event::Waiting { ranks: vec![Rank(node * RANKS)] }),
             Step::Report(node) => simulation.report(node),
-            Step::Lost(node) => simulation.input(|machine, now| machine.on_node_lost(node, "no heartbeat came", now)),
+            Step::Lost(node) => {
+                simulation.input(|machine, now| machine.on_node_lost(NodeIndex(node), "no heartbeat came", now))
+            }
             Step::OwnerComes => self.owner = simulation.attach(Role::Owner).ok().map(|joined| joined.client),
             Step::OwnerAcknowledges => self.of_owner(ClientRequest::Acknowledge),
             Step::OwnerEnds(signal) => self.of_owner(|_| ClientRequest::End(signal)),

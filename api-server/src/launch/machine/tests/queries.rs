@@ -31,7 +31,7 @@ fn is_asked(command: &NodeCommand) -> bool {
 fn a_status_is_answered_as_soon_as_nobody_is_waited_for() {
     type Happens = fn(&mut Simulation);
     let answers: Happens = |all| all.answer(1, vec![progress(1, false)]);
-    let lost: Happens = |all| all.input(|machine, now| machine.on_node_lost(1, "no heartbeat came", now));
+    let lost: Happens = |all| all.input(|machine, now| machine.on_node_lost(NodeIndex(1), "no heartbeat came", now));
     let reports: Happens = |all| all.report(1);
     for (what, happens, silent) in
         [("it answers", answers, false), ("it is lost", lost, false), ("it ends", reports, false)]

@@ -5,7 +5,7 @@ use lattice_session::event::Event;
 use lattice_session::timeouts;
 use lattice_session::wire::event::NodeHappening;
 use pmi_core::Phase as RankPhase;
-use pmi_core::ids::Rank;
+use pmi_core::ids::{NodeIndex, Rank};
 use proptest::prelude::*;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -210,8 +210,8 @@ type Loss = fn(&mut Machine, Instant);
 
 #[test]
 fn a_node_that_is_well_is_not_lost_for_the_next_server_either() {
-    let lost: Loss = |machine, now| machine.on_node_lost(1, "no heartbeat came", now);
-    let not_there: Loss = |machine, now| machine.on_not_there(1, now);
+    let lost: Loss = |machine, now| machine.on_node_lost(NodeIndex(1), "no heartbeat came", now);
+    let not_there: Loss = |machine, now| machine.on_not_there(NodeIndex(1), now);
     for (loss, expected) in [(lost, Course::LostNode), (not_there, Course::Ran)] {
         let mut server = Simulation::running(2, 1);
         server.input(loss);

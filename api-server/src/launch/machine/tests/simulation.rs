@@ -9,7 +9,7 @@ use lattice_session::cause::{Cause, CauseKind, RankExit};
 use lattice_session::event::{Event, Notice, Output, RankProgress, Stream};
 use lattice_session::settings::{FailedRanks, LostNodes};
 use lattice_session::wire::event::{NodeHappening, happening_cost};
-use pmi_core::ids::{JobId, Rank};
+use pmi_core::ids::{JobId, NodeIndex, Rank};
 use pmi_core::job::Placement;
 use pmi_core::services::{SpawnApp, SpawnError, SpawnRequest};
 use pmi_core::{DialoguePoint, Phase as RankPhase};
@@ -51,7 +51,7 @@ pub(super) fn facts(nodes: u32, ranks_per_node: u32) -> Facts {
         placement: Placement::block(&vec![ranks_per_node; nodes as usize]),
         output_window: WINDOW,
         input_window: 100,
-        input_readers: vec![0],
+        input_readers: vec![NodeIndex(0)],
         grace: GRACE,
         failed_ranks: FailedRanks::EndLaunch,
         lost_nodes: LostNodes::EndLaunch,
@@ -199,20 +199,20 @@ impl Simulation {
         match effect {
             Effect::Command { node, command } => {
                 if let NodeCommand::OutputCredit(bytes) = &command {
-                    self.credit[node as usize] += bytes;
-                    assert!(self.credit[node as usize] <= WINDOW, "a node was granted more than its window");
+                    self.credit[node.index()] += bytes;
+                    assert!(self.credit[node.index()] <= WINDOW, "a node was granted more than its window");
                 }
-                self.commands[node as usize].push(command);
+                self.commands[node.index()].push(command);
             }
-            Effect::Resume { node, after, .. } => self.resumed.push((node, after)),
+            Effect::Resume { node, after, .. } => self.resumed.push((node.0, after)),
             Effect::Acknowledge { node, through } => {
-                assert!(through <= self.sent[node as usize], "never sent");
-                self.acknowledged[node as usize] = through;
+                assert!(through <= self.sent[node.index()], "never sent");
+                self.acknowledged[node.index()] = through;
             }
-            Effect::CloseStream { node } => drop(self.closed.insert(node)),
-            Effect::AbortNode { node, signal, .. } => self.aborted.push((node, signal)),
-            Effect::MarkUnclean { node } => drop(self.unclean.insert(node)),
-            Effect::PublishPart { node, part } => self.parts[node as usize] = part,
+            Effect::CloseStream { node } => drop(self.closed.insert(node.0)),
+            Effect::AbortNode { node, signal, .. } => self.aborted.push((node.0, signal)),
+            Effect::MarkUnclean { node } => drop(self.unclean.insert(node.0)),
+            Effect::PublishPart { node, part } => self.parts[node.index()] = part,
             Effect::Append { sequence, event, .. } => {
                 let expected = self.log.last().map_or(sequence, |(last, _)| last + 1);
                 assert_eq!(sequence, expected, "events are numbered without a gap");
@@ -237,7 +237,7 @@ impl Simulation {
             Effect::Conclude(completion) => {
                 assert_eq!(self.concluded.replace(completion.cause.is_none()), None, "concluded twice");
             }
-            Effect::CountLostNode { node, .. } => assert!(self.lost.insert(node), "lost twice"),
+            Effect::CountLostNode { node, .. } => assert!(self.lost.insert(node.0), "lost twice"),
             Effect::Dismiss { client, .. } => self.dismissed.push(client),
             Effect::Publish(overview) => self.overviews.push(overview),
             Effect::ReportStart(progress) => self.start_reports.push(progress),
@@ -296,10 +296,10 @@ impl Simulation {
     }
 
     pub(super) fn open(&mut self, node: u32, stream: u64) {
-        let again = self.machine.nodes.state.phase(node) == NodePhase::Reporting
+        let again = self.machine.nodes.state.phase(NodeIndex(node)) == NodePhase::Reporting
             || self.machine.facts.origin == Origin::Resumed;
         let attempt = if again { Attempt::Again } else { Attempt::First };
-        self.input(|machine, now| machine.on_stream_opened(node, stream, attempt, now));
+        self.input(|machine, now| machine.on_stream_opened(NodeIndex(node), stream, attempt, now));
         for (node, after) in std::mem::take(&mut self.resumed) {
             if after.is_none() {
                 // Grants of the previous server may have been lost, and are repeated.
@@ -307,7 +307,7 @@ impl Simulation {
             }
             let sent = self.sent[node as usize];
             assert_eq!(after.unwrap_or(sent), sent, "every event has come");
-            self.input(|machine, now| machine.on_resumed(node, sent, now));
+            self.input(|machine, now| machine.on_resumed(NodeIndex(node), sent, now));
         }
     }
 
@@ -320,7 +320,7 @@ impl Simulation {
         self.sent[node as usize] += 1;
         let sequence = self.sent[node as usize];
         for _ in 0..2 {
-            self.input(|machine, now| machine.on_numbered(node, sequence, Some(event.clone()), now));
+            self.input(|machine, now| machine.on_numbered(NodeIndex(node), sequence, Some(event.clone()), now));
         }
     }
 
@@ -339,7 +339,7 @@ impl Simulation {
         let output = Output { rank: Rank(rank), stream: Stream::Stdout, bytes: vec![b'x'; bytes].into() };
         let cost = happening_cost(&NodeHappening::Event(Event::Output(output.clone()))) as u64;
         let node = rank / self.ranks_per_node;
-        if self.machine.nodes.state.phase(node).is_live() && self.credit[node as usize] >= cost {
+        if self.machine.nodes.state.phase(NodeIndex(node)).is_live() && self.credit[node as usize] >= cost {
             self.credit[node as usize] -= cost;
             self.event(node, Event::Output(output));
         }
@@ -376,8 +376,17 @@ impl Simulation {
         let rank = Rank(node * self.ranks_per_node);
         let cores = vec![4; self.commands.len()].into();
         self.input(|machine, now| {
-            machine
-                .on_spawn(SpawnWish { asked: SpawnAsked { node, call: 0 }, ticket, parent, rank, request, cores }, now);
+            machine.on_spawn(
+                SpawnWish {
+                    asked: SpawnAsked { node: NodeIndex(node), call: 0 },
+                    ticket,
+                    parent,
+                    rank,
+                    request,
+                    cores,
+                },
+                now,
+            );
         });
         ticket
     }

@@ -4,7 +4,7 @@ use lattice_session::cause::CauseKind;
 use lattice_session::event::Event;
 use lattice_session::map_hash::MapHash;
 use lattice_session::timeouts;
-use pmi_core::ids::Rank;
+use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::job::Placement;
 use std::time::Duration;
 
@@ -53,8 +53,9 @@ fn whoever_ordered_a_launch_is_told_whether_all_nodes_accepted_it_whatever_happe
     let nothing = |_: &mut Simulation| {};
     let fails = |all: &mut Simulation| all.cause(0, CauseKind::LeftWithoutFinalize { rank: Rank(0) });
     let abort = |all: &mut Simulation| all.abort();
-    let lost = |all: &mut Simulation| all.input(|machine, now| machine.on_node_lost(1, "no heartbeat came", now));
-    let anew = |all: &mut Simulation| all.input(|machine, now| machine.on_agent_anew(1, now));
+    let lost =
+        |all: &mut Simulation| all.input(|machine, now| machine.on_node_lost(NodeIndex(1), "no heartbeat came", now));
+    let anew = |all: &mut Simulation| all.input(|machine, now| machine.on_agent_anew(NodeIndex(1), now));
     let failed = "rank 0 on n0 exited with status 0 without calling MPI_Finalize";
     let refusal = "n1: no user 7 here";
     check("all accept", nothing, Ok(()), true, None);

@@ -6,7 +6,7 @@ use lattice_session::settings::{FailedRanks, LostNodes};
 use lattice_session::timeouts;
 use pmi_core::Phase as RankPhase;
 use pmi_core::deaths::{Death, DeathKind};
-use pmi_core::ids::{JobId, Rank};
+use pmi_core::ids::{JobId, NodeIndex, Rank};
 use std::time::Duration;
 
 use super::super::Stored;
@@ -188,12 +188,12 @@ fn a_lost_node_that_is_borne_leaves_the_others_running_and_is_the_cause_at_the_e
         if by_agent {
             simulation.cause(1, CauseKind::NodeLost { reason: "gone".to_owned() });
         } else {
-            simulation.input(|machine, now| machine.on_node_lost(1, "gone", now));
+            simulation.input(|machine, now| machine.on_node_lost(NodeIndex(1), "gone", now));
         }
         simulation.pass(Duration::from_secs(1));
         let dead = Death { rank: Rank(3), kind: DeathKind::NodeLost };
         for node in [0, 2] {
-            assert!(simulation.was_told(node, |command| matches!(command, NodeCommand::CutOff(1))));
+            assert!(simulation.was_told(node, |command| matches!(command, NodeCommand::CutOff(NodeIndex(1)))));
             let told = |command: &NodeCommand| matches!(command, NodeCommand::Deaths(deaths) if deaths[..] == [dead]);
             assert!(simulation.was_told(node, told), "rank 2 had ended");
         }
@@ -211,7 +211,7 @@ fn a_lost_node_that_is_borne_leaves_the_others_running_and_is_the_cause_at_the_e
 fn a_job_whose_node_is_lost_before_it_is_told_does_not_start() {
     let mut simulation = Simulation::running(2, 1);
     let ticket = simulation.spawn(0, 2);
-    simulation.input(|machine, now| machine.on_node_lost(1, "no heartbeat came", now));
+    simulation.input(|machine, now| machine.on_node_lost(NodeIndex(1), "no heartbeat came", now));
     simulation.stored(Stored::Durable);
     let job = simulation.spawned(0)[0].clone();
     simulation.event(0, Event::Spawned { job, failure: None });
@@ -267,7 +267,7 @@ fn what_a_server_has_said_is_said_again_by_the_next_one_alone() {
     simulation.cause(0, CauseKind::LeftWithoutFinalize { rank: Rank(0) });
     simulation.pass(Duration::from_secs(1));
     simulation.stored(Stored::Durable);
-    simulation.input(|machine, now| machine.on_stream_closed(1, 1, now));
+    simulation.input(|machine, now| machine.on_stream_closed(NodeIndex(1), 1, now));
     let given_up =
         |all: &Simulation| all.commands[1].iter().filter(|command| matches!(command, NodeCommand::GiveUp)).count();
     simulation.open(1, 2);
@@ -282,9 +282,9 @@ fn what_a_server_has_said_is_said_again_by_the_next_one_alone() {
 fn a_node_that_leaves_out_events_is_given_up() {
     let mut simulation = Simulation::running(2, 1);
     simulation.exit(2 - 1, None);
-    simulation.input(|machine, now| machine.on_numbered(1, 3, None, now));
+    simulation.input(|machine, now| machine.on_numbered(NodeIndex(1), 3, None, now));
     assert!(simulation.lost.contains(&1) && simulation.unclean.contains(&1));
-    simulation.input(|machine, now| machine.on_resumed(0, 1, now));
+    simulation.input(|machine, now| machine.on_resumed(NodeIndex(0), 1, now));
     assert!(simulation.lost.contains(&0), "it goes on behind what has come");
 }
 
@@ -300,7 +300,7 @@ fn a_node_is_told_what_of_its_events_was_taken() {
 #[test]
 fn a_cause_waits_for_a_node_whose_stream_broke_and_that_may_be_lost() {
     let mut simulation = Simulation::running(2, 1);
-    simulation.input(|machine, now| machine.on_stream_closed(1, 1, now));
+    simulation.input(|machine, now| machine.on_stream_closed(NodeIndex(1), 1, now));
     simulation.cause(0, CauseKind::Aborted { rank: Rank(0), code: 14, message: String::new() });
     assert_eq!(simulation.machine.deadline(), None);
     simulation.pass(Duration::from_secs(2));
@@ -314,8 +314,8 @@ fn a_cause_waits_for_a_node_whose_stream_broke_and_that_may_be_lost() {
 #[test]
 fn a_cause_does_not_wait_for_a_node_whose_agent_is_away() {
     let mut simulation = Simulation::running(2, 1);
-    simulation.input(|machine, now| machine.on_stream_closed(1, 1, now));
-    simulation.input(|machine, now| machine.on_node_away(1, now));
+    simulation.input(|machine, now| machine.on_stream_closed(NodeIndex(1), 1, now));
+    simulation.input(|machine, now| machine.on_node_away(NodeIndex(1), now));
     simulation.cause(0, CauseKind::Aborted { rank: Rank(0), code: 14, message: String::new() });
     simulation.pass(Duration::from_secs(1));
     let endings = simulation.endings();
