@@ -1,6 +1,5 @@
 //! libcxi and `cxi_service`, both replaced by programs that the test builds.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -149,9 +148,11 @@ fn a_missing_library_says_what_to_do() {
 
 /// A `cxi_service` program that runs this script.
 fn program(directory: &Path, script: &str) -> PathBuf {
-    let path = directory.join("cxi_service");
-    std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("a file");
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("its mode");
+    let (source, path) = (directory.join("cxi_service.source"), directory.join("cxi_service"));
+    std::fs::write(&source, format!("#!/bin/sh\n{script}\n")).expect("a file");
+    // A process of its own writes the file that is executed. Otherwise a child that another test forks could keep it busy.
+    let installed = Command::new("install").args(["-m", "755"]).args([source, path.clone()]).status();
+    assert!(installed.expect("install runs").success());
     path
 }
 

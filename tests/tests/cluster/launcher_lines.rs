@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use lattice_tests::mpi::Flavour;
-use lattice_tests::{Command, built, turn};
+use lattice_tests::{Command, built, executable, turn};
 
 const RECORDS: &str = include_str!("../../testdata/launcher-lines.txt");
 
@@ -81,9 +81,7 @@ fn programs(records: &[Record]) -> tempfile::TempDir {
             .unwrap();
     }
     write("where.py", "import os, socket\nprint(socket.gethostname() + ':' + os.environ['LATTICE_APPNUM'])\n");
-    write("where.sh", "#!/bin/sh\necho $(hostname):$LATTICE_APPNUM\n");
-    let script = directory.path().join("where.sh");
-    std::fs::set_permissions(script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    executable(directory.path(), "where.sh", "#!/bin/sh\necho $(hostname):$LATTICE_APPNUM\n");
     let lines: String = records.iter().map(|record| format!("{}\n", record.line)).collect();
     write("lines", &lines);
     directory

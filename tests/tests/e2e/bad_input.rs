@@ -1,10 +1,9 @@
 //! Invalid command lines: each is refused with a message, before any program is started.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use lattice_tests::{Command, built, lattice, launch};
+use lattice_tests::{Command, built, executable, lattice, launch};
 
 /// Checks that the launch is refused with this code and these words, and that the first program was not started.
 #[track_caller]
@@ -16,13 +15,6 @@ fn refused(command: Command, code: i32, words: &[&str]) {
     }
     let ours = outcome.errors().lines().all(|line| line.starts_with("lattice:"));
     outcome.check(ours, || "every line should be marked as ours".into());
-}
-
-fn file(directory: &Path, name: &str, content: &[u8], mode: u32) -> std::path::PathBuf {
-    let path = directory.join(name);
-    fs::write(&path, content).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-    path
 }
 
 /// An invalid second program prevents the start of the first one.
@@ -40,10 +32,11 @@ fn a_program_that_does_not_exist() {
 #[test]
 fn a_program_that_is_not_executable() {
     let directory = tempfile::tempdir().unwrap();
-    let plain = file(directory.path(), "plain", b"#!/bin/sh\n", 0o644);
+    let plain = directory.path().join("plain");
+    fs::write(&plain, "#!/bin/sh\n").unwrap();
     refused(after_a_good_one(&plain), 126, &["plain"]);
     refused(after_a_good_one(directory.path()), 126, &["directory"]);
-    let script = file(directory.path(), "script", b"#!/nonexistent/interpreter\n", 0o755);
+    let script = executable(directory.path(), "script", "#!/nonexistent/interpreter\n");
     let outcome = after_a_good_one(&script).run();
     outcome.says("/nonexistent/interpreter").prints_lines::<&str>([]);
 }
@@ -55,7 +48,7 @@ fn a_program_for_another_architecture() {
     let mut header = vec![0; 64];
     header[..7].copy_from_slice(b"\x7fELF\x02\x02\x01");
     header[16..24].copy_from_slice(&[0, 2, 0, 22, 0, 0, 0, 1]);
-    let foreign = file(directory.path(), "foreign", &header, 0o755);
+    let foreign = executable(directory.path(), "foreign", header);
     refused(after_a_good_one(&foreign), 126, &["foreign"]);
 }
 

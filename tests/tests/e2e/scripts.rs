@@ -1,18 +1,14 @@
 //! Programs around ranks and launches: prologs and epilogs.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use lattice_tests::launch;
 use lattice_tests::mpi::{MPICHS, OPEN_MPIS};
+use lattice_tests::{executable, launch};
 use nix::sys::signal::Signal;
 
 /// Creates an executable script.
 fn script(directory: &Path, name: &str, text: &str) -> PathBuf {
-    let path = directory.join(name);
-    std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
-    path
+    executable(directory, name, format!("#!/bin/sh\n{text}\n"))
 }
 
 #[test]
