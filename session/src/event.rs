@@ -94,6 +94,8 @@ pub struct RankProgress {
     pub last_command: Option<String>,
     /// True if it waits in a fence for other ranks.
     pub waiting: bool,
+    /// True if it waits in a fence of all ranks of its job.
+    pub waits_for_all: bool,
     /// Protocol that it has spoken. `None` if it has spoken none or both, or if its session has an older version.
     pub protocol: Option<SpokenProtocol>,
     /// True if it has contacted its PMI server and has not yet left a fence of all ranks. An MPI rank is then in `MPI_Init`.
@@ -119,6 +121,7 @@ impl RankProgress {
             fences: None,
             last_command: None,
             waiting: false,
+            waits_for_all: false,
             in_init: false,
             exit: None,
             lost: false,

@@ -345,6 +345,7 @@ impl Report {
             phase: RankPhase::Initialized.into(),
             last_command: Some("put".to_owned()),
             waiting,
+            waits_for_all: waiting,
             ..Default::default()
         };
         let progress = Progress { question, ranks: ranks.iter().map(progress).collect(), stacks: None };

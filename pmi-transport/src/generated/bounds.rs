@@ -654,6 +654,7 @@
         Field { number: 11, name: "fences", most: 1, longest: 0, inner: None },
         Field { number: 12, name: "protocol", most: 1, longest: 0, inner: None },
         Field { number: 13, name: "lost", most: 1, longest: 0, inner: None },
+        Field { number: 14, name: "waits_for_all", most: 1, longest: 0, inner: None },
     ] },
     Message { name: "RankRange", fields: &[
         Field { number: 1, name: "first", most: 1, longest: 0, inner: None },

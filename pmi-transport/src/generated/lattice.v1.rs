@@ -1729,6 +1729,9 @@ pub struct RankProgress {
     /// It was lost with its node or its session: how it ended is not known.
     #[prost(bool, tag = "13")]
     pub lost: bool,
+    /// It waits in a fence of all ranks of its job.
+    #[prost(bool, tag = "14")]
+    pub waits_for_all: bool,
 }
 impl ::prost::Name for RankProgress {
     const NAME: &'static str = "RankProgress";

@@ -82,6 +82,7 @@ impl SessionMachine {
             fence.waiting.iter().map(move |&local| (job, local)).collect::<Vec<_>>()
         };
         let waiting: HashSet<(JobNumber, LocalRank)> = fences.iter().flat_map(waits).collect();
+        let waiting_for_all: HashSet<_> = fences.iter().filter(|fence| fence.whole_job).flat_map(waits).collect();
         let ranks = self.ranks.iter().zip(seen).map(|((_, slot), RankSeen { dialogue, protocol, usage, affinity })| {
             RankProgress {
                 rank: slot.rank,
@@ -94,6 +95,7 @@ impl SessionMachine {
                 usage,
                 affinity,
                 waiting: waiting.contains(&(slot.job, slot.local)),
+                waits_for_all: waiting_for_all.contains(&(slot.job, slot.local)),
                 exit: slot.state.exit(),
                 lost: false,
             }

@@ -106,9 +106,9 @@ impl FenceWaits {
         waiting.extend(reported.iter().filter(|&&rank| ranks.owns(node, rank)).map(|rank| (rank.0, None)));
     }
 
-    /// A node has answered which of its ranks wait.
+    /// A node has answered which of its ranks wait. A fence of some ranks needs no other rank.
     pub(crate) fn on_answer(&mut self, node: NodeIndex, answer: &[RankProgress], ranks: &Ranks) {
-        let own = answer.iter().filter(|rank| rank.waiting && ranks.owns(node, rank.rank));
+        let own = answer.iter().filter(|rank| rank.waits_for_all && ranks.owns(node, rank.rank));
         self.by_node[node.index()] = own.map(|rank| (rank.rank.0, rank.fences)).collect();
     }
 
@@ -191,7 +191,7 @@ mod tests {
     }
 
     fn answer(waiting: &[u32]) -> Option<Arc<Answer>> {
-        let ranks = waiting.iter().map(|&rank| RankProgress { waiting: true, ..progress(rank) }).collect();
+        let ranks = waiting.iter().map(|&rank| RankProgress { waits_for_all: true, ..progress(rank) }).collect();
         Some(Arc::new(Answer { ranks, ..Answer::default() }))
     }
 
@@ -254,13 +254,16 @@ mod tests {
             RankEnd { reached, ..end(rank, None) }
         };
         let answer = |rank, fences| {
-            let waiting = RankProgress { waiting: true, fences, ..progress(rank) };
+            let waiting = RankProgress { waits_for_all: true, fences, ..progress(rank) };
             Some(Arc::new(Answer { ranks: vec![waiting], ..Answer::default() }))
         };
         state.on_waiting(NodeIndex(0), &ranks(&[1]));
         assert!(state.on_exited(NodeIndex(1), left(2, 5)));
         assert_eq!(state.desertion(), Some(Desertion::Suspected), "its node has not said in which fence it waits");
         assert_eq!(state.confirm(&[answer(1, Some(4)), None]), None, "the result is on its way");
+        let in_group = RankProgress { waiting: true, fences: Some(5), ..progress(1) };
+        let in_group = Some(Arc::new(Answer { ranks: vec![in_group], ..Answer::default() }));
+        assert_eq!(state.confirm(&[in_group, None]), None, "it waits for a part of its job");
         assert_eq!(state.desertion(), None);
         let left_fence = |rank| CauseKind::LeftFence { rank: Rank(rank), waiting: ranks(&[1]) };
         assert_eq!(state.confirm(&[answer(1, Some(5)), None]).unwrap().kind, left_fence(2));

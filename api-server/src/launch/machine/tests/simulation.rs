@@ -432,6 +432,7 @@ pub(super) fn progress(rank: u32, waiting: bool) -> RankProgress {
         phase: Some(RankPhase::Open),
         last_command: Some("put".to_owned()),
         waiting,
+        waits_for_all: waiting,
         ..RankProgress::unknown(Rank(rank))
     }
 }

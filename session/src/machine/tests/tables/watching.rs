@@ -221,6 +221,20 @@ fn progress_is_told_at_any_time_even_after_the_last_rank() {
     assert_eq!(told[1], (8, vec![(Some(1000), true, Some(GOOD)), (Some(1001), false, Some(GOOD))]));
 }
 
+#[test]
+fn a_rank_that_waits_for_a_part_of_its_job_does_not_wait_for_all() {
+    for whole_job in [false, true] {
+        let mut world = World::running(spec(2));
+        world.fences = vec![FenceSeen { whole_job, ..fence(0, &[0], &[]) }];
+        world.control(Control::AskProgress(7));
+        let told = world.events.iter().find_map(|event| match event {
+            Event::Progress { ranks, .. } => Some((ranks[0].waiting, ranks[0].waits_for_all, ranks[1].waits_for_all)),
+            _ => None,
+        });
+        assert_eq!(told, Some((true, whole_job, false)));
+    }
+}
+
 /// A program may have the same problem with each of its resources. A release that kills its rank is always reported.
 #[test]
 fn overdue_releases_are_told_but_not_for_ever() {
