@@ -133,7 +133,7 @@ impl Series {
                     }
                     What::Failed(frame) => self.on_failed(epoch, from, frame, effects),
                     What::Awaited(_) => {
-                        self.step(epoch, effects, |gather, effects| gather.on_awaited(position, effects))
+                        self.step(epoch, effects, |gather, effects| gather.on_awaited(position, effects));
                     }
                     What::DataRequest(_) | What::DataReply(_) | What::Left(_) => {}
                 }

@@ -78,6 +78,13 @@ fn exit_without_finalize_ends_the_job_on_every_node() {
     }
 }
 
+/// Rank 0 has waited for all ranks, and then waits for rank 2 alone when rank 1 leaves.
+#[test]
+fn a_rank_that_leaves_is_not_missed_by_a_group_without_it() {
+    let outcome = launch_on(2, "-n 3").arg(Flavour::Pmix.program("pmix_part")).run();
+    outcome.exits(0).says_nothing().prints_lines((0..3).map(|rank| format!("rank {rank}: 0 wrong")));
+}
+
 #[test]
 fn a_program_that_is_nowhere_is_127() {
     launch_on(2, "-n 2").arg("/nowhere/at/all").run().exits(127).says("/nowhere/at/all");
