@@ -222,13 +222,7 @@ impl Server {
 
     /// Sends a request to all launches on a node.
     async fn tell(&self, node: &str, request: impl Fn(NodeIndex) -> Request) {
-        for handle in self.handles() {
-            if handle.runs_on(node)
-                && let Some(index) = handle.index_of(node)
-            {
-                handle.send(request(index)).await;
-            }
-        }
+        self.tell_unclaimed(node, &BTreeSet::new(), |_| true, request).await;
     }
 
     /// Watches the nodes indefinitely.
@@ -324,7 +318,7 @@ impl Server {
         self.channels.forget(node);
         let freed = self.unclean.lock().forget(node);
         let lost = |node| Request::NodeLost { node, reason: reason.to_owned() };
-        self.tell_unclaimed(node, &BTreeSet::new(), |_| true, lost).await;
+        self.tell(node, lost).await;
         if freed {
             self.settle_allocations().await;
         }

@@ -40,7 +40,7 @@ impl ApiHost {
                 }
             }
             ApiEffect::Abort { node: NodeIndex(node), signal } => {
-                around.call(Host::API, Host(node), Call::Abort { node, signal })
+                around.call(Host::API, Host(node), Call::Abort { node, signal });
             }
             ApiEffect::AskPort { node } => self.ask_port(node.0, around),
             ApiEffect::Store(record) => self.store(record, around),

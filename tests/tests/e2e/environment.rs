@@ -148,7 +148,7 @@ fn each_program_has_its_own_environment_and_directory() {
 #[test]
 fn programs_are_found_where_the_ranks_would_find_them() {
     let directory = tempfile::tempdir().unwrap();
-    let tool = executable(directory.path(), "our_tool", "#!/bin/sh\necho found\n");
+    executable(directory.path(), "our_tool", "#!/bin/sh\necho found\n");
     let path = format!("PATH={}:/usr/bin:/bin", directory.path().display());
     launch("--pmi none --env").arg(path).arg("our_tool").run().exits(0).prints_lines(["found"]);
     let command = launch("--pmi none --chdir").arg(directory.path()).arg("./our_tool");

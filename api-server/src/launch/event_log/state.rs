@@ -2,10 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use pmi_core::ids::NodeIndex;
-
-use super::Start;
 use super::all_kept::AllKept;
+use super::{NodeIndex, Start};
 use crate::launch::client_message::ClientMessage;
 use crate::launch::entry::Entry;
 use crate::launch::event::{LogEvent, StartProgress};

@@ -359,8 +359,7 @@ mod tests {
     #[test]
     fn clients_that_come_and_go_pile_up_no_more_than_some_windows() {
         let mut input = straight(&[NodeIndex(0)], 10);
-        let mut sent = 0;
-        let mut granted = Vec::new();
+        let (mut sent, mut granted) = (0, Vec::new());
         for _ in 0..100 {
             granted.push(input.attach());
             while let Ok(flow) = input.push(piece(5)) {

@@ -135,7 +135,7 @@ impl Walk {
             Step::Waiting(node) => simulation.event(node, Event::Waiting { ranks: vec![Rank(node * RANKS)] }),
             Step::Report(node) => simulation.report(node),
             Step::Lost(node) => {
-                simulation.input(|machine, now| machine.on_node_lost(NodeIndex(node), "no heartbeat came", now))
+                simulation.input(|machine, now| machine.on_node_lost(NodeIndex(node), "no heartbeat came", now));
             }
             Step::OwnerComes => self.owner = simulation.attach(Role::Owner).ok().map(|joined| joined.client),
             Step::OwnerAcknowledges => self.of_owner(ClientRequest::Acknowledge),
