@@ -34,10 +34,11 @@ fn fences_complete_and_no_node_is_lost_where_a_tenth_of_all_packets_is() {
         lattice launch -N 2 -n 4 "$1"; echo "code $?"
         lost_some node0; lost_some node1; nodes_up 2 && echo "both are up""#
     );
-    let outcome = script_on(2, &script).arg(Flavour::WheelMpich.program("allreduce")).run();
-    let lost = ["node0 has lost some", "node1 has lost some"];
-    let done = ["50 rounds", "code 0", "4 ranks, 0 wrong sums", "code 0", "both are up"];
-    outcome.exits(0).warns_of_nothing().prints_lines(done.into_iter().chain(lost));
+    // Not a program of MPI: a rank of MPICH can wait for ever in MPI_Finalize for a packet that was lost as its sender ended.
+    let outcome = script_on(2, &script).arg(Flavour::SlurmPmi2.program("pmi2_fence")).run();
+    let ends = ["50 rounds", "code 0", "code 0", "both are up", "node0 has lost some", "node1 has lost some"];
+    let fenced = (0..4).map(|rank| format!("rank {rank} of 4: 0 wrong values"));
+    outcome.exits(0).warns_of_nothing().prints_lines(fenced.chain(ends.map(str::to_owned)));
 }
 
 /// In both directions: either the API server receives nothing from the node, or the node receives nothing from it.
