@@ -3,9 +3,9 @@
 //! [`browser`] renders drawings. [`command`] runs a command with a deadline and checks its [`outcome`]. [`processes`] finds remaining processes
 //! of a launch. [`mod@cluster`] has clusters of several nodes. [`late_output`] has ranks with output that passes through other processes.
 //! [`malformed`] sends invalid input. [`mpi`] has the MPI libraries and compiles the C programs of the tests with them. [`peer_faults`] detects
-//! the faults of other launchers and libraries. [`schema`] checks JSON. [`script`] has executable files. [`terminal`] has terminals for commands that require one.
-//! [`traced_paths`] has the paths that a process looked up. [`turn`] prevents heavy tests from overloading a small machine. `cargo xtask setup`
-//! installs the requirements of the tests.
+//! the faults of other launchers and libraries. [`schema`] checks JSON. [`script`] has executable files. [`terminal`] has terminals for
+//! commands that require one. [`traced_paths`] has the paths that a process looked up. [`turn`] prevents heavy tests from overloading a small
+//! machine. `cargo xtask setup` installs the requirements of the tests.
 
 pub mod browser;
 pub mod built;

@@ -77,7 +77,7 @@ pub struct Gather {
     /// Bytes contributed through this node, as [`Limits::fence_bytes`] counts.
     bytes: usize,
     stage: Stage,
-    /// Frames sent up, in case that they are lost with a link.
+    /// Frames sent up, in case that they are lost with a link. They have at most as many bytes as the fence.
     sent_up: Vec<FenceUp>,
 }
 
@@ -320,9 +320,9 @@ impl Gather {
         }
         match above {
             Some(above) => {
-                let frames = collecting.frames_up(self.sent_up.len() as u32, self.limits.chunk_bytes);
-                effects.frames.extend(frames.iter().map(|frame| (above, What::Up(frame.clone()))));
-                self.sent_up.extend(frames);
+                let sent = self.sent_up.len();
+                collecting.push_up(self.limits.chunk_bytes, &mut self.sent_up);
+                effects.frames.extend(self.sent_up[sent..].iter().map(|frame| (above, What::Up(frame.clone()))));
                 if is_complete {
                     self.stage = Stage::Awaiting(Awaiting::default());
                     // Data on the way down is counted from zero, because it contains all data that was sent up.
@@ -392,14 +392,15 @@ impl Collecting {
         }
     }
 
-    /// Returns frames of at most `chunk` bytes, from number `part` on: all data once all nodes have arrived, otherwise only full frames.
-    /// Data that may be withheld is not sent early.
-    fn frames_up(&mut self, part: u32, chunk: usize) -> Vec<FenceUp> {
+    /// Adds frames of at most `chunk` bytes to the earlier ones: all data once all nodes have arrived, otherwise only full frames. Data
+    /// that may be withheld is not sent early.
+    fn push_up(&mut self, chunk: usize, frames: &mut Vec<FenceUp>) {
         let is_complete = self.is_complete();
         if !is_complete && (self.pending_bytes < chunk || self.may_withhold) {
-            return Vec::new();
+            return;
         }
-        let (mut frames, mut frame, mut room) = (Vec::new(), FenceUp::default(), chunk);
+        let first = frames.len();
+        let (mut frame, mut room) = (FenceUp::default(), chunk);
         for piece in std::mem::take(&mut self.pending) {
             if piece.run.len() > room && !frame.brought.is_empty() {
                 frames.push(std::mem::take(&mut frame));
@@ -415,10 +416,9 @@ impl Collecting {
             self.pending_bytes = chunk - room;
             self.pending = frame.brought;
         }
-        for (part, frame) in (part..).zip(&mut frames) {
+        for (part, frame) in (0..).zip(frames).skip(first) {
             (frame.part, frame.may_withhold) = (part, self.may_withhold);
         }
-        frames
     }
 }
 
