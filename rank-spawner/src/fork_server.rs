@@ -240,7 +240,8 @@ pub enum ForkEvent {
 
 impl ForkServer {
     /// Forks the server. It has its own session and the name `lattice-forks`, ignores signals, and holds no descriptor but standard error
-    /// and its sockets. Its children run `main` with default signal actions, each in its own session, for orders that `gate` admits.
+    /// and its sockets. Its children have the name `lattice-session`. They run `main` with default signal actions, each in its own session,
+    /// for orders that `gate` admits.
     /// Without `survival` no child outlives this daemon.
     ///
     /// # Errors

@@ -24,6 +24,9 @@ use crate::syscalls::{Child, reap};
 /// Process name of a fork server.
 pub(crate) const FORK_SERVER: &CStr = c"lattice-forks";
 
+/// Process name of the children that a fork server hands out.
+pub(crate) const SESSION: &CStr = c"lattice-session";
+
 /// All processes that the caller may signal, as the target of a signal.
 const EVERYBODY: Pid = Pid::from_raw(-1);
 
@@ -38,13 +41,27 @@ pub(crate) fn kill_all_of_this_user(table: &ProcessTable) -> bool {
     is_allowed && matches!(kill(EVERYBODY, Signal::SIGKILL), Ok(()) | Err(Errno::ESRCH | Errno::EPERM))
 }
 
+/// Result of [`kill_all_of`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LastResort {
+    /// The signal was sent.
+    Sent,
+    /// The user has another session on this node. A later attempt can succeed.
+    HasSession,
+    /// The user is root, this process is not, or the process for the signal could not be forked.
+    Refused,
+}
+
 /// In a fork server of root: kills all processes of a user without a session. `running` returns true for running children of this
-/// server. Returns false if the conditions are not met.
-pub(crate) fn kill_all_of(user: u32, table: &ProcessTable, running: impl Fn(Pid) -> bool) -> bool {
+/// server.
+pub(crate) fn kill_all_of(user: u32, table: &ProcessTable, running: impl Fn(Pid) -> bool) -> LastResort {
     let me = getpid();
     let is_leftover = |pid| table.get(pid).is_some_and(|process| process.parent == me) && !running(pid);
-    if !geteuid().is_root() || user == 0 || has_session(table, user, is_leftover) {
-        return false;
+    if !geteuid().is_root() || user == 0 {
+        return LastResort::Refused;
+    }
+    if has_session(table, user, is_leftover) {
+        return LastResort::HasSession;
     }
     // SAFETY: a fork server has one thread and never had another.
     match unsafe { fork() } {
@@ -57,8 +74,8 @@ pub(crate) fn kill_all_of(user: u32, table: &ProcessTable, running: impl Fn(Pid)
             // SAFETY: exits without running the exit handlers of the daemon, of which this process is an indirect copy.
             unsafe { libc::_exit(i32::from(!is_user)) }
         }
-        Ok(ForkResult::Parent { child }) => reap(Child::Number(child)).is_ok(),
-        Err(_) => false,
+        Ok(ForkResult::Parent { child }) if reap(Child::Number(child)).is_ok() => LastResort::Sent,
+        Ok(ForkResult::Parent { .. }) | Err(_) => LastResort::Refused,
     }
 }
 
@@ -69,15 +86,21 @@ fn become_powerless(user: Uid) -> nix::Result<()> {
     if setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0)).is_ok() { Err(Errno::EPERM) } else { Ok(()) }
 }
 
-/// Returns true if the user has a session on this node other than `except`: a living child of any fork server.
+/// Returns true if the user has a session on this node other than `except`: a living child of any fork server, with the name of a session.
+/// Leftovers of an ended session are also children of its fork server.
 fn has_session(table: &ProcessTable, user: u32, except: impl Fn(Pid) -> bool) -> bool {
-    let is_session = |pid, parent| !except(pid) && owner(pid) == Some(user) && is_fork_server(parent);
+    let is_session =
+        |pid, parent| !except(pid) && owner(pid) == Some(user) && is_fork_server(parent) && has_name(pid, SESSION);
     table.iter().any(|process| !process.zombie && is_session(process.pid, process.parent))
 }
 
 /// True for a process with the name of a fork server.
 pub(crate) fn is_fork_server(pid: Pid) -> bool {
-    fs::read(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_ascii_end() == FORK_SERVER.to_bytes())
+    has_name(pid, FORK_SERVER)
+}
+
+fn has_name(pid: Pid, name: &CStr) -> bool {
+    fs::read(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_ascii_end() == name.to_bytes())
 }
 
 /// Effective user of a process, zombies included.
@@ -97,7 +120,7 @@ mod tests {
     fn nobody_is_killed_for_a_process_that_no_fork_server_made() {
         let table = ProcessTable::read().unwrap();
         assert!(!kill_all_of_this_user(&table));
-        assert!(!kill_all_of(0, &table, |_| false), "root's processes are the machine's");
+        assert_eq!(kill_all_of(0, &table, |_| false), LastResort::Refused, "root's processes are the machine's");
         assert_eq!(owner(getpid()), Some(geteuid().as_raw()));
     }
 }

@@ -210,7 +210,7 @@ fn a_daemon_has_its_children_killed_and_nobody_elses(server: &ForkServer) {
 
 /// Name, number of descriptors and working directory of a child; two of the descriptors belong to its control group.
 fn files_of_a_child(server: &ForkServer) -> &'static str {
-    if server.ungrouped().is_none() { "lattice-forks 7 /" } else { "lattice-forks 5 /" }
+    if server.ungrouped().is_none() { "lattice-session 7 /" } else { "lattice-session 5 /" }
 }
 
 fn a_child_is_ready_before_it_is_asked_for(server: &ForkServer) {

@@ -45,7 +45,6 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use cxi_fabric::secret::keep_out_of_core_dumps;
-use nix::sys::prctl;
 use nix::unistd::Uid;
 use rank_spawner::{
     Account, AccountError, BecomeError, ChildMain, DescriptorSocket, Limit, OwnCgroup, PamError, PamSession,
@@ -62,9 +61,6 @@ use crate::event::{Event, Report};
 use crate::timeouts;
 use crate::wire::order::StartOrder;
 use crate::wire::{self, WireError};
-
-/// Name of a session process in the output of `ps`.
-const NAME: &std::ffi::CStr = c"lattice-session";
 
 /// Capacity of the event queue between the session and the socket. Events that wait for credit do not count.
 const EVENTS: usize = 64;
@@ -141,7 +137,6 @@ pub fn main(terms: Terms, errand: Errand) -> ChildMain {
 }
 
 fn live(terms: &Terms, errand: &Errand, door: DescriptorSocket, cgroup: Option<OwnCgroup>) -> io::Result<()> {
-    prctl::set_name(NAME)?;
     // This setup does not depend on the user, so it runs before the order arrives. No launch waits for it.
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let _ = Account::of(Uid::effective().as_raw());

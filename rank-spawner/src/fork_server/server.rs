@@ -17,6 +17,7 @@ mod leftovers;
 mod orders;
 mod pam;
 
+use std::collections::BTreeSet;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -123,6 +124,8 @@ struct Server {
     lease: Duration,
     /// A child ended after the last clean-up, and may have left processes.
     needs_clean_up: bool,
+    /// Users whose children ended without a control group, and may have left processes that no table shows.
+    outrun_by: BTreeSet<u32>,
     /// Minimum idle time before a failed clean-up or fork is retried; doubles each time.
     backoff: Duration,
     /// Limit on open files before the server raised its own; children get it.
@@ -179,6 +182,7 @@ impl Server {
             survival: None,
             lease,
             needs_clean_up: false,
+            outrun_by: BTreeSet::new(),
             backoff: Duration::ZERO,
             open_files: None,
         }
@@ -191,7 +195,7 @@ impl Server {
             if then != Then::GoOn {
                 return Ok(then);
             }
-            let is_done = self.none_runs() && !self.children.any_kept() && !self.needs_clean_up;
+            let is_done = self.none_runs() && !self.children.any_kept() && !self.is_clean_up_due();
             if self.daemon == Daemon::Later && is_done {
                 return Ok(Then::End);
             }
@@ -230,13 +234,13 @@ impl Server {
 
     fn be_idle(&mut self) {
         let is_done = self.use_idle_time();
-        self.backoff = if is_done { Duration::ZERO } else { (self.backoff * 2).clamp(IDLE, IDLE_MAX) };
+        self.backoff = if is_done { Duration::ZERO } else { (self.backoff * 2).clamp(IDLE, self.longest_pause()) };
     }
 
     /// Idle time after which deferred work is due; `None` if there is none.
     fn idle_time(&self) -> Option<Duration> {
         let idle = match self.spare {
-            _ if self.needs_clean_up => IDLE,
+            _ if self.is_clean_up_due() => IDLE,
             _ if self.daemon != Daemon::First => return None,
             None if self.children.none_runs() => SPARE,
             None => SPARE_WHILE_RUNNING,
@@ -247,9 +251,9 @@ impl Server {
 
     /// Does the deferred work; false if a system call fails and the work is still due.
     fn use_idle_time(&mut self) -> bool {
-        if self.needs_clean_up {
-            self.needs_clean_up |= self.clean_up(CLEAN_UP_LIMIT).is_err();
-            return !self.needs_clean_up;
+        if self.is_clean_up_due() {
+            self.needs_clean_up |= self.clean_up(self.clean_up_limit()).is_err();
+            return !self.is_clean_up_due();
         }
         // Without a spare child, the next request waits for a fork, and its answer reports a failure.
         self.daemon != Daemon::First || self.spare.is_some() || self.make_spare().is_ok()
@@ -318,17 +322,20 @@ impl Server {
         let user = if self.cgroup.is_none() { owner(pid) } else { None };
         let Some(exit) = try_reap(Child::Number(pid))? else { return Ok(()) };
         let is_clean = exit == RankExit::Code(ENDED_CLEAN);
+        let news = self.children.end(pid, exit);
+        if news.is_none() {
+            self.spare = None;
+        }
         self.needs_clean_up |= !is_clean;
-        if let Some(user) = user.filter(|_| !is_clean) {
+        self.outrun_by.extend(user.filter(|_| !is_clean));
+        if !self.outrun_by.is_empty() {
             // A failure for lack of descriptors or memory is retried, and must not end the sessions of other users.
-            self.needs_clean_up |= self.outrun(pid, user).is_err();
+            self.needs_clean_up |= self.clean_up(CLEAN_UP_LIMIT).is_err();
         }
         self.close_pam_session(pid);
-        match self.children.end(pid, exit) {
+        if let Some(news) = news.filter(|_| self.daemon != Daemon::Gone) {
             // The next step detects a daemon that is gone.
-            Some(news) if self.daemon != Daemon::Gone => drop(Message::send(self.control.as_fd(), news, &[])),
-            Some(_) => {}
-            None => self.spare = None,
+            let _ = Message::send(self.control.as_fd(), news, &[]);
         }
         Ok(())
     }
@@ -362,7 +369,7 @@ impl Server {
                     (self.control, self.daemon) = (control, Daemon::Later);
                     return Ok(true);
                 }
-            } else if ended.is_empty() && self.needs_clean_up {
+            } else if ended.is_empty() && self.is_clean_up_due() {
                 self.be_idle();
             }
         }
@@ -405,7 +412,7 @@ impl Server {
             self.pam_processes.kill_overdue(Instant::now());
             self.reap_all(&ended)?;
         }
-        if self.needs_clean_up || !self.none_runs() {
+        if self.is_clean_up_due() || !self.none_runs() {
             self.children = Children::default();
             self.pam_processes = PamProcesses::default();
             self.clean_up(FINAL_LIMIT)?;

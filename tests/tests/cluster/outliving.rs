@@ -127,6 +127,23 @@ fn without_control_groups_a_chain_of_forks_ends_with_the_session_that_it_killed(
     without_cgroups(&script).prints_lines(["gone", "gone", "alone", "alone", "1"]);
 }
 
+/// The agent of a node sends no signal to all processes of a user that has another session on the same machine. It does so after the end
+/// of that session, though that session leaves no process. Three chains on few cores are in no process list.
+#[test]
+fn without_control_groups_chains_of_forks_end_after_the_last_session_of_their_user() {
+    let script = r#"lattice alloc release $alloc >/dev/null
+        alloc=$(lattice alloc create -N 1 --uid 65534); other=$(lattice alloc create -N 1 --uid 65534)
+        export WAIT='until [ -e "$BEGUN/end" ]; do sleep 0.05; done' MORE='for chain in 2 3; do perl -e "$CHAIN" >/dev/null 2>&1; done;'
+        $NOBODY lattice launch --detach --alloc $other -n 1 bash -c 'touch "$BEGUN/1"; '"$WAIT" >/dev/null
+        $NOBODY lattice launch --detach --alloc $alloc -n 1 bash -c "$BEGIN$MORE"'kill -KILL $PPID; sleep 1000' >/dev/null
+        until [ -e "$BEGUN/0" ] && [ $(lattice launches --json | field launch_id | wc -l) = 1 ]; do sleep 0.05; done
+        # The chains have a second to fill the table of processes.
+        sleep 1; echo "processes: $(ls -d /proc/[0-9]* | wc -l)" >&2; touch "$BEGUN/end"
+        for ((look = 0; look < 200; look++)); do [ "$(chains)" = gone ] && break; sleep 0.05; done; chains
+        for ((look = 0; look < 200; look++)); do pgrep -x perl >/dev/null || break; sleep 0.05; done; pgrep -cx perl"#;
+    without_cgroups(script).prints_lines(["gone", "0"]);
+}
+
 #[test]
 fn a_session_that_its_rank_stops_ends_within_its_agents_patience() {
     let script = r#"$NOBODY lattice launch --timeout 1s --alloc $alloc -n 2 bash -c 'kill -STOP $PPID; sleep 1000' 2>&1 |

@@ -15,6 +15,7 @@ use super::super::ChildMain;
 use crate::cgroup::OwnCgroup;
 use crate::descriptor_socket::DescriptorSocket;
 use crate::detach::{Stderr, close_all_but, default_signals};
+use crate::last_resort::SESSION;
 use crate::limits::Limit;
 
 /// Main function of a child.
@@ -26,6 +27,7 @@ pub(super) fn run(
 ) -> io::Result<()> {
     // SAFETY: this is a child of the server, and no code of the server runs in it again.
     let door = unsafe { detached(door.into(), open_files) }?;
+    prctl::set_name(SESSION)?;
     main(door.into(), cgroup.map(OwnCgroup::open).transpose()?);
     Ok(())
 }

@@ -1,27 +1,61 @@
 //! Finds and kills the leftovers of ended children: descendants of the server that descend from none of its running children.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::thread;
 use std::time::Duration;
 
 use nix::unistd::{Pid, getpid};
 
-use super::{CLEAN_UP_LIMIT, Server};
+use super::{CLEAN_UP_LIMIT, IDLE_MAX, Server};
 use crate::kill::{Fall, kill_until_gone};
-use crate::last_resort::{kill_all_of, owner};
+use crate::last_resort::{LastResort, kill_all_of, owner};
 use crate::process_table::ProcessTable;
 use crate::syscalls::{Child, try_reap};
 
 /// Time in which processes that still multiply become children of the server.
 const FALLING: Duration = Duration::from_millis(20);
 
+/// Longest time of an attempt to outrun processes, and longest pause between two. Ended processes fill the process table in between.
+const OUTRUN_MAX: Duration = Duration::from_millis(100);
+
 impl Server {
+    /// Returns true if processes of ended children may be left.
+    pub(super) fn is_clean_up_due(&self) -> bool {
+        self.needs_clean_up || !self.outrun_by.is_empty()
+    }
+
+    /// Time limit of the clean-up that is due.
+    pub(super) fn clean_up_limit(&self) -> Duration {
+        if self.outrun_by.is_empty() { CLEAN_UP_LIMIT } else { OUTRUN_MAX }
+    }
+
+    /// Longest pause before the next attempt.
+    pub(super) fn longest_pause(&self) -> Duration {
+        if self.outrun_by.is_empty() { IDLE_MAX } else { OUTRUN_MAX }
+    }
+
     /// Kills and reaps the leftovers of ended children.
     pub(super) fn clean_up(&mut self, time_limit: Duration) -> io::Result<()> {
+        self.kill_listed(time_limit)?;
+        if !self.outrun_by.is_empty() && self.outrun()? {
+            self.kill_listed(time_limit)?;
+        }
+        Ok(())
+    }
+
+    /// Kills the leftovers that a table of processes shows.
+    fn kill_listed(&mut self, time_limit: Duration) -> io::Result<()> {
+        self.reap_leftovers()?;
         let spared: Vec<Pid> = self.spared().collect();
         let fall = Fall::ToCaller { spared: &spared };
         let report = kill_until_gone(time_limit, fall, |table| left_behind(table, &spared))?;
         self.needs_clean_up = !report.survivors.is_empty();
+        self.reap_leftovers()
+    }
+
+    /// Reaps ended processes that are no children of the server's own.
+    fn reap_leftovers(&self) -> io::Result<()> {
         let children = ProcessTable::read_children()?;
         for orphan in children.iter().filter(|child| child.zombie && !self.is_ours(child.pid)) {
             // A zombie keeps its number until it is reaped, and only this process reaps it.
@@ -30,20 +64,21 @@ impl Server {
         Ok(())
     }
 
-    /// Kills the processes that an ended child of a user left, if there is no control group. Processes that fork and exit faster than
-    /// a table is read are in no table, but keep becoming children of this process.
-    pub(super) fn outrun(&mut self, child: Pid, user: u32) -> io::Result<()> {
-        self.clean_up(CLEAN_UP_LIMIT)?;
+    /// Kills leftovers that fork and exit faster than a table is read. They are in no table, but keep becoming children of this process. One
+    /// signal reaches all processes of their user. It waits until the user has no session on this node. Returns true if there are leftovers.
+    fn outrun(&mut self) -> io::Result<bool> {
         thread::sleep(FALLING);
         let children = ProcessTable::read_children()?;
-        let runs = |pid: Pid| pid != child && self.is_ours(pid);
+        let leftovers = children.iter().filter(|child| !self.is_ours(child.pid));
+        let left_by: BTreeSet<u32> = leftovers.filter_map(|child| owner(child.pid)).collect();
         // Leftovers of another user that cannot be killed are no reason to kill all processes of this user.
-        let is_left = |pid: Pid| !runs(pid) && owner(pid) == Some(user);
-        let falls = children.iter().any(|child| is_left(child.pid));
-        if falls && kill_all_of(user, &ProcessTable::read()?, runs) {
-            self.clean_up(CLEAN_UP_LIMIT)?;
+        self.outrun_by.retain(|user| left_by.contains(user));
+        for user in self.outrun_by.clone() {
+            if kill_all_of(user, &ProcessTable::read()?, |pid| self.is_ours(pid)) == LastResort::Refused {
+                self.outrun_by.remove(&user);
+            }
         }
-        Ok(())
+        Ok(!left_by.is_empty())
     }
 
     /// Children of this process that run on.
