@@ -128,6 +128,14 @@ mod tests {
         Terminal::open(TerminalSize { rows: 40, columns: 100 }).unwrap()
     }
 
+    /// Closes the rank's end, and waits until no child that another test forked has it.
+    fn close(rank: OwnedFd, ours: &impl AsFd) {
+        drop(rank);
+        let mut polled = [PollFd::new(ours.as_fd(), PollFlags::empty())];
+        poll(&mut polled, PollTimeout::NONE).unwrap();
+        assert_eq!(polled[0].revents(), Some(PollFlags::POLLHUP));
+    }
+
     #[test]
     fn both_ends_know_the_size() {
         let (terminal, rank) = open();
@@ -144,7 +152,7 @@ mod tests {
         assert!(isatty(&rank).unwrap());
         assert_eq!(TerminalSize::of(&rank), None);
         write(&rank, b"a\tb\nc\r\0\x04").unwrap();
-        drop(rank);
+        close(rank, &ours);
         let mut bytes = [0; 32];
         let len = read(&ours, &mut bytes).unwrap();
         assert_eq!(&bytes[..len], b"a\tb\nc\r\0\x04");
@@ -174,7 +182,7 @@ mod tests {
         let mut bytes = [0; 32];
         assert_eq!(read(&terminal, &mut bytes), Err(Errno::EAGAIN));
         write(&rank, b"last\n").unwrap();
-        drop(rank);
+        close(rank, &terminal);
         let len = read(&terminal, &mut bytes).unwrap();
         assert_eq!(&bytes[..len], b"last\r\n");
         assert_eq!(read(&terminal, &mut bytes), Err(Errno::EIO));

@@ -264,7 +264,7 @@ fn nobodys_words_reach_a_terminal_but_in_letters() {
 #[test]
 fn call_stacks_of_ranks_on_several_nodes_are_shown_once() {
     let directory = tempfile::tempdir().unwrap();
-    let outcome = launch_on(2, "-n 4 --pmi=none --timeout 1s").arg(mpi::sleeper(directory.path())).run();
+    let outcome = launch_on(2, "-n 4 --pmi=none --timeout 5s").arg(mpi::sleeper(directory.path())).run();
     outcome.exits(124).says("lattice: ranks 0,2-3:\n").says("lattice: rank 1:\n").says(" solve ").says(" exchange ");
 }
 

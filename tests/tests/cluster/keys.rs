@@ -22,7 +22,7 @@ const LAUNCHES: &str = r#"cd "$LATTICE_DEV_CLUSTER"; echo "directory $PWD"
     lattice alloc release $LATTICE_ALLOC_ID >/dev/null
     metrics() { nsenter --net=/proc/$1/ns/net bash -c "exec 3<>/dev/tcp/127.0.0.1/$2; printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3; cat <&3"; }
     launch_of() {
-        local user=$1 canary=$2 alloc launch id pid
+        local user=$1 canary=$2 alloc launch id pid forks
         until alloc=$(lattice alloc create -N 2 --uid $user 2>/dev/null); do sleep 0.05; done
         # A command has its own environment by right.
         setpriv --reuid $user --regid $user --init-groups env CANARY=$canary lattice launch --alloc $alloc -n 4 \
@@ -31,9 +31,11 @@ const LAUNCHES: &str = r#"cd "$LATTICE_DEV_CLUSTER"; echo "directory $PWD"
         # The others wait for it, and none of them uses a core.
         kill -STOP $(pid_of_rank $id 0)
         for name in api node0 node1; do echo "daemon $(daemon $name)"; done
-        for name in node0 node1; do pgrep -P $(daemon $name) | sed 's/^/forks /'; done
+        forks=$(pgrep -d, -P $(daemon node0),$(daemon node1)); echo "$forks" | tr , '\n' | sed 's/^/forks /'
+        # Other tests have sessions of these users as well.
         for pid in $(pgrep -u $user); do
-            tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx "E2E_MARK=$E2E_MARK" || [ "$(cat /proc/$pid/comm)" = lattice-session ] || continue
+            tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx "E2E_MARK=$E2E_MARK" ||
+                pgrep -u $user -P "$forks" | grep -qx $pid || continue
             case "$(cat /proc/$pid/comm) $(tr '\0' ' ' </proc/$pid/cmdline)" in
                 lattice-session*) echo "session $pid";; *" pmi barrier --count"*launch*|*" launch "*) echo "command $pid";; *) echo "rank $pid";;
             esac

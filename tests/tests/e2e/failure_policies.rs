@@ -137,11 +137,11 @@ fn the_others_have_the_time_of_wait_after_the_first_exit() {
 #[test]
 fn a_signal_comes_before_the_time_limit() {
     let script = r#"trap 'echo warned; exit 0' USR1; while :; do sleep 0.05; done"#;
-    let outcome = launch("-n 2 --pmi=none --timeout 1h --signal USR1@59m59s").bash(script).run();
+    let outcome = launch("-n 2 --pmi=none --timeout 1h --signal USR1@59m58s").bash(script).run();
     outcome.exits(0).prints_lines(["warned"; 2]);
     let script = r#"trap 'echo warned' USR1; while :; do sleep 0.05; done"#;
-    let outcome = launch("-n 1 --pmi=none --timeout 1s --signal 10@700ms").bash(script).run();
-    outcome.exits(124).says("the time limit of 1s is over").prints_lines(["warned"]);
+    let outcome = launch("-n 1 --pmi=none --timeout 5s --signal 10@2s").bash(script).run();
+    outcome.exits(124).says("the time limit of 5s is over").prints_lines(["warned"]);
 }
 
 #[test]

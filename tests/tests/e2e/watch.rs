@@ -118,7 +118,7 @@ fn ranks_that_others_wait_for_are_shown_with_their_functions() {
 #[test]
 fn all_ranks_are_shown_with_their_functions_when_the_time_limit_is_reached() {
     let directory = tempfile::tempdir().unwrap();
-    let outcome = launch("-n 4 --pmi=none --timeout 1s").arg(mpi::sleeper(directory.path())).run();
+    let outcome = launch("-n 4 --pmi=none --timeout 5s").arg(mpi::sleeper(directory.path())).run();
     outcome.exits(124).says("lattice: ranks 0,2-3:\n").says("lattice: rank 1:\n").says(" solve ").says(" exchange ");
 }
 
@@ -126,6 +126,6 @@ fn all_ranks_are_shown_with_their_functions_when_the_time_limit_is_reached() {
 #[test]
 fn a_program_in_a_script_is_shown_in_its_place() {
     let directory = tempfile::tempdir().unwrap();
-    let launch = launch("-n 2 --pmi=none --timeout 1s").env("SLEEPER", mpi::sleeper(directory.path()));
+    let launch = launch("-n 2 --pmi=none --timeout 5s").env("SLEEPER", mpi::sleeper(directory.path()));
     launch.bash(r#""$SLEEPER"; exit 1"#).run().exits(124).says("1 thread of sleeper").says(" solve ");
 }
