@@ -6,17 +6,18 @@ use anyhow::{Context, Result};
 
 use crate::background::{Background, lowest};
 use crate::public_api::SAME_DEPENDENCIES;
-use crate::shell::{cargo, command, run, run_tests, target_directory, works};
+use crate::shell::{cargo, command, run, target_directory, works};
 use crate::steps::Steps;
+use crate::tiers::{self, Second};
 use crate::{
     client_libraries, commits, dependencies, dist, fuzz, packages, prose, public_api, semver, setup, simulation,
 };
 
-/// Every test.
-pub(crate) fn test() -> Result<()> {
+/// The tests of the first tier, and of the second one.
+pub(crate) fn test(second: Second) -> Result<()> {
     reported(|steps| {
         prepare_tests(steps)?;
-        run_all_tests(steps)
+        run_all_tests(steps, second)
     })
 }
 
@@ -50,7 +51,7 @@ pub(crate) fn ci() -> Result<()> {
         steps.take("dependencies", || dependencies::check(dependencies::Advisories::Left))?;
         steps.take("packages", || packages::check(packages::Build::Left))?;
         let lints = start_lints()?;
-        run_all_tests(steps)?;
+        run_all_tests(steps, Second::Share)?;
         steps.take("packages for users", dist::check)?;
         // Without `--bench` each bench only proves that it works.
         steps.take("benches", || run(cargo("test --workspace --bench").arg("*")))?;
@@ -87,14 +88,8 @@ fn prepare_tests(steps: &mut Steps) -> Result<()> {
     steps.take("build", || run(&mut cargo("build --workspace --all-targets")))
 }
 
-fn run_all_tests(steps: &mut Steps) -> Result<()> {
-    // Many tests mostly wait: for limits to expire, for MPI libraries to search for networks.
-    let threads = 4 * std::thread::available_parallelism().map_or(1, usize::from);
-    let libraries = client_libraries::build()?;
-    let mut tests = cargo("test --workspace --no-fail-fast");
-    // Programs in C are tested with the installed libraries, and not with those of the test build.
-    tests.env("LATTICE_TEST_CLIENT_LIBRARIES", &libraries).env("RUST_TEST_THREADS", threads.to_string());
-    steps.take_tests("tests", || run_tests(&mut tests))?;
+fn run_all_tests(steps: &mut Steps, second: Second) -> Result<()> {
+    tiers::run_all(steps, second)?;
     let prefix = target_directory()?.join("installed");
     steps.take("client libraries", || client_libraries::install(&prefix))?;
     // A server without tokio is a guarantee to embedders.

@@ -13,6 +13,7 @@ mod dependencies;
 mod dist;
 #[cfg(test)]
 mod doc_links;
+mod failed_once;
 mod fuzz;
 mod miri;
 mod mutants;
@@ -26,12 +27,15 @@ mod setup;
 mod shell;
 mod simulation;
 mod steps;
+mod tiers;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+
+use crate::tiers::Second;
 
 /// The chores of a developer.
 #[derive(Debug, Parser)]
@@ -47,8 +51,12 @@ enum Chore {
     Demo,
     /// Install the requirements of the tests: MPI libraries from Debian and from the Python package index.
     Setup,
-    /// Set up, then run every test.
-    Test,
+    /// Set up, then run the tests.
+    Test {
+        /// Run the second tier as well: every MPI library for each feature, fault matrices, floods, long runs.
+        #[arg(long)]
+        all: bool,
+    },
     /// Check the walls of ARCHITECTURE.md, and print the table of crates.
     Walls {
         /// Also list the items that the table counts: riddles, bare bools, missing documentation, large types.
@@ -139,7 +147,7 @@ enum Chore {
     },
     /// Generate the code of the protocol's messages from their .proto files.
     Proto,
-    /// Everything that must pass before a change is merged: format, lints, walls, packages, docs and public API, tests, packages for users, benches,
+    /// Everything that must pass before a change is merged: format, lints, walls, packages, docs and public API, tests (the first tier and a share of the second), packages for users, benches,
     /// fresh seeds of the simulation, a short fuzz run.
     Ci,
 }
@@ -162,7 +170,8 @@ fn run() -> Result<()> {
     match Cli::parse().chore {
         Chore::Demo => demo::run(),
         Chore::Setup => setup::run(),
-        Chore::Test => checks::test(),
+        Chore::Test { all: true } => checks::test(Second::All),
+        Chore::Test { all: false } => checks::test(Second::None),
         Chore::Lints => checks::lints(),
         Chore::Walls { list, write } => checks::walls(if list {
             "list"

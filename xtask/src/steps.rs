@@ -3,7 +3,9 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+
+use crate::failed_once::FailedOnce;
 
 /// Completed steps, in order.
 #[derive(Debug, Default)]
@@ -32,16 +34,27 @@ impl Steps {
         result
     }
 
-    /// Runs a step of test programs. A failing test fails the step; no test is repeated.
-    pub(crate) fn take_tests(&mut self, name: &'static str, step: impl FnOnce() -> Result<TestRun>) -> Result<()> {
+    /// Runs a step of test programs. If few tests fail, `repeat` runs them again alone. The step fails if a test fails twice, or if it failed
+    /// once in the week before ([`FailedOnce`]).
+    pub(crate) fn take_tests(
+        &mut self,
+        name: &'static str,
+        step: impl FnOnce() -> Result<TestRun>,
+        failed_once: &FailedOnce,
+        repeat: impl FnOnce(&[String]) -> Result<TestRun>,
+    ) -> Result<()> {
         let mut taken = TestRun::default();
         let result = self.take(name, || {
             taken = step()?;
             ensure!(taken.is_whole(), "a test program died before its last test; its last lines are above");
-            let failed = taken.failures.len();
-            ensure!(failed == 0, "{failed} tests failed\n{}", taken.reports());
-            ensure!(taken.succeeded, "the tests could not be run");
-            Ok(())
+            if taken.failures.is_empty() {
+                ensure!(taken.succeeded, "the tests could not be run");
+                return Ok(());
+            }
+            taken.check_again(failed_once, repeat).with_context(|| {
+                let failed = taken.failures.len();
+                format!("{failed} tests failed\n{}", taken.reports())
+            })
         });
         self.tests.add(taken.count);
         self.remarks.extend(taken.remarks);
@@ -49,9 +62,15 @@ impl Steps {
     }
 }
 
+/// Maximum number of failing tests that are run again. More failures have a common cause.
+const REPEATED_MAX: usize = 5;
+
 /// Prefixes of lines from tests that libtest counts as passed. The first marks a test that cannot run here. The second marks a test that was
 /// repeated after a fault of another launcher or MPI library, which also occurs without Lattice (`tests/src/peer_faults.rs`).
 const REMARKS: [&str; 2] = ["not tried here: ", "fault of a peer: "];
+
+/// Maximum number of characters of a remark at the end of a chore. The whole line, with the command of the test, is in the output before.
+const REMARK_MAX: usize = 300;
 
 /// Outcome of test programs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -87,7 +106,7 @@ impl TestRun {
             self.failures.push(name.to_owned());
         }
         if REMARKS.iter().any(|beginning| line.starts_with(beginning)) {
-            self.remarks.push(line.to_owned());
+            self.remarks.push(line.chars().take(REMARK_MAX).collect());
         }
         self.add_panic_line(line);
     }
@@ -104,6 +123,23 @@ impl TestRun {
             panic.push_str(line);
             panic.push('\n');
         }
+    }
+
+    /// Runs the failing tests again. A test that passes then gets a remark.
+    fn check_again(
+        &mut self,
+        failed_once: &FailedOnce,
+        repeat: impl FnOnce(&[String]) -> Result<TestRun>,
+    ) -> Result<()> {
+        let failed = self.failures.len();
+        ensure!(failed <= REPEATED_MAX, "too many to run them again");
+        println!("{}", self.reports());
+        let again = repeat(&self.failures)?;
+        let passed = again.is_whole() && again.succeeded && again.count.passed >= failed;
+        ensure!(passed, "{} of them failed again", again.failures.len());
+        failed_once.check(&self.failures)?;
+        self.remarks.extend(self.failures.iter().map(|name| failed_once.remark(name)));
+        Ok(())
     }
 
     /// Returns the panics of all tests, each without its middle if it is long.
@@ -190,31 +226,54 @@ mod tests {
         assert_eq!(count, TestCount { passed: 15, failed: 2, ignored: 1, programs: 2 });
     }
 
+    fn run_of(lines: &[&str], succeeded: bool) -> TestRun {
+        TestRun::of(lines.join("\n").as_bytes(), succeeded)
+    }
+
+    /// Takes a step whose tests never fail twice in a week. Returns the end of its error.
+    fn take(steps: &mut Steps, run: TestRun, again: TestRun) -> Result<(), String> {
+        let none = FailedOnce::parse("", "2026-11-30".parse().unwrap()).unwrap();
+        steps.take_tests("tests", || Ok(run), &none, |_| Ok(again)).map_err(|error| format!("{error:#}"))
+    }
+
+    const FAILED: [&str; 2] = ["test c::d ... FAILED", "test result: FAILED. 0 passed; 1 failed; 0 ignored"];
+
     #[test]
-    fn a_test_that_fails_fails_the_step_and_remarks_are_listed_at_the_end() {
-        let run = |lines: &[&str], succeeded| {
-            let mut run = TestRun { succeeded, ..TestRun::default() };
-            lines.iter().for_each(|line| run.add_line(line));
-            run
-        };
+    fn remarks_are_listed_at_the_end() {
         let remarks = ["not tried here: e::f: no root", "fault of a peer: it hangs"];
-        let good =
-            run(&["test a::b ... ok", remarks[0], remarks[1], "test result: ok. 1 passed; 0 failed; 0 ignored"], true);
+        let good = ["test a::b ... ok", remarks[0], remarks[1], "test result: ok. 1 passed; 0 failed; 0 ignored"];
         let mut steps = Steps::default();
-        steps.take_tests("tests", || Ok(good)).unwrap();
+        take(&mut steps, run_of(&good, true), TestRun::default()).unwrap();
         let end = format!("{}\n{}\ntests: 1 passed, 0 failed, 0 ignored, in 1 programs\n", remarks[0], remarks[1]);
         assert!(steps.to_string().ends_with(&end), "{steps}");
-        let bad = run(&["test c::d ... FAILED", "test result: FAILED. 0 passed; 1 failed; 0 ignored"], false);
+        let nothing = take(&mut steps, TestRun::default(), TestRun::default());
+        assert_eq!(nothing, Err("the tests could not be run".to_owned()));
+    }
+
+    #[test]
+    fn a_test_that_fails_twice_fails_the_step_and_one_that_fails_once_is_remarked() {
+        let bad = run_of(&FAILED, false);
         assert_eq!(bad.failures, ["c::d"]);
-        assert_eq!(Steps::default().take_tests("tests", || Ok(bad)).unwrap_err().to_string(), "1 tests failed\n");
-        assert!(Steps::default().take_tests("tests", || Ok(TestRun::default())).is_err(), "it must have been run");
+        let twice = take(&mut Steps::default(), bad.clone(), bad.clone());
+        assert_eq!(twice, Err("1 tests failed\n: 1 of them failed again".to_owned()));
+        let unseen = take(&mut Steps::default(), bad.clone(), run_of(&["test result: ok. 0 passed; 0 failed"], true));
+        assert_eq!(unseen, Err("1 tests failed\n: 0 of them failed again".to_owned()));
+        let mut steps = Steps::default();
+        take(&mut steps, bad.clone(), run_of(&["test result: ok. 1 passed; 0 failed; 0 ignored"], true)).unwrap();
+        assert!(
+            steps.to_string().contains("failed once") && steps.to_string().contains("2026-11-30 c::d\n"),
+            "{steps}"
+        );
+        let many = run_of(&["test c::d ... FAILED"; REPEATED_MAX + 1], false);
+        let many = take(&mut Steps::default(), many, TestRun::default()).unwrap_err();
+        assert!(many.ends_with("too many to run them again"), "{many}");
     }
 
     #[test]
     fn the_panic_of_a_test_that_failed_is_repeated_at_the_end() {
         let long = "y".repeat(PANIC_HEAD + PANIC_TAIL);
         let output = [
-            "test c::d ... FAILED",
+            FAILED[0],
             "failures:",
             "---- c::d stdout ----",
             "",
@@ -224,32 +283,32 @@ mod tests {
             "   0: main",
             "failures:",
             "    c::d",
-            "test result: FAILED. 0 passed; 1 failed; 0 ignored",
+            FAILED[1],
         ];
-        let run = TestRun::of(output.join("\n").as_bytes(), false);
-        let error = Steps::default().take_tests("tests", || Ok(run)).unwrap_err().to_string();
+        let bad = run_of(&output, false);
+        let error = take(&mut Steps::default(), bad.clone(), bad).unwrap_err();
         assert!(
             error.starts_with("1 tests failed\n---- c::d stdout ----\nthread 'c::d' panicked at x.rs:1:2:\nyyy"),
             "{error}"
         );
-        assert!(error.contains("y [...] y") && error.ends_with("y\n"), "{error}");
+        assert!(error.contains("y [...] y") && error.ends_with("y\n: 1 of them failed again"), "{error}");
     }
 
     #[test]
     fn a_program_that_crashed_is_no_test_that_failed() {
-        let mut run = TestRun::default();
-        let one = ["running 2 tests", "test c::d ... FAILED", "test result: FAILED. 1 passed; 1 failed; 0 ignored"];
-        let other = ["running 1 test", "running low, the rank said", "test e::f ... "];
-        one.iter().chain(&other).for_each(|line| run.add_line(line));
-        let error = Steps::default().take_tests("tests", || Ok(run)).unwrap_err();
-        assert!(error.to_string().contains("died before its last test"), "{error}");
+        let mut lines = vec!["running 2 tests", "test c::d ... FAILED", "test result: FAILED. 1 passed; 1 failed"];
+        lines.extend(["running 1 test", "running low, the rank said", "test e::f ... "]);
+        let error = take(&mut Steps::default(), run_of(&lines, false), TestRun::default()).unwrap_err();
+        assert!(error.contains("died before its last test"), "{error}");
     }
 
     #[test]
     fn a_step_that_fails_is_listed_too() {
         let mut steps = Steps::default();
         steps.take("format", || Ok(())).unwrap();
-        steps.take_tests("tests", || anyhow::bail!("a test failed")).unwrap_err();
+        let none = FailedOnce::parse("", "2026-11-30".parse().unwrap()).unwrap();
+        let broken = || anyhow::bail!("no cargo");
+        steps.take_tests("tests", broken, &none, |_| Ok(TestRun::default())).unwrap_err();
         let shown = steps.to_string();
         let names: Vec<&str> = shown.lines().filter_map(|line| line.split_whitespace().next()).collect();
         assert_eq!(names, ["format", "tests", "all", "tests:"], "{shown}");

@@ -135,6 +135,7 @@ END
 
 /// The output goes to files, as in the next test.
 #[test]
+#[ignore = "second tier"]
 fn the_profile_of_podman_runs_ranks_of_mpich_and_open_mpi() {
     let _machine = turn::heavy();
     let script = r#"mkdir $LATTICE_DEV_CLUSTER/bin $LATTICE_DEV_CLUSTER/out; cd $LATTICE_DEV_CLUSTER/out

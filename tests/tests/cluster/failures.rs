@@ -54,6 +54,7 @@ fn a_killed_session_ends_nothing_but_its_launch() {
 
 /// More launches than one connection between the agent and the API server can carry.
 #[test]
+#[ignore = "second tier"]
 fn a_node_has_as_many_launches_as_there_is_room_for() {
     let script = r#"for launch in $(seq 280); do
             lattice launch --detach -n 1 --pmi=none sleep 1000 >/dev/null & [ $((launch % 20)) = 0 ] && wait
@@ -68,6 +69,7 @@ fn a_rank_killed_from_outside_is_told_with_its_node() {
 
 /// The launcher waits for the lease, in which the nodes run the launch, and some seconds more.
 #[test]
+#[ignore = "second tier"]
 fn an_api_server_that_does_not_come_back_is_told_and_not_waited_for_any_longer() {
     let script = r#"sed -i '1i lease = 5' "$LATTICE_DEV_CLUSTER/api.toml"; restart_api
         lattice launch -n 4 sleep 1000 & launch=$!; launch_with 4 >/dev/null; kill -TERM $(daemon api); wait $launch"#;
@@ -97,6 +99,7 @@ fn ctrl_c_ends_every_node() {
 }
 
 #[test]
+#[ignore = "second tier"]
 fn an_unreachable_api_server_is_never_a_silent_local_run() {
     let outcome = script_on(1, "kill -KILL $(daemon api); lattice launch -n 1 echo ran").run();
     outcome.exits(125).says("api.sock").prints_lines::<&str>([]);

@@ -133,6 +133,7 @@ fn lines_mean_on_one_machine_what_their_launchers_make_of_them() {
 }
 
 #[test]
+#[ignore = "second tier"]
 fn lines_mean_in_a_dev_cluster_what_their_launchers_make_of_them() {
     let _machine = turn::heavy();
     let directory = programs(&records());
@@ -143,6 +144,7 @@ fn lines_mean_in_a_dev_cluster_what_their_launchers_make_of_them() {
 
 /// The list of nodes has no numbers of slots.
 #[test]
+#[ignore = "second tier"]
 fn lines_mean_under_start_what_their_launchers_make_of_them() {
     let _machine = turn::heavy();
     let directory = programs(&records());

@@ -50,6 +50,7 @@ fn a_lease_that_ends_with_the_api_server_ends_launches_and_is_their_cause() {
 
 /// The grace period that a user selects only applies if this user ends the launch.
 #[test]
+#[ignore = "second tier"]
 fn a_released_allocation_does_not_wait_for_a_launchs_long_grace() {
     let outcome = script_on(
         1,

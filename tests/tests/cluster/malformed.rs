@@ -70,6 +70,7 @@ fn check(attack: &str) {
 }
 
 #[test]
+#[ignore = "second tier"]
 fn malformed_requests_of_pmi1_disturb_nobody() {
     check("attackers pmi pmi1");
 }
@@ -80,24 +81,28 @@ fn malformed_requests_of_pmi2_disturb_nobody() {
 }
 
 #[test]
+#[ignore = "second tier"]
 fn malformed_messages_of_pmix_disturb_nobody() {
     check("attackers pmix pmix");
 }
 
 /// A stolen key of an agent, and one of the API server, used at an agent.
 #[test]
+#[ignore = "second tier"]
 fn malformed_calls_of_an_agent_disturb_nobody() {
     check("calls node2 agent/node2 agent-node0 NodeAgentService; calls node2 agent/node2 api NodeAgentService");
 }
 
 /// A stolen key of an agent.
 #[test]
+#[ignore = "second tier"]
 fn malformed_calls_by_an_agent_to_the_api_server_disturb_nobody() {
     check("calls api api agent-node2 'NodeService InventoryService'");
 }
 
 /// Calls, including the calls with which a client follows a launch, and the bytes of a command at the socket.
 #[test]
+#[ignore = "second tier"]
 fn malformed_calls_by_a_user_to_the_api_server_disturb_nobody() {
     check(
         r#"lattice pki issue pki --user 65534 >/dev/null; calls api api user-65534 'AllocationService LaunchService NodeService'
@@ -113,6 +118,7 @@ fn malformed_calls_by_a_user_to_the_api_server_disturb_nobody() {
 /// - thousands of settings and pings with answers that are not read
 /// - connections that send a byte from time to time
 #[test]
+#[ignore = "second tier"]
 fn floods_of_http2_disturb_nobody() {
     check(
         r#"
@@ -144,6 +150,7 @@ fn floods_of_http2_disturb_nobody() {
 /// Ranks that write nonsense to the memory of their job, to the memory of the node and to their descriptors. They also create links where their
 /// session removes files.
 #[test]
+#[ignore = "second tier"]
 fn hostile_ranks_disturb_nobody() {
     let attack = r#"
         mkdir kept tmp; echo kept >kept/file

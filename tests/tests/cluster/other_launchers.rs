@@ -72,6 +72,7 @@ fn lines_of_srun_have_a_cpu_for_each_rank_of_an_allocation() {
 }
 
 #[test]
+#[ignore = "second tier"]
 fn programs_of_each_library_start_by_its_own_launchers_line() {
     let _machine = turn::heavy();
     let script = r#"lattice mpiexec -l -ppn 2 -hosts node0,node1 "$1" &&

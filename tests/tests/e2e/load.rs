@@ -10,6 +10,7 @@ fn three_hundred_ranks_start_and_end() {
 }
 
 #[test]
+#[ignore = "second tier"]
 fn two_hundred_ranks_exchange_their_keys() {
     let _machine = turn::heavy();
     let outcome = launch("-n 200").arg(built::lattice()).words("pmi exchange").run();

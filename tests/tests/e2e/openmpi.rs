@@ -5,6 +5,7 @@ use lattice_tests::mpi::{Flavour, OPEN_MPIS};
 use lattice_tests::{launch, turn};
 
 #[test]
+#[ignore = "second tier"]
 fn sixteen_ranks_add_up() {
     let _machine = turn::heavy();
     for mpi in OPEN_MPIS {
