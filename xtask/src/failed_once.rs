@@ -4,9 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use jiff::civil::Date;
 
-use crate::shell::repository;
-
-/// Path of the list below the root of the repository.
+/// Path of the list below the root of the repository, which is the working directory of chores.
 const LIST: &str = "xtask/failed-once.txt";
 
 /// Number of days for which an entry counts.
@@ -21,7 +19,7 @@ pub(crate) struct FailedOnce {
 
 impl FailedOnce {
     pub(crate) fn read() -> Result<Self> {
-        let text = std::fs::read_to_string(repository().join(LIST)).with_context(|| format!("cannot read {LIST}"))?;
+        let text = std::fs::read_to_string(LIST).with_context(|| format!("cannot read {LIST}"))?;
         Self::parse(&text, jiff::Zoned::now().date())
     }
 

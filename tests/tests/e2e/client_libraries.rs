@@ -176,7 +176,6 @@ fn pmi2_has_the_codes_and_lengths_of_its_header() {
 
 /// Programs that pass NULL, short buffers and wrong lengths, under memcheck.
 #[test]
-#[ignore = "second tier"]
 fn no_call_reads_or_writes_where_it_may_not() {
     let pmi1 = ["libpmi_edges", "libpmi_collectives", "libpmi_groups", "libpmi_spaces"]
         .map(|name| Flavour::LatticePmi.program(name));
