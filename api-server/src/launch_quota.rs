@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use pmi_transport::identity::{Caller, Role};
 use pmi_transport::limits::Pool;
 
+use crate::launch_id::LaunchId;
 use crate::order::{OUTPUT_OF_NODE, Order};
 
 /// Bytes that a launch takes in addition to its spec (measured: 50 KB of memory for a launch on one node).
@@ -85,7 +86,7 @@ pub(crate) struct LaunchQuota {
 #[derive(Debug, Default)]
 struct Taken {
     /// User, bytes and output, by the id of the launch.
-    launches: HashMap<String, (u32, usize, usize)>,
+    launches: HashMap<LaunchId, (u32, usize, usize)>,
     /// Number of launches and their bytes, by user.
     users: HashMap<u32, (usize, usize)>,
     /// Bytes of all launches.
@@ -100,7 +101,13 @@ impl LaunchQuota {
     }
 
     /// Counts a launch of user `uid` that `caller` requests, until it is withdrawn.
-    pub(crate) fn admit(&self, caller: &Caller, uid: u32, id: &str, size: LaunchSize) -> Result<(), QuotaExceeded> {
+    pub(crate) fn admit(
+        &self,
+        caller: &Caller,
+        uid: u32,
+        id: &LaunchId,
+        size: LaunchSize,
+    ) -> Result<(), QuotaExceeded> {
         let mut taken = self.taken.lock();
         let (launches, of_user) = taken.users.get(&uid).copied().unwrap_or_default();
         let bytes = size.spec.saturating_add(LAUNCH_COST);
@@ -120,7 +127,7 @@ impl LaunchQuota {
         taken.all = all;
         taken.users.insert(uid, (launches + 1, asked));
         taken.output += size.output;
-        taken.launches.insert(id.to_owned(), (uid, bytes, size.output));
+        taken.launches.insert(id.clone(), (uid, bytes, size.output));
         Ok(())
     }
 
@@ -133,13 +140,13 @@ impl LaunchQuota {
     }
 
     /// Counts a launch that an earlier server admitted.
-    pub(crate) fn take_up(&self, uid: u32, id: &str, size: LaunchSize) {
+    pub(crate) fn take_up(&self, uid: u32, id: &LaunchId, size: LaunchSize) {
         // Administrators are never refused.
         let _ = self.admit(&Caller::Admin(None), uid, id, size);
     }
 
     /// Stops counting a launch that is over, or does not begin.
-    pub(crate) fn withdraw(&self, id: &str) {
+    pub(crate) fn withdraw(&self, id: &LaunchId) {
         let mut taken = self.taken.lock();
         let Some((uid, bytes, output)) = taken.launches.remove(id) else { return };
         taken.all -= bytes;
@@ -173,7 +180,7 @@ mod tests {
     #[test]
     fn a_user_has_so_many_launches_and_bytes_and_others_have_theirs() {
         let quota = LaunchQuota::new(shares(2, 1000 * KB));
-        let admit = |caller: &Caller, uid, id: &str, bytes| quota.admit(caller, uid, id, spec(bytes));
+        let admit = |caller: &Caller, uid, id: &str, bytes| quota.admit(caller, uid, &id.into(), spec(bytes));
         admit(&USER, 7, "a", 600 * KB).unwrap();
         let refusal = admit(&USER, 7, "b", 401 * KB).unwrap_err();
         assert_eq!(refusal, QuotaExceeded::SpecBytes { uid: 7, asked: 1001 * KB, most: 1000 * KB });
@@ -182,9 +189,9 @@ mod tests {
         assert!(refusal.starts_with("user 7 has 2 launches already, as many as one may have here"), "{refusal}");
         admit(&Caller::User(8), 8, "d", 1000 * KB).unwrap();
         admit(&Caller::Admin(Some(0)), 7, "e", 9000 * KB).unwrap();
-        ["a", "b", "e", "e", "unknown"].into_iter().for_each(|id| quota.withdraw(id));
+        ["a", "b", "e", "e", "unknown"].into_iter().for_each(|id| quota.withdraw(&id.into()));
         admit(&USER, 7, "f", 1000 * KB).unwrap();
-        ["f", "d"].into_iter().for_each(|id| quota.withdraw(id));
+        ["f", "d"].into_iter().for_each(|id| quota.withdraw(&id.into()));
         let taken = quota.taken.lock();
         assert!(taken.users.is_empty() && taken.launches.is_empty() && taken.all + taken.output == 0);
     }
@@ -192,10 +199,10 @@ mod tests {
     #[test]
     fn launches_that_are_taken_up_count_beyond_the_share() {
         let quota = LaunchQuota::new(shares(1, 100 * KB));
-        ["a", "b"].into_iter().for_each(|id| quota.take_up(7, id, spec(500 * KB)));
-        assert!(quota.admit(&USER, 7, "c", spec(LAUNCH_COST)).is_err());
-        ["a", "b"].into_iter().for_each(|id| quota.withdraw(id));
-        assert!(quota.admit(&USER, 7, "c", spec(LAUNCH_COST)).is_ok());
+        ["a", "b"].into_iter().for_each(|id| quota.take_up(7, &id.into(), spec(500 * KB)));
+        assert!(quota.admit(&USER, 7, &"c".into(), spec(LAUNCH_COST)).is_err());
+        ["a", "b"].into_iter().for_each(|id| quota.withdraw(&id.into()));
+        assert!(quota.admit(&USER, 7, &"c".into(), spec(LAUNCH_COST)).is_ok());
     }
 
     /// Users that request launches of 1 MB until they are refused, in turns and one after the other.
@@ -204,8 +211,9 @@ mod tests {
         const ALL: usize = 100 << 20;
         for in_turns in [true, false] {
             let quota = LaunchQuota::new(LaunchShares { launches: 1000, spec_bytes: ALL, all_spec_bytes: ALL });
-            let ask =
-                |uid, number| quota.admit(&Caller::User(uid), uid, &format!("{uid}-{number}"), spec(1 << 20)).is_ok();
+            let ask = |uid, number| {
+                quota.admit(&Caller::User(uid), uid, &format!("{uid}-{number}").into(), spec(1 << 20)).is_ok()
+            };
             let users = 1..=8_u32;
             let got: Vec<usize> = if in_turns {
                 let mut got = vec![0; 8];
@@ -218,7 +226,7 @@ mod tests {
             };
             assert!(got.iter().all(|&launches| launches >= 1), "{got:?}");
             assert!(if in_turns { got.iter().all(|&launches| launches >= 8) } else { got[0] >= 49 }, "{got:?}");
-            let small = quota.admit(&Caller::User(9), 9, "small", spec(70 * KB));
+            let small = quota.admit(&Caller::User(9), 9, &"small".into(), spec(70 * KB));
             assert_eq!(small, Ok(()));
             let taken = quota.taken.lock();
             assert!(taken.all <= ALL && taken.all == taken.users.values().map(|(_, bytes)| bytes).sum::<usize>());
@@ -228,8 +236,8 @@ mod tests {
     #[test]
     fn who_is_refused_for_what_others_have_is_told_so() {
         let quota = LaunchQuota::new(LaunchShares { launches: 10, spec_bytes: 4 << 20, all_spec_bytes: 4 << 20 });
-        quota.admit(&Caller::Admin(None), 8, "a", spec(4_000_000)).unwrap();
-        let refusal = quota.admit(&USER, 7, "b", spec(200 * KB)).unwrap_err().to_string();
+        quota.admit(&Caller::Admin(None), 8, &"a".into(), spec(4_000_000)).unwrap();
+        let refusal = quota.admit(&USER, 7, &"b".into(), spec(200 * KB)).unwrap_err().to_string();
         let expected = "the launches of all users take 4000000 of 4194304 bytes for programs, arguments and environments, and those of user 7 would \
                         take 200000; what is left is for users with less; wait until some are over, or pass on fewer variables";
         assert_eq!(refusal, expected);

@@ -27,6 +27,7 @@ mod fabric_service;
 mod inventories;
 mod inventory_service;
 mod launch;
+mod launch_id;
 mod launch_quota;
 mod launch_service;
 mod listed_nodes;

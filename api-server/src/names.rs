@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use pmi_core::services::{Lifetime, NameCall, NameError, NameRange, NameRequest, NameUser, Names, Published};
 use tokio::time::{Instant, timeout_at};
 
+use crate::launch_id::LaunchId;
 use crate::order::Order;
 use crate::store::KeptNames;
 use crate::watched::Watched;
@@ -25,7 +26,7 @@ const BYTES_MAX: usize = Names::BYTES_MAX;
 /// Answer to a call, and the names that the call changed, with their launches.
 type Called = (Result<Bytes, NameError>, Vec<Changed>);
 /// A launch, and a name that it published or withdrew.
-type Changed = (String, Bytes);
+type Changed = (LaunchId, Bytes);
 
 /// A lock for each user that has requested one.
 #[derive(Debug, Default)]
@@ -52,7 +53,7 @@ pub(crate) struct NameTables {
 }
 
 /// The launches of a user that are not over.
-type Launches = HashMap<String, Launch>;
+type Launches = HashMap<LaunchId, Launch>;
 
 #[derive(Debug)]
 struct Launch {
@@ -86,17 +87,22 @@ impl NameTables {
         let (placed, uid) = (&order.launch, order.terms.uid);
         let kin = names::kin(&placed.apps, &placed.settings.ancestors);
         let launch = Launch { kin, session: placed.allocation_id.clone(), names: LaunchNames::default() };
-        self.users.lock().entry(uid).or_default().insert(placed.launch_id.clone(), launch);
+        self.users.lock().entry(uid).or_default().insert(order.id(), launch);
     }
 
     /// Executes the request of a rank of `launch`, which is a launch of `uid`. The port is empty except for a lookup.
-    pub(crate) async fn call(&self, uid: u32, launch: &str, NameRequest { mut user, call }: NameRequest) -> Called {
-        launch.clone_into(&mut user.launch);
+    pub(crate) async fn call(
+        &self,
+        uid: u32,
+        launch: &LaunchId,
+        NameRequest { mut user, call }: NameRequest,
+    ) -> Called {
+        user.launch = launch.to_string();
         match call {
             NameCall::Publish { service, port, lifetime, range } => {
                 let name = Published { publisher: user, port, lifetime, range };
                 match self.users.change(|users| publish(users, uid, service.clone(), name)) {
-                    Ok(()) => (Ok(Bytes::new()), vec![(launch.to_owned(), service)]),
+                    Ok(()) => (Ok(Bytes::new()), vec![(launch.clone(), service)]),
                     Err(error) => (Err(error), Vec::new()),
                 }
             }
@@ -111,14 +117,14 @@ impl NameTables {
                 let mut users = self.users.lock();
                 let Some(of) = table(&mut users, uid, launch) else { return (Err(NameError::NotFound), Vec::new()) };
                 match of.names.table.unpublish(&user, &service, publisher) {
-                    Ok(()) => (Ok(Bytes::new()), vec![(launch.to_owned(), service)]),
+                    Ok(()) => (Ok(Bytes::new()), vec![(launch.clone(), service)]),
                     Err(error) => (Err(error), Vec::new()),
                 }
             }
             NameCall::Leave => {
                 let mut users = self.users.lock();
                 let gone = table(&mut users, uid, launch).map(|of| of.names.table.leave(&user)).unwrap_or_default();
-                (Ok(Bytes::new()), gone.into_iter().map(|service| (launch.to_owned(), service)).collect())
+                (Ok(Bytes::new()), gone.into_iter().map(|service| (launch.clone(), service)).collect())
             }
         }
     }
@@ -154,7 +160,7 @@ impl NameTables {
     }
 
     /// Names that a launch has published under `service`, in their stored form.
-    pub(crate) fn published(&self, uid: u32, launch: &str, service: &Bytes) -> KeptNames {
+    pub(crate) fn published(&self, uid: u32, launch: &LaunchId, service: &Bytes) -> KeptNames {
         let mut users = self.users.lock();
         let Some(of) = table(&mut users, uid, launch) else { return KeptNames::default() };
         let published = of.names.table.published(service).iter().cloned();
@@ -162,7 +168,7 @@ impl NameTables {
     }
 
     /// Loads the names of a launch that an earlier server stored.
-    pub(crate) fn take_up(&self, uid: u32, launch: &str, kept: &KeptNames) {
+    pub(crate) fn take_up(&self, uid: u32, launch: &LaunchId, kept: &KeptNames) {
         let mut users = self.users.lock();
         let Some(of) = table(&mut users, uid, launch) else { return };
         for (service, name) in kept.names.iter().filter_map(|name| published_from_bytes(name)) {
@@ -172,7 +178,7 @@ impl NameTables {
     }
 
     /// Withdraws the names of a launch that is over.
-    pub(crate) fn withdraw(&self, uid: u32, launch: &str) {
+    pub(crate) fn withdraw(&self, uid: u32, launch: &LaunchId) {
         self.users.change(|users| {
             let Some(launches) = users.get_mut(&uid) else { return };
             launches.remove(launch);
@@ -183,7 +189,7 @@ impl NameTables {
     }
 }
 
-fn table<'a>(users: &'a mut HashMap<u32, Launches>, uid: u32, launch: &str) -> Option<&'a mut Launch> {
+fn table<'a>(users: &'a mut HashMap<u32, Launches>, uid: u32, launch: &LaunchId) -> Option<&'a mut Launch> {
     users.get_mut(&uid)?.get_mut(launch)
 }
 
@@ -195,7 +201,7 @@ fn publish(users: &mut HashMap<u32, Launches>, uid: u32, service: Bytes, name: P
         return Err(NameError::TooLong { bytes });
     }
     let over = || NameError::Unavailable { reason: "the launch is over".to_owned() };
-    launches.get_mut(&name.publisher.launch).ok_or_else(over)?.names.table.publish(service, name)
+    launches.get_mut(&*name.publisher.launch).ok_or_else(over)?.names.table.publish(service, name)
 }
 
 impl Search<'_> {
@@ -203,13 +209,13 @@ impl Search<'_> {
     fn look(self, users: &mut HashMap<u32, Launches>) -> Result<Look, NameError> {
         let Self { uid, user, service, range } = self;
         let launches = users.get_mut(&uid).ok_or(NameError::NotFound)?;
-        let own = launches.get_mut(&user.launch).ok_or(NameError::NotFound)?;
+        let own = launches.get_mut(&*user.launch).ok_or(NameError::NotFound)?;
         own.names.seek(service);
         if let Some(found) = own.names.table.find(user, service, range).cloned() {
             return Ok(take(own, &user.launch, service, &found));
         }
         let (kin, session) = (own.kin.clone(), own.session.clone());
-        let others: Vec<(&String, &Launch)> = launches.iter().filter(|(id, _)| **id != user.launch).collect();
+        let others: Vec<(&LaunchId, &Launch)> = launches.iter().filter(|(id, _)| ***id != *user.launch).collect();
         let offers: Vec<(Candidate<'_>, Published)> = others
             .iter()
             .filter_map(|(id, launch)| {
@@ -224,16 +230,16 @@ impl Search<'_> {
                 ))
             })
             .collect();
-        let kins: Vec<(&str, &Kin)> = others.iter().map(|(id, launch)| (id.as_str(), &launch.kin)).collect();
+        let kins: Vec<(&str, &Kin)> = others.iter().map(|(id, launch)| (&***id, &launch.kin)).collect();
         let candidates: Vec<Candidate<'_>> = offers.iter().map(|(candidate, _)| *candidate).collect();
         let choice = choose(&kin, &kins, &candidates);
         let ids: Vec<String> = candidates.iter().map(|candidate| candidate.launch.to_owned()).collect();
         let names: Vec<Published> = offers.into_iter().map(|(_, name)| name).collect();
-        let own = launches.get_mut(&user.launch).ok_or(NameError::NotFound)?;
+        let own = launches.get_mut(&*user.launch).ok_or(NameError::NotFound)?;
         match own.names.decide(service, choice, &ids, Instant::now().into_std())? {
             Outcome::Later(then) => Ok(Look::Later(Instant::from_std(then))),
             Outcome::Found(index) => {
-                let launch = launches.get_mut(&ids[index]).ok_or(NameError::NotFound)?;
+                let launch = launches.get_mut(&*ids[index]).ok_or(NameError::NotFound)?;
                 Ok(take(launch, &ids[index], service, &names[index]))
             }
         }
@@ -243,7 +249,7 @@ impl Search<'_> {
 /// Takes a name that was found. Removes it if it was published for one reader.
 fn take(of: &mut Launch, launch: &str, service: &Bytes, found: &Published) -> Look {
     let is_gone = found.lifetime == Lifetime::FirstRead && of.names.table.remove(service, found);
-    Look::Found(found.port.clone(), is_gone.then(|| (launch.to_owned(), service.clone())))
+    Look::Found(found.port.clone(), is_gone.then(|| (launch.into(), service.clone())))
 }
 
 #[cfg(test)]
@@ -277,7 +283,7 @@ mod tests {
         for &(uid, id, allocation, program) in launches {
             let kin = Kin { ancestors: vec![7], programs: vec![program] };
             let launch = Launch { kin, session: Some(allocation.to_owned()), names: LaunchNames::default() };
-            names.users.lock().entry(uid).or_default().insert(id.to_owned(), launch);
+            names.users.lock().entry(uid).or_default().insert(id.into(), launch);
         }
         names
     }
@@ -292,7 +298,7 @@ mod tests {
             let (name, line) = self.users.lock()[&uid][launch].kin.programs[0];
             let user =
                 NameUser { job: format!("kvs_{launch}_0"), program: Program { name, line }, ..Default::default() };
-            self.call(uid, launch, NameRequest { user, call }).await
+            self.call(uid, &launch.into(), NameRequest { user, call }).await
         }
 
         async fn ask(&self, uid: u32, launch: &str, call: NameCall) -> Result<Bytes, NameError> {
@@ -303,7 +309,7 @@ mod tests {
     #[tokio::test]
     async fn names_that_are_kept_are_those_that_can_still_be_found() {
         let names = three();
-        let of_a = |service: &'static str| vec![("a".to_owned(), Bytes::from(service))];
+        let of_a = |service: &'static str| vec![("a".into(), Bytes::from(service))];
         let once = publish("once", Lifetime::FirstRead, NameRange::Session);
         let process = publish("process", Lifetime::Process, NameRange::User);
         for (call, service) in
@@ -317,13 +323,13 @@ mod tests {
         assert_eq!(names.ask_all(1, "a", NameCall::Leave).await.1, of_a("process"));
         let next = three();
         for service in ["ocean", "gone", "once", "process"] {
-            next.take_up(1, "a", &names.published(1, "a", &service.into()));
+            next.take_up(1, &"a".into(), &names.published(1, &"a".into(), &service.into()));
         }
         assert_eq!(next.ask_all(1, "b", lookup("once", None)).await, (Ok("port".into()), of_a("once")));
         for gone in ["once", "gone", "process"] {
             assert_eq!(next.ask(1, "b", lookup(gone, None)).await, Err(NameError::NotFound));
         }
-        let kept = |service: &'static str| next.published(1, "a", &service.into()).names.len();
+        let kept = |service: &'static str| next.published(1, &"a".into(), &service.into()).names.len();
         assert_eq!(["once", "ocean"].map(kept), [0, 1]);
     }
 
@@ -344,7 +350,7 @@ mod tests {
         let refused = names.ask(1, "a", large("more".to_owned())).await;
         assert!(matches!(refused, Err(NameError::TooLong { .. })), "{refused:?}");
         assert!(names.ask(2, "c", large("ocean".to_owned())).await.is_ok(), "other users have theirs");
-        names.withdraw(1, "a");
+        names.withdraw(1, &"a".into());
         assert!(names.ask(1, "b", large("again".to_owned())).await.is_ok());
     }
 
@@ -375,12 +381,12 @@ mod tests {
         assert_eq!(names.ask(1, "b", lookup("ocean", None)).await, Ok("own".into()));
         assert_eq!(names.ask(1, "a", lookup("ocean", None)).await, Ok("port".into()));
         assert_eq!(names.ask(2, "c", lookup("ocean", None)).await, Err(NameError::NotFound));
-        names.withdraw(1, "a");
-        names.withdraw(1, "b");
-        names.withdraw(2, "c");
+        names.withdraw(1, &"a".into());
+        names.withdraw(1, &"b".into());
+        names.withdraw(2, &"c".into());
         assert!(names.users.lock().is_empty());
         let late = NameRequest { user: NameUser::default(), call: shared("late") };
-        assert!(matches!(names.call(1, "a", late).await.0, Err(NameError::Unavailable { .. })));
+        assert!(matches!(names.call(1, &"a".into(), late).await.0, Err(NameError::Unavailable { .. })));
     }
 
     #[tokio::test]

@@ -42,6 +42,7 @@ use super::sets::{Asker, Granted, PassError};
 use super::versions;
 use super::wire::registry::{decode_registration, encode_listed};
 use super::wire::session_answer::SessionAnswer;
+use crate::launch_id::LaunchId;
 
 /// Answers agents.
 pub(crate) struct Reporting(pub Arc<Server>);
@@ -90,7 +91,7 @@ impl NodeService for Reporting {
         let certificate_s = self.0.renewal.as_ref().map_or(0, |renewal| renewal.validity().as_secs());
         Ok(Response::new(RegisterNodeResponse {
             heartbeat_ms,
-            unknown_launches,
+            unknown_launches: unknown_launches.into_iter().map(String::from).collect(),
             last_serial: last.0,
             lease_ms,
             certificate_s,
@@ -214,6 +215,7 @@ impl NodeService for Reporting {
     async fn call_name(&self, request: Request<NameRequest>) -> Result<Response<NameAnswer>, Status> {
         check_speaker(&request, &request.get_ref().node_id)?;
         let NameRequest { launch_id, node_id, call, call_id } = request.into_inner();
+        let launch_id = LaunchId::from(launch_id);
         let handle = self.launch_on(&launch_id, &node_id)?;
         let call = call.ok_or_else(no_call)?;
         let (server, launch) = (Arc::clone(&self.0), launch_id.clone());
@@ -224,7 +226,7 @@ impl NodeService for Reporting {
             };
             SessionAnswer::Name(wire::call::encode_name_answer(&answer))
         };
-        match self.answer_once(&launch_id, &node_id, call_id, make).await? {
+        match self.answer_once(launch_id, &node_id, call_id, make).await? {
             SessionAnswer::Name(answer) => Ok(Response::new(answer)),
             _ => Err(another_call(call_id)),
         }
@@ -233,6 +235,7 @@ impl NodeService for Reporting {
     async fn spawn_tasks(&self, request: Request<SpawnRequest>) -> Result<Response<SpawnAnswer>, Status> {
         check_speaker(&request, &request.get_ref().node_id)?;
         let SpawnRequest { launch_id, node_id, call, call_id } = request.into_inner();
+        let launch_id = LaunchId::from(launch_id);
         let handle = self.launch_on(&launch_id, &node_id)?;
         let node = handle.index_of(&node_id).ok_or_else(|| not_on(&launch_id, &node_id))?;
         let asked = SpawnAsked { node, call: call_id };
@@ -246,7 +249,7 @@ impl NodeService for Reporting {
             }
             SessionAnswer::Spawn(wire::call::encode_spawn_answer(&answer))
         };
-        match self.answer_once(&launch_id, &node_id, call_id, make).await? {
+        match self.answer_once(launch_id, &node_id, call_id, make).await? {
             SessionAnswer::Spawn(answer) => Ok(Response::new(answer)),
             _ => Err(another_call(call_id)),
         }
@@ -255,6 +258,7 @@ impl NodeService for Reporting {
     async fn meet_launches(&self, request: Request<MeetRequest>) -> Result<Response<MeetAnswer>, Status> {
         check_speaker(&request, &request.get_ref().node_id)?;
         let MeetRequest { launch_id, node_id, call, call_id } = request.into_inner();
+        let launch_id = LaunchId::from(launch_id);
         let handle = self.launch_on(&launch_id, &node_id)?;
         let node = handle.index_of(&node_id).ok_or_else(|| not_on(&launch_id, &node_id))?;
         let call = call.ok_or_else(no_call)?;
@@ -267,7 +271,7 @@ impl NodeService for Reporting {
             };
             SessionAnswer::Meet(rendezvous::encode_answer(answer))
         };
-        match self.answer_once(&launch_id, &node_id, call_id, make).await? {
+        match self.answer_once(launch_id, &node_id, call_id, make).await? {
             SessionAnswer::Meet(answer) => Ok(Response::new(answer)),
             _ => Err(another_call(call_id)),
         }
@@ -326,7 +330,7 @@ impl Reporting {
     /// The answer to a session's call, which `make` computes unless the call was made before.
     async fn answer_once(
         &self,
-        launch: &str,
+        launch: LaunchId,
         node: &str,
         number: u64,
         make: impl Future<Output = SessionAnswer> + Send + 'static,

@@ -24,6 +24,7 @@ use super::launch::fan_out::Recipient;
 use super::launch::settings::LaunchSettings;
 use super::nodes::{Registry, Unready};
 use super::placement::{self, PlacementError, ranks_per_node};
+use crate::launch_id::LaunchId;
 
 /// Output of one launch that may be in transit or wait in this server, in bytes. The nodes share it, each within [`OUTPUT_OF_NODE`].
 const OUTPUT_OF_LAUNCH: u32 = 64 << 20;
@@ -100,6 +101,11 @@ fn other_reader(error: &PlaceError) -> String {
 }
 
 impl Order {
+    /// The id of the launch.
+    pub(crate) fn id(&self) -> LaunchId {
+        self.launch.launch_id.as_str().into()
+    }
+
     /// Places `request` in `allocation`, on the nodes as they are now.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn new(

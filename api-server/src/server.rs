@@ -49,6 +49,7 @@ use super::sets::Sets;
 use super::store::{self, Change, Kept, KeptNames, LaunchRecord, Store, StoreError};
 use super::unclean_nodes::UncleanNodes;
 use super::wire;
+use crate::launch_id::LaunchId;
 
 /// Number of ended launches that are kept for clients that connect late.
 const OVER_MAX: usize = 64;
@@ -116,11 +117,11 @@ pub(crate) struct NotWritten(#[source] pub(crate) StoreError);
 /// The launches that have a task.
 #[derive(Debug, Default)]
 struct Launches {
-    by_id: HashMap<String, LaunchHandle>,
+    by_id: HashMap<LaunchId, LaunchHandle>,
     /// Allocation of each launch, until the allocation has processed the end of the launch.
-    open: HashMap<String, String>,
+    open: HashMap<LaunchId, String>,
     /// Launches that are over, in the order in which they ended.
-    over: VecDeque<String>,
+    over: VecDeque<LaunchId>,
 }
 
 impl Server {
@@ -172,7 +173,7 @@ impl Server {
             registry.expect(nodes, server.clock.now() + REPORT_AFTER_RESTART);
         }
         for record in launches {
-            let names = record.summary.as_ref().and_then(|summary| names.remove(&summary.id));
+            let names = record.summary.as_ref().and_then(|summary| names.remove(&*summary.id));
             server.resume(record, names.unwrap_or_default());
         }
         Ok(server)
@@ -180,15 +181,15 @@ impl Server {
 
     /// Takes over a launch that ran when the previous server ended.
     fn resume(self: &Arc<Self>, record: LaunchRecord, names: KeptNames) {
-        let id = record.summary.as_ref().map(|summary| summary.id.clone()).unwrap_or_default();
+        let id = LaunchId::from(record.summary.as_ref().map_or("", |summary| &summary.id));
         let order = match wire::order::decode(&record) {
             Ok(order) => order,
             Err(error) => {
-                tracing::error!(launch = id, %error, "what was kept of the launch cannot be read; it is left alone");
+                tracing::error!(launch = %id, %error, "what was kept of the launch cannot be read; it is left alone");
                 return;
             }
         };
-        tracing::info!(launch = id, "the launch is taken up; its nodes are expected to report");
+        tracing::info!(launch = %id, "the launch is taken up; its nodes are expected to report");
         self.sets.take_up(&order);
         self.names.begin(&order);
         self.names.take_up(order.terms.uid, &id, &names);
@@ -293,7 +294,7 @@ impl EndListener for Server {
         });
     }
 
-    fn forget(&self, launch_id: &str) {
+    fn forget(&self, launch_id: &LaunchId) {
         let mut launches = self.launches.lock();
         launches.by_id.remove(launch_id);
         launches.over.retain(|over| over != launch_id);
@@ -302,7 +303,7 @@ impl EndListener for Server {
 
 impl Launches {
     /// Adds a launch in an allocation after its task has started.
-    fn begin(&mut self, id: String, allocation: String, handle: LaunchHandle) {
+    fn begin(&mut self, id: LaunchId, allocation: String, handle: LaunchHandle) {
         self.open.insert(id.clone(), allocation);
         self.by_id.insert(id, handle);
     }
@@ -325,7 +326,7 @@ impl Launches {
     }
 
     /// Records that a launch is over. If too many are kept, returns the oldest one, which must be removed.
-    fn end(&mut self, id: String) -> Option<LaunchHandle> {
+    fn end(&mut self, id: LaunchId) -> Option<LaunchHandle> {
         self.over.push_back(id);
         let excess = self.over.len() > OVER_MAX;
         let oldest = if excess { self.over.pop_front() } else { None };

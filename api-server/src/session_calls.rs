@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
+use crate::launch_id::LaunchId;
 use crate::wire::session_answer::SessionAnswer;
 
 /// The most pending calls of one node of a launch.
@@ -24,9 +25,9 @@ const KEPT_MAX: usize = 1024;
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
 /// A call of a session.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct CallId<'a> {
-    pub launch: &'a str,
+    pub launch: LaunchId,
     pub node: &'a str,
     /// The number that the session assigned; 0 for none.
     pub number: u64,
@@ -45,7 +46,7 @@ pub(crate) enum Unanswered {
 #[derive(Debug, Default)]
 pub(crate) struct SessionCalls {
     /// By launch, and by node.
-    launches: Arc<Mutex<HashMap<String, HashMap<String, NodeCalls>>>>,
+    launches: Arc<Mutex<HashMap<LaunchId, HashMap<String, NodeCalls>>>>,
 }
 
 #[derive(Debug, Default)]
@@ -94,7 +95,7 @@ impl SessionCalls {
         make: impl Future<Output = SessionAnswer> + Send + 'static,
     ) -> Result<watch::Receiver<Option<SessionAnswer>>, Unanswered> {
         let mut launches = self.launches.lock();
-        let node = launches.entry(id.launch.to_owned()).or_default().entry(id.node.to_owned()).or_default();
+        let node = launches.entry(id.launch.clone()).or_default().entry(id.node.to_owned()).or_default();
         if let Some(call) = node.calls.get(&id.number) {
             return Ok(call.answer.clone());
         }
@@ -102,7 +103,7 @@ impl SessionCalls {
             return Err(Unanswered::TooMany);
         }
         let (answered, answer) = watch::channel(None);
-        let (all, launch, asker) = (Arc::clone(&self.launches), id.launch.to_owned(), id.node.to_owned());
+        let (all, launch, asker) = (Arc::clone(&self.launches), id.launch, id.node.to_owned());
         let task = task::spawn(async move {
             let found = make.await;
             let size = found.len();
@@ -117,7 +118,7 @@ impl SessionCalls {
     }
 
     /// Removes the calls of a launch that is over.
-    pub(crate) fn forget(&self, launch: &str) {
+    pub(crate) fn forget(&self, launch: &LaunchId) {
         self.launches.lock().remove(launch);
     }
 }
@@ -145,7 +146,7 @@ mod tests {
     use super::*;
 
     fn id(number: u64) -> CallId<'static> {
-        CallId { launch: "l", node: "n", number }
+        CallId { launch: "l".into(), node: "n", number }
     }
 
     /// Calls that are answered with the number of calls before them.
@@ -194,7 +195,7 @@ mod tests {
             async move { world.calls.answer(id(1), std::future::pending()).await }
         });
         tokio::task::yield_now().await;
-        world.calls.forget("l");
+        world.calls.forget(&"l".into());
         assert!(matches!(waiting.await.unwrap(), Err(Unanswered::LaunchOver)));
         assert!(world.calls.launches.lock().is_empty());
     }

@@ -19,6 +19,7 @@ use pmi_transport::session_link::{LinkKey, Pass, Ticket};
 use tokio::time::Instant;
 
 use super::order::Order;
+use crate::launch_id::LaunchId;
 
 /// Time for which an id is not reused, after the end of its launch or the last request of its command.
 const KEPT: Duration = Duration::from_secs(600);
@@ -36,7 +37,7 @@ struct Held {
     /// By user, because users with numbers that are 2^20 apart have ids of the same bits.
     ids: HashMap<u32, HashMap<SetId, Holder>>,
     /// Users and ids of live launches, by launch.
-    launches: HashMap<String, (u32, SetId)>,
+    launches: HashMap<LaunchId, (u32, SetId)>,
 }
 
 /// Holder of an id.
@@ -62,7 +63,7 @@ impl Holder {
 /// Root of the set of a launch.
 #[derive(Debug)]
 struct Root {
-    launch: String,
+    launch: LaunchId,
     uid: u32,
     key: LinkKey,
     /// Address of its agent.
@@ -118,7 +119,7 @@ impl Sets {
     }
 
     /// Ends the set of a launch that is over, or does not begin.
-    pub(crate) fn end(&self, launch: &str, now: Instant) {
+    pub(crate) fn end(&self, launch: &LaunchId, now: Instant) {
         let Held { ids, launches } = &mut *self.0.lock();
         if let Some((uid, set)) = launches.remove(launch)
             && let Some(holder) = ids.get_mut(&uid).and_then(|own| own.get_mut(&set))
@@ -188,7 +189,7 @@ impl Root {
     fn of(order: &Order) -> Option<Self> {
         let key = order.terms.link_key.clone()?;
         let address = order.terms.addresses.first()?.clone();
-        Some(Self { launch: order.launch.launch_id.clone(), uid: order.terms.uid, key, address })
+        Some(Self { launch: order.id(), uid: order.terms.uid, key, address })
     }
 }
 
@@ -270,8 +271,8 @@ mod tests {
     fn an_id_is_nobodys_again_ten_minutes_after_its_launch_and_the_4097th_set_is_refused() {
         let (sets, now) = (Sets::default(), Instant::now());
         let first = sets.found(&launch("first", 1000), now).unwrap();
-        sets.end("first", now);
-        sets.end("unknown", now);
+        sets.end(&"first".into(), now);
+        sets.end(&"unknown".into(), now);
         assert!(is_refused(sets.pass(1000, Asker::Command(0), Some(first), now)), "it is over");
         let mut ids: Vec<SetId> = Vec::new();
         while let Some(set) = sets.found(&launch(&format!("l{}", ids.len()), 1000), now) {

@@ -24,6 +24,7 @@ use crate::launch::facts::{Facts, Origin, Ownership, Settler};
 use crate::launch::fan_out::Refusal;
 use crate::launch::outbox::{Attempt, Outbox};
 use crate::launch::{AllKept, EventLog, Machine, Part, Resumed, Retention, Start, input_readers};
+use crate::launch_id::LaunchId;
 use crate::nodes::{Arrival, Judgement, NodeFacts, PortAnswer, Registration, Registry};
 use crate::store::Checkpoint;
 use crate::unclean_nodes::UncleanNodes;
@@ -136,7 +137,7 @@ pub struct Unwanted;
 
 /// An API server, and the one launch that it runs.
 pub struct SimulatedApiServer {
-    launch_id: String,
+    launch_id: LaunchId,
     nodes: Vec<String>,
     lease: Duration,
     origin: Origin,
@@ -180,7 +181,7 @@ impl SimulatedApiServer {
         let nodes = terms.spec.hosts.clone();
         let retention = if terms.is_detached { Retention::Bounded } else { Retention::UntilSettled };
         Self {
-            launch_id: terms.spec.launch_id.clone(),
+            launch_id: terms.spec.launch_id.as_str().into(),
             lease: terms.lease,
             origin,
             registry: Registry::default(),
@@ -253,7 +254,7 @@ impl SimulatedApiServer {
             capabilities: Vec::new(),
             version: Some(versions::OURS.to_owned()),
         };
-        let launches = if has_launch { vec![self.launch_id.clone()] } else { Vec::new() };
+        let launches = if has_launch { vec![self.launch_id.to_string()] } else { Vec::new() };
         let registration = Registration { node: name.clone(), incarnation, launches, facts };
         let arrival = self.registry.register(registration, now.into());
         let is_unknown = has_launch && !self.needs(node);
@@ -280,7 +281,7 @@ impl SimulatedApiServer {
     pub fn heartbeat(&mut self, node: NodeIndex, incarnation: u64, has_launch: bool, now: Instant) -> bool {
         let again = self.registry.heartbeat(&self.nodes[node.index()], incarnation, now.into());
         if !again {
-            let at_work = if has_launch { vec![self.launch_id.clone()] } else { Vec::new() };
+            let at_work = if has_launch { vec![self.launch_id.to_string()] } else { Vec::new() };
             self.unclean.on_heartbeat(&self.nodes[node.index()], &at_work);
         }
         again
@@ -456,7 +457,7 @@ fn facts(terms: &LaunchTerms, origin: Origin) -> Facts {
     let LaunchTerms { spec, output_window, input_window, is_detached, .. } = terms;
     let timeouts = &spec.settings.timeouts;
     Facts {
-        id: spec.launch_id.clone(),
+        id: spec.launch_id.as_str().into(),
         allocation_id: spec.allocation_id.clone().unwrap_or_default(),
         job: spec.job.id.clone(),
         nodes: spec.hosts.clone(),

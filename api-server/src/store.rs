@@ -23,6 +23,7 @@ pub(crate) use self::soundness::quietly;
 use crate::allocations::Allocation;
 use crate::inventories::{InventoryChanges, KeptInventories};
 use crate::launch::summary::Course;
+use crate::launch_id::LaunchId;
 use crate::nodes::Drain;
 
 /// Number of ended launches that are kept, and of released allocations.
@@ -173,9 +174,9 @@ pub(crate) enum Change {
     /// A launch is over.
     Ended(Box<EndedLaunch>),
     /// Names that a launch which is not over has published under one service name; empty after their withdrawal.
-    Name { launch: String, service: Bytes, names: KeptNames },
+    Name { launch: LaunchId, service: Bytes, names: KeptNames },
     /// A launch that no node was asked to start is removed.
-    Forgotten(String),
+    Forgotten(LaunchId),
     /// A node is drained.
     Drain(Drain),
     /// A node is no longer drained.
@@ -201,7 +202,7 @@ pub(crate) struct Kept {
     /// The names of the nodes that had registered.
     pub nodes: Vec<String>,
     /// Names by the launch that published them.
-    pub names: HashMap<String, KeptNames>,
+    pub names: HashMap<LaunchId, KeptNames>,
     /// The greatest number under which a launch was signed.
     pub serial: Serial,
     pub inventories: KeptInventories,

@@ -1,6 +1,7 @@
 //! Batch jobs: scripts that run when an allocation begins. The allocation ends with its script. This module is pure. Only the store holds
 //! the launch request of a script.
 
+use crate::launch_id::LaunchId;
 use lattice_session::request::LaunchRequest;
 
 /// A requested batch job.
@@ -20,7 +21,7 @@ pub(crate) struct BatchJob {
     /// Size of its launch request, in bytes.
     pub bytes: u64,
     /// Id of the launch that executes the script; `None` before its start.
-    pub launch: Option<String>,
+    pub launch: Option<LaunchId>,
     /// End of the script; `None` until it has ended.
     pub end: Option<BatchEnd>,
 }
@@ -43,7 +44,7 @@ impl BatchRequest {
 
 impl BatchJob {
     /// The job after its script was started as this launch.
-    pub(crate) fn started(&self, launch: &str) -> Self {
+    pub(crate) fn started(&self, launch: &LaunchId) -> Self {
         Self { launch: Some(launch.to_owned()), ..self.clone() }
     }
 

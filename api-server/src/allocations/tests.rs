@@ -381,7 +381,7 @@ async fn a_time_limit_counts_for_as_long_as_nodes_are_held() {
 
 /// An allocation of a batch job in a state.
 fn batch(state: AllocationState) -> Allocation {
-    let job = BatchJob { name: "job".to_owned(), bytes: 1, launch: Some("l".to_owned()), end: None };
+    let job = BatchJob { name: "job".to_owned(), bytes: 1, launch: Some("l".into()), end: None };
     Allocation { batch: Some(job), requeue: RequeuePolicy::OnNodeFailure, ..allocation(state) }
 }
 

@@ -51,7 +51,7 @@ pub fn node_reports(mut data: &[u8]) {
 
 fn facts() -> Facts {
     Facts {
-        id: "l".to_owned(),
+        id: "l".into(),
         allocation_id: "a".to_owned(),
         job: JobId::new("kvs_l_0").expect("it is as the API server names jobs"),
         nodes: (0..NODES).map(|node| format!("node{node}")).collect(),

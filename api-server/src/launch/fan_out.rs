@@ -23,6 +23,7 @@ use tonic::Status;
 
 use super::settings::LaunchSettings;
 use crate::fabric::NoCredentials;
+use crate::launch_id::LaunchId;
 
 /// Name and address of one node of a launch.
 #[derive(Clone, Debug)]
@@ -34,7 +35,7 @@ pub(crate) struct Recipient {
 /// A request to start a launch on its nodes.
 #[derive(Clone, Debug)]
 pub(crate) struct FanOut {
-    pub launch_id: String,
+    pub launch_id: LaunchId,
     pub allocation_id: String,
     pub nodes: Vec<Recipient>,
     pub world_size: u32,
@@ -177,7 +178,7 @@ impl FanOut {
     fn request(&self, part: &Range<u32>, settings: &LaunchSettings) -> LaunchProcessesRequest {
         let relay_nodes = part.len() as u32 - 1;
         LaunchProcessesRequest {
-            launch_id: self.launch_id.clone(),
+            launch_id: self.launch_id.to_string(),
             allocation_id: self.allocation_id.clone(),
             world_size: self.world_size,
             spec: self.spec.clone(),
@@ -245,12 +246,12 @@ fn words(reason: RefusalReason) -> &'static str {
 
 /// Notifies a node that a launch has ended. The node begins with `signal`. A node that does not respond receives the notice when its agent
 /// registers again.
-pub(crate) async fn abort(channels: AgentChannels, node: Recipient, launch_id: String, reason: String, signal: i32) {
+pub(crate) async fn abort(channels: AgentChannels, node: Recipient, launch_id: LaunchId, reason: String, signal: i32) {
     let Ok(channel) = channels.to(&node.name, &node.address) else { return };
-    let request = AbortProcessesRequest { launch_id: launch_id.clone(), reason, signal };
+    let request = AbortProcessesRequest { launch_id: launch_id.to_string(), reason, signal };
     let answer = timeout(timeouts::ABORT_ANSWER, NodeAgentServiceClient::new(channel).abort_processes(request)).await;
     if !matches!(answer, Ok(Ok(_))) {
-        tracing::info!(launch = launch_id, node = node.name, "a node could not be notified of the end of the launch");
+        tracing::info!(launch = %launch_id, node = node.name, "a node could not be notified of the end of the launch");
     }
 }
 

@@ -68,6 +68,7 @@ use self::silent_ranks::Passing;
 use self::spawns::Spawns;
 use super::Part;
 use super::fan_out::NotStarted;
+use crate::launch_id::LaunchId;
 
 /// State of one launch.
 #[derive(Debug)]
@@ -321,7 +322,7 @@ impl Machine {
     }
 
     /// The id of the launch.
-    pub(crate) fn id(&self) -> &str {
+    pub(crate) fn id(&self) -> &LaunchId {
         &self.facts.id
     }
 

@@ -36,6 +36,7 @@ use tonic::{Response, Status, Streaming};
 use super::LaunchHandle;
 use super::fan_out::Recipient;
 use super::report_stream::{ReportStream, TO_NODE};
+use crate::launch_id::LaunchId;
 use crate::metrics::Metrics;
 use crate::nodes::Registry;
 
@@ -48,7 +49,7 @@ const TOGETHER: usize = 256;
 /// The reports of a relay and of its subtree.
 pub(super) struct RelayedReports {
     pub(super) launch: LaunchHandle,
-    pub(super) launch_id: String,
+    pub(super) launch_id: LaunchId,
     /// The relay, followed by its subtree.
     pub(super) part: Range<u32>,
     /// Number of nodes to which a relay forwards.
@@ -126,7 +127,7 @@ impl RelayedReports {
         match report.what {
             Some(Report::Report(proto::LaunchReport { what: Some(proto::launch_report::What::Of(of)) })) => {
                 let is_of_node =
-                    of.launch_id == self.launch_id && of.node_index == node.0 && self.part.contains(&node.0);
+                    of.launch_id == *self.launch_id && of.node_index == node.0 && self.part.contains(&node.0);
                 let opened = match is_of_node {
                     true => ReportStream::of(self.launch.clone(), &of),
                     false => Err(Status::invalid_argument("it is the report of another node")),
@@ -150,7 +151,7 @@ impl RelayedReports {
     /// Orders a node to report on its own. A node that does not respond is offline, too.
     fn tell_directly(&self, node: NodeIndex) {
         let Ok(mut client) = self.client(node) else { return };
-        let request = proto::ReportDirectlyRequest { launch_id: self.launch_id.clone() };
+        let request = proto::ReportDirectlyRequest { launch_id: self.launch_id.to_string() };
         task::spawn(async move { drop(timeout(timeouts::ABORT_ANSWER, client.report_directly(request)).await) });
     }
 }
@@ -226,11 +227,11 @@ fn end(node: NodeIndex, status: &Status) -> proto::RelayedCommand {
 
 /// Sends the relay the pending commands for its nodes, merged into messages.
 async fn put_together(
-    launch_id: String,
+    launch_id: LaunchId,
     mut told: mpsc::Receiver<proto::RelayedCommand>,
     messages: mpsc::Sender<proto::RelayedCommands>,
 ) {
-    let mut message = proto::RelayedCommands { launch_id, commands: Vec::new() };
+    let mut message = proto::RelayedCommands { launch_id: launch_id.into(), commands: Vec::new() };
     loop {
         if messages.send(std::mem::take(&mut message)).await.is_err()
             || told.recv_many(&mut message.commands, TOGETHER).await == 0

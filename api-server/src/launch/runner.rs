@@ -37,6 +37,7 @@ use super::summary::Course;
 use super::surroundings::{LaunchEnd, Surroundings};
 use super::{Outlet, Part, Request, Shared};
 use crate::allocations::allocation::LaunchFailure;
+use crate::launch_id::LaunchId;
 use crate::store::{self, Change, EndedLaunch, LaunchRecord, StoreError};
 use crate::wire::spec::ShownSpec;
 
@@ -87,7 +88,7 @@ impl Runner {
         self.surroundings.listener.forget(self.id());
     }
 
-    fn id(&self) -> &str {
+    fn id(&self) -> &LaunchId {
         self.machine.id()
     }
 
@@ -230,7 +231,7 @@ impl Runner {
             Effect::CloseStream { node } => self.outlets[node.index()].outbox.close(),
             Effect::AbortNode { node, reason, signal } => {
                 let recipient = self.recipients[node.index()].clone();
-                let (channels, id) = (self.surroundings.channels.clone(), self.id().to_owned());
+                let (channels, id) = (self.surroundings.channels.clone(), self.id().clone());
                 task::spawn(fan_out::abort(channels, recipient, id, reason, signal));
             }
             Effect::MarkUnclean { node } => self.mark_unclean(node),

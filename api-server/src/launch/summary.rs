@@ -6,11 +6,12 @@ use lattice_overlay::address::SetId;
 use tokio::time::Instant;
 
 use super::event::{Activity, Completion, Overview};
+use crate::launch_id::LaunchId;
 
 /// Summary of a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Summary {
-    pub id: String,
+    pub id: LaunchId,
     pub allocation_id: String,
     /// The user of the launch.
     pub uid: u32,
@@ -103,7 +104,7 @@ pub(crate) mod tests {
     /// An active launch of one user.
     pub(crate) fn active(id: &str) -> Summary {
         Summary {
-            id: id.to_owned(),
+            id: id.into(),
             allocation_id: "a".to_owned(),
             uid: 1000,
             stage: Stage::At(Activity::Active),
@@ -121,7 +122,7 @@ pub(crate) mod tests {
 
     fn completion(cause: Option<Cause>) -> Completion {
         Completion {
-            launch_id: "l".to_owned(),
+            launch_id: "l".into(),
             allocation_id: "a".to_owned(),
             message: cause.as_ref().map(ToString::to_string).unwrap_or_default(),
             cause,

@@ -11,6 +11,7 @@ use super::spool::Spools;
 use super::summary::{Course, Summary};
 use crate::allocations::allocation::LaunchFailure;
 use crate::clock::Clock;
+use crate::launch_id::LaunchId;
 use crate::metrics::Metrics;
 use crate::nodes::Registry;
 use crate::store::Store;
@@ -51,5 +52,5 @@ pub(crate) trait EndListener: Send + Sync {
     fn launch_over(self: Arc<Self>, summary: &Summary, end: LaunchEnd);
 
     /// The task of a launch has ended: its state is no longer in memory.
-    fn forget(&self, launch_id: &str);
+    fn forget(&self, launch_id: &LaunchId);
 }

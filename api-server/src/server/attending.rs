@@ -21,6 +21,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::launching::end_if_revoked;
 use super::{NotWritten, Server};
 use crate::launch::{LaunchHandle, Request};
+use crate::launch_id::LaunchId;
 use crate::nodes::{Arrival, Drain, Judgement, NODES_MAX, PortAnswer, RegisterError, Registration, Registry, Suspect};
 use crate::store::Change;
 use crate::versions::{self, Fit};
@@ -87,10 +88,10 @@ impl Server {
         &self,
         registration: Registration,
         last: Serial,
-    ) -> Result<Vec<String>, RegisterError> {
+    ) -> Result<Vec<LaunchId>, RegisterError> {
         let node = registration.node.clone();
         let (fit, version) = (registration.facts.fit(), registration.facts.version.clone().unwrap_or_default());
-        let claimed: BTreeSet<String> = registration.launches.iter().cloned().collect();
+        let claimed: BTreeSet<LaunchId> = registration.launches.iter().map(|id| id.as_str().into()).collect();
         self.refuse_rival(&registration).await?;
         let arrival = self.nodes.lock().register(registration, self.clock.now())?;
         if fit != Fit::Same {
@@ -165,7 +166,7 @@ impl Server {
     async fn tell_unclaimed(
         &self,
         node: &str,
-        claimed: &BTreeSet<String>,
+        claimed: &BTreeSet<LaunchId>,
         of_kind: impl Fn(&LaunchHandle) -> bool,
         what: impl Fn(NodeIndex) -> Request,
     ) {

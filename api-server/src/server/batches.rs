@@ -13,6 +13,7 @@ use crate::allocations::batch::{BatchEnd, BatchJob};
 use crate::allocations::{Allocation, AllocationState};
 use crate::launch::summary::Course;
 use crate::launch::surroundings::LaunchEnd;
+use crate::launch_id::LaunchId;
 use crate::store::{self, StoreError};
 use crate::wire;
 
@@ -66,7 +67,7 @@ impl Server {
             return self.settle_allocations().await;
         }
         tracing::warn!(allocation = id, cause, "a batch job fails");
-        self.batch_over(&id, launch.as_deref(), BatchEnd { exit_code: None, cause }).await;
+        self.batch_over(&id, launch.as_ref(), BatchEnd { exit_code: None, cause }).await;
     }
 
     /// Returns an allocation to waiting, for other nodes or for a later time, because its script could not be started. Returns false if all
@@ -84,7 +85,7 @@ impl Server {
     }
 
     /// Applies the end of a launch to its allocation, including the batch job. [`Self::run_batch`] handles a script that was not started.
-    pub(super) async fn answer_end(&self, allocation: &str, launch: &str, cause: String, end: LaunchEnd) {
+    pub(super) async fn answer_end(&self, allocation: &str, launch: &LaunchId, cause: String, end: LaunchEnd) {
         let LaunchEnd { failure, exit_code, course } = end;
         if course == Course::NotBegun && self.is_script(allocation, launch).await {
             return;
@@ -96,14 +97,14 @@ impl Server {
     }
 
     /// Returns true if a launch is the script of an allocation's batch job.
-    async fn is_script(&self, allocation: &str, launch: &str) -> bool {
+    async fn is_script(&self, allocation: &str, launch: &LaunchId) -> bool {
         let all = self.allocations.lock().await;
         let job = all.find(allocation).and_then(|allocation| allocation.batch.as_ref());
-        job.is_some_and(|job| job.launch.as_deref() == Some(launch))
+        job.is_some_and(|job| job.launch.as_ref() == Some(launch))
     }
 
     /// Starts the script, unless another task does. An error includes the id of the launch, if it was already known.
-    async fn start_script(self: &Arc<Self>, id: &str) -> Result<(), (Option<String>, ScriptError)> {
+    async fn start_script(self: &Arc<Self>, id: &str) -> Result<(), (Option<LaunchId>, ScriptError)> {
         let kept = id.to_owned();
         let kept = store::blocking(&self.store, move |store| store.script(&kept)).await;
         let kept = kept.map_err(ScriptError::from).and_then(|kept| kept.ok_or(ScriptError::Missing));
@@ -117,26 +118,26 @@ impl Server {
             let caller = Caller::User(allocation.uid);
             // The user was allowed to start the script when the job was submitted.
             let planned = self.order(request, &allocation).map_err(|error| (None, error.into()))?;
-            let launch = &planned.order.launch.launch_id;
-            let batch = allocation.batch.as_ref().map(|job| job.started(launch));
+            let launch = planned.order.id();
+            let batch = allocation.batch.as_ref().map(|job| job.started(&launch));
             let allocation = Allocation { batch, ..allocation };
             // The next server finds the launch of the script in this record.
             let written = self.change(&mut all, vec![allocation.clone()], None).await;
             written.map_err(|error| (None, error.into()))?;
             (caller, allocation, planned)
         };
-        let launch = planned.order.launch.launch_id.clone();
+        let launch = planned.order.id();
         let begun = self.begin_launch(&caller, allocation.certificate.clone(), &allocation, planned).await;
         begun.map(drop).map_err(|error| (Some(launch), error.into()))
     }
 
     /// Records the end of a script, if `launch` is the script; `None` means that the script never became a launch. Everything else in the
     /// allocation ends as well.
-    pub(super) async fn batch_over(&self, id: &str, launch: Option<&str>, end: BatchEnd) {
+    pub(super) async fn batch_over(&self, id: &str, launch: Option<&LaunchId>, end: BatchEnd) {
         {
             let mut all = self.allocations.lock().await;
             let Some(allocation) = all.find(id) else { return };
-            let is_it = |job: &&BatchJob| job.launch.as_deref() == launch && job.end.is_none();
+            let is_it = |job: &&BatchJob| job.launch.as_ref() == launch && job.end.is_none();
             let Some(job) = allocation.batch.as_ref().filter(is_it) else { return };
             let job = match allocation.state {
                 AllocationState::Pending { .. } => job.anew(),

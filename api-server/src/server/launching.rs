@@ -136,9 +136,9 @@ impl Server {
         self.names.begin(&planned.order);
         let begun = self.begin_founded(caller, allocation, &planned, certificate).await;
         if begun.is_err() {
-            let Order { launch, terms, .. } = &planned.order;
-            self.sets.end(&launch.launch_id, now);
-            self.names.withdraw(terms.uid, &launch.launch_id);
+            let id = planned.order.id();
+            self.sets.end(&id, now);
+            self.names.withdraw(planned.order.terms.uid, &id);
         }
         begun.map(|()| planned)
     }
@@ -156,7 +156,7 @@ impl Server {
         let fan_out = self.fan_out(order, allocation)?;
         let credentials = asked.map(|asked| self.credentials_to_come(asked, &fan_out, order));
         let record = LaunchRecord::begun(order, &summary(order), certificate);
-        let id = &order.launch.launch_id;
+        let id = &order.id();
         self.quota.admit(caller, order.terms.uid, id, LaunchSize::of(order, fan_out.spec.len()))?;
         // If this server ends now, the next one finds the nodes of the launch by this record, and never reuses its number.
         let changes = vec![Change::Launch(Box::new(record.clone())), Change::Serial(fan_out.serial)];
@@ -263,7 +263,7 @@ impl Server {
         let serial = self.serials.next();
         let signed = signature::sign(&self.security, serial, &spec)?;
         Ok(FanOut {
-            launch_id: order.launch.launch_id.clone(),
+            launch_id: order.id(),
             allocation_id: allocation.id.clone(),
             nodes: order.recipients(),
             world_size: order.launch.job.size(),
@@ -312,7 +312,7 @@ fn summary(order: &Order) -> Summary {
     let Order { launch, terms, .. } = order;
     let now = unix_time::since_epoch();
     Summary {
-        id: launch.launch_id.clone(),
+        id: order.id(),
         allocation_id: launch.allocation_id.clone().unwrap_or_default(),
         uid: terms.uid,
         stage: Stage::At(Activity::Starting),

@@ -181,7 +181,7 @@ async fn a_job_whose_node_was_lost_is_queued_again_by_the_next_server_as_well() 
     let script = allocations::batch::BatchJob {
         name: job.name.clone(),
         bytes: job.bytes,
-        launch: Some("lost".to_owned()),
+        launch: Some("lost".into()),
         end: None,
     };
     let running = allocations::Allocation::running("job", 1000, vec!["node0".to_owned()]);
@@ -208,7 +208,7 @@ async fn a_script_that_the_server_before_did_not_start_is_started() {
         let script_of = |batch: &allocations::batch::BatchRequest| allocations::batch::BatchJob {
             name: batch.name.clone(),
             bytes: batch.bytes,
-            launch: launch.map(str::to_owned),
+            launch: launch.map(Into::into),
             end: None,
         };
         let running = allocations::Allocation::running("job", 1000, vec!["node0".to_owned()]);

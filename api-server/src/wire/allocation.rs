@@ -13,6 +13,7 @@ use crate::allocations::allocation::{Allocation, AllocationState, RequeuePolicy}
 use crate::allocations::batch::{BatchEnd, BatchJob, BatchRequest};
 use crate::allocations::plan::{AllocationRequest, WhenBusy};
 use crate::allocations::queue::NodeChoice;
+use crate::launch_id::LaunchId;
 use crate::nodes::NODES_MAX;
 
 /// The longest list of requested nodes that a list of allocations contains, in bytes.
@@ -77,7 +78,7 @@ fn encode_batch(job: &BatchJob) -> proto::BatchJob {
     let end = |end: &BatchEnd| proto::BatchEnd { exit_code: end.exit_code, cause: end.cause.clone() };
     proto::BatchJob {
         name: job.name.clone(),
-        launch_id: job.launch.clone().unwrap_or_default(),
+        launch_id: job.launch.as_deref().unwrap_or_default().to_owned(),
         end: job.end.as_ref().map(end),
         request_bytes: job.bytes,
     }
@@ -88,7 +89,7 @@ fn decode_batch(job: proto::BatchJob) -> BatchJob {
     BatchJob {
         name: job.name,
         bytes: job.request_bytes,
-        launch: Some(job.launch_id).filter(|id| !id.is_empty()),
+        launch: Some(job.launch_id).filter(|id| !id.is_empty()).map(LaunchId::from),
         end: job.end.map(end),
     }
 }
@@ -283,7 +284,7 @@ mod tests {
             end in proptest::option::of((any::<Option<u32>>(), "[a-z ]{0,10}")),
         ) -> BatchJob {
             let end = end.map(|(exit_code, cause)| BatchEnd { exit_code, cause });
-            BatchJob { name, bytes, launch, end }
+            BatchJob { name, bytes, launch: launch.map(Into::into), end }
         }
     }
 

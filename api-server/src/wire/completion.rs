@@ -11,7 +11,7 @@ use crate::launch::event::Completion;
 /// Encodes the end of a launch.
 pub(crate) fn encode(completion: &Completion) -> proto::LaunchCompleteNotification {
     proto::LaunchCompleteNotification {
-        launch_id: completion.launch_id.clone(),
+        launch_id: completion.launch_id.to_string(),
         allocation_id: completion.allocation_id.clone(),
         success: completion.cause.is_none(),
         ranks: completion.ends.iter().map(encode_end).collect(),
@@ -35,7 +35,7 @@ pub(crate) fn microseconds(duration: Duration) -> u64 {
 /// Fails for a cause that this version does not support.
 pub(super) fn decode(message: proto::LaunchCompleteNotification) -> Result<Completion, WireError> {
     Ok(Completion {
-        launch_id: message.launch_id,
+        launch_id: message.launch_id.into(),
         allocation_id: message.allocation_id,
         cause: message.cause.map(cause::decode).transpose()?,
         message: message.error_message,

@@ -89,7 +89,7 @@ mod tests {
         let missing = vec![(Rank(2), Some("put".to_owned())), (Rank(3), None)];
         let started = NodeHappening::Event(Event::Started { rank: Rank(1), pid: 7, at: Duration::ZERO });
         let completion = Completion {
-            launch_id: "l".to_owned(),
+            launch_id: "l".into(),
             allocation_id: "a".to_owned(),
             cause: Some(cause.clone()),
             message: "rank 3 failed; node[1-2] did not report".to_owned(),

@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(record.checkpoint.as_ref().map(|kept| kept.over.clone()), Some(vec![3]));
         assert!(has_secrets(record.spec.as_ref().unwrap()), "a server that takes the launch up needs them");
         let completion = Completion {
-            launch_id: "l".to_owned(),
+            launch_id: "l".into(),
             allocation_id: "a".to_owned(),
             cause: None,
             message: String::new(),

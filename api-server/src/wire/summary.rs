@@ -14,7 +14,7 @@ use crate::launch::summary::{Stage, Summary};
 /// Encodes a summary.
 pub(crate) fn encode(summary: &Summary) -> proto::LaunchSummary {
     proto::LaunchSummary {
-        id: summary.id.clone(),
+        id: summary.id.to_string(),
         allocation_id: summary.allocation_id.clone(),
         uid: summary.uid,
         state: encode_stage(summary.stage).into(),
@@ -34,7 +34,7 @@ pub(crate) fn encode(summary: &Summary) -> proto::LaunchSummary {
 pub(crate) fn decode(summary: proto::LaunchSummary) -> Summary {
     Summary {
         stage: decode_stage(summary.state()),
-        id: summary.id,
+        id: summary.id.into(),
         allocation_id: summary.allocation_id,
         uid: summary.uid,
         nodes: summary.nodes,

@@ -140,7 +140,7 @@ async fn what_can_never_be_had_is_not_queued() {
 async fn an_unclean_node_is_given_to_nobody() {
     let (all, up) = (Allocations::default(), registry(&["a0"]));
     let mut unclean = UncleanNodes::default();
-    unclean.add("a0", "launch");
+    unclean.add("a0", &"launch".into());
     let now = NodesNow { unclean: &unclean, ..now(&up) };
     let plan = |request| all.plan(&request, &USER, &AllocationSettings::default(), &now, "id".to_owned());
     assert_eq!(plan(any(1)).unwrap_err(), PlanError::TooFew { asked: 1, free: 0, drained: 0 });

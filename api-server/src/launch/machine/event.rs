@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::launch_id::LaunchId;
 use bytes::Bytes;
 use lattice_session::call_stacks::RankStack;
 use lattice_session::cause::{Cause, RankExit};
@@ -192,7 +193,7 @@ pub(crate) enum LogEvent {
 /// End of a launch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Completion {
-    pub launch_id: String,
+    pub launch_id: LaunchId,
     pub allocation_id: String,
     /// The first cause; `None` for success.
     pub cause: Option<Cause>,

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::launch_id::LaunchId;
 use lattice_session::settings::{FailedRanks, LostNodes};
 use pmi_core::ids::{JobId, NodeIndex};
 use pmi_core::job::Placement;
@@ -10,7 +11,7 @@ use pmi_core::job::Placement;
 /// The fixed part of a launch.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
-    pub id: String,
+    pub id: LaunchId,
     pub allocation_id: String,
     /// The launched job. Names of spawned jobs derive from its name.
     pub job: JobId,

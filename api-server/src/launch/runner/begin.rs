@@ -41,7 +41,7 @@ pub(crate) fn start(
 ) -> (LaunchHandle, oneshot::Receiver<Result<(), NotStarted>>) {
     let (reply, accepted) = oneshot::channel();
     let (sender, inbox) = mpsc::channel(INBOX);
-    let span = tracing::info_span!("launch", id = order.launch.launch_id);
+    let span = tracing::info_span!("launch", id = %order.id());
     let now = surroundings.clock.now();
     let serial = fan_out.serial;
     fan_out.relays_reports = fan_out.nodes.len() as u32 > surroundings.settings.relay_above;
@@ -122,7 +122,7 @@ pub(crate) fn resume(surroundings: Surroundings, order: Order, record: LaunchRec
     let progressed = wire::launch::decode_progressed(&kept, order.launch.hosts.len());
     let now = surroundings.clock.now();
     let begun = now.checked_sub(age).unwrap_or(now);
-    let span = tracing::info_span!("launch", id = order.launch.launch_id);
+    let span = tracing::info_span!("launch", id = %order.id());
     let first_event = progressed.first_event(unix);
     let (origin, serial) = (Origin::Resumed, Serial(0));
     let begin = Beginning { surroundings, order, record, origin, serial, first_event, start: None, inbox };
@@ -213,7 +213,7 @@ fn facts(order: &Order, settler: Settler, origin: Origin) -> Facts {
     let Order { launch, terms, ownership } = order;
     Facts {
         job: launch.job.id.clone(),
-        id: launch.launch_id.clone(),
+        id: order.id(),
         allocation_id: launch.allocation_id.clone().unwrap_or_default(),
         nodes: launch.hosts.clone(),
         placement: launch.job.placement.clone(),

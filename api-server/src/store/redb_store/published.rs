@@ -6,6 +6,7 @@ use prost::Message;
 use redb::{ReadTransaction, ReadableTable, TableDefinition, WriteTransaction};
 
 use super::LAUNCHES;
+use crate::launch_id::LaunchId;
 use crate::store::{KeptNames, StoreError};
 
 /// By launch and name: the values published under the name, in one range or in several.
@@ -57,10 +58,10 @@ pub(super) fn rows(transaction: &ReadTransaction) -> Result<Vec<(String, Vec<u8>
 ///
 /// # Errors
 /// Fails for a row that cannot be read.
-pub(super) fn by_launch(rows: Vec<(String, Vec<u8>)>) -> Result<HashMap<String, KeptNames>, StoreError> {
-    let mut all: HashMap<String, KeptNames> = HashMap::new();
+pub(super) fn by_launch(rows: Vec<(String, Vec<u8>)>) -> Result<HashMap<LaunchId, KeptNames>, StoreError> {
+    let mut all: HashMap<LaunchId, KeptNames> = HashMap::new();
     for (launch, names) in rows {
-        all.entry(launch).or_default().names.extend(KeptNames::decode(names.as_slice())?.names);
+        all.entry(launch.into()).or_default().names.extend(KeptNames::decode(names.as_slice())?.names);
     }
     Ok(all)
 }

@@ -89,7 +89,7 @@ fn names_go_with_their_launch() {
     let change = |launch: &str, service: &'static str, is_there: bool| {
         let service = Bytes::from(service);
         let names = KeptNames { names: is_there.then(|| service.clone()).into_iter().collect() };
-        store.write(&[Change::Name { launch: launch.to_owned(), service, names }]).unwrap();
+        store.write(&[Change::Name { launch: launch.into(), service, names }]).unwrap();
         let kept = store.read().unwrap().names;
         kept.get(launch).map(|kept| kept.names.len())
     };
@@ -101,7 +101,7 @@ fn names_go_with_their_launch() {
         (Some(1), Some(1), Some(1))
     );
     store.write(&[ended("l")]).unwrap();
-    assert_eq!(Vec::from_iter(store.read().unwrap().names.keys()), ["l2"], "others keep theirs");
+    assert_eq!(Vec::from_iter(store.read().unwrap().names.into_keys()), ["l2".into()], "others keep theirs");
     assert_eq!(change("l", "late", true), None);
 }
 

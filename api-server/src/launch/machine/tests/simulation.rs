@@ -44,7 +44,7 @@ pub(super) fn reached(phase: RankPhase) -> Option<DialoguePoint> {
 /// A launch of `ranks_per_node` ranks on each of `nodes` nodes. Its owner settles events.
 pub(super) fn facts(nodes: u32, ranks_per_node: u32) -> Facts {
     Facts {
-        id: "l".to_owned(),
+        id: "l".into(),
         allocation_id: "a".to_owned(),
         job: JobId::new("kvs_l_0").unwrap(),
         nodes: (0..nodes).map(|node| format!("n{node}")).collect(),
