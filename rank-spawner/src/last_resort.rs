@@ -46,10 +46,10 @@ pub(crate) fn kill_all_of_this_user(table: &ProcessTable) -> bool {
 pub(crate) enum LastResort {
     /// The signal was sent.
     Sent,
-    /// The user has another session on this node. A later attempt can succeed.
-    HasSession,
-    /// The user is root, this process is not, or the process for the signal could not be forked.
-    Refused,
+    /// The user has another session on this node, or no process could be forked for the signal. A later attempt can succeed.
+    Later,
+    /// The user is root, or this process is not.
+    Never,
 }
 
 /// In a fork server of root: kills all processes of a user without a session. `running` returns true for running children of this
@@ -58,10 +58,10 @@ pub(crate) fn kill_all_of(user: u32, table: &ProcessTable, running: impl Fn(Pid)
     let me = getpid();
     let is_leftover = |pid| table.get(pid).is_some_and(|process| process.parent == me) && !running(pid);
     if !geteuid().is_root() || user == 0 {
-        return LastResort::Refused;
+        return LastResort::Never;
     }
     if has_session(table, user, is_leftover) {
-        return LastResort::HasSession;
+        return LastResort::Later;
     }
     // SAFETY: a fork server has one thread and never had another.
     match unsafe { fork() } {
@@ -75,7 +75,7 @@ pub(crate) fn kill_all_of(user: u32, table: &ProcessTable, running: impl Fn(Pid)
             unsafe { libc::_exit(i32::from(!is_user)) }
         }
         Ok(ForkResult::Parent { child }) if reap(Child::Number(child)).is_ok() => LastResort::Sent,
-        Ok(ForkResult::Parent { .. }) | Err(_) => LastResort::Refused,
+        Ok(ForkResult::Parent { .. }) | Err(_) => LastResort::Later,
     }
 }
 
@@ -120,7 +120,7 @@ mod tests {
     fn nobody_is_killed_for_a_process_that_no_fork_server_made() {
         let table = ProcessTable::read().unwrap();
         assert!(!kill_all_of_this_user(&table));
-        assert_eq!(kill_all_of(0, &table, |_| false), LastResort::Refused, "root's processes are the machine's");
+        assert_eq!(kill_all_of(0, &table, |_| false), LastResort::Never, "root's processes are the machine's");
         assert_eq!(owner(getpid()), Some(geteuid().as_raw()));
     }
 }

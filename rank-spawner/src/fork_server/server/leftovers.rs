@@ -74,7 +74,7 @@ impl Server {
         // Leftovers of another user that cannot be killed are no reason to kill all processes of this user.
         self.outrun_by.retain(|user| left_by.contains(user));
         for user in self.outrun_by.clone() {
-            if kill_all_of(user, &ProcessTable::read()?, |pid| self.is_ours(pid)) == LastResort::Refused {
+            if kill_all_of(user, &ProcessTable::read()?, |pid| self.is_ours(pid)) == LastResort::Never {
                 self.outrun_by.remove(&user);
             }
         }
