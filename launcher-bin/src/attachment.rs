@@ -45,7 +45,7 @@ pub(crate) struct Answer {
 }
 
 /// Content of an answer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum FromLaunch {
     /// An event of the session on a node.
     Event(NodeIndex, Event),

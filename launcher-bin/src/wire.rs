@@ -92,6 +92,7 @@ fn decode_report(complete: proto::LaunchCompleteNotification) -> Result<Report, 
 
 #[cfg(test)]
 mod tests {
+    use lattice_session::event::Event;
     use bytes::Bytes;
     use lattice_session::settings::TerminalSize;
     use proto::node_event::What as Node;
@@ -137,31 +138,30 @@ mod tests {
 
     #[test]
     fn every_kind_of_answer_has_its_meaning() {
-        let check = |what: Response, expected: &str| {
+        let check = |what: Response, expected: FromLaunch| {
             let answer = decoded(Some(what)).unwrap();
-            assert_eq!((answer.sequence, format!("{:?}", answer.what)), (Some(7), expected.to_owned()));
+            assert_eq!((answer.sequence, answer.what), (Some(7), expected));
         };
         let started = proto::RankStarted { rank: 3, pid: 7, ..Default::default() };
-        check(event(Node::Started(started)), "Event(NodeIndex(1), Started { rank: Rank(3), pid: 7, at: 0ns })");
-        check(event(Node::Trace("x".into())), "Trace(NodeIndex(1), b\"x\")");
-        check(event(Node::StdinTaken(3)), "Other");
-        check(Response::StdinCredit(5), "StdinCredit(5)");
-        check(Response::DroppedOutput(0), "Dropped(None)");
-        check(Response::DroppedOutput(9), "Dropped(Some(9))");
-        check(Response::UnendedNodes("node7".into()), "Unended(\"node7\")");
-        check(Response::Spec(proto::LaunchSpec::default()), "Other");
+        let expected = Event::Started { rank: Rank(3), pid: 7, at: Duration::ZERO };
+        check(event(Node::Started(started)), FromLaunch::Event(NodeIndex(1), expected));
+        check(event(Node::Trace("x".into())), FromLaunch::Trace(NodeIndex(1), "x".into()));
+        check(event(Node::StdinTaken(3)), FromLaunch::Other);
+        check(Response::StdinCredit(5), FromLaunch::StdinCredit(5));
+        check(Response::DroppedOutput(0), FromLaunch::Dropped(None));
+        check(Response::DroppedOutput(9), FromLaunch::Dropped(Some(9)));
+        check(Response::UnendedNodes("node7".into()), FromLaunch::Unended("node7".to_owned()));
+        check(Response::Spec(proto::LaunchSpec::default()), FromLaunch::Other);
         let progress =
             proto::StartProgress { nodes: 4, nodes_started: 1, ranks: 8, ranks_started: 2, ranks_initialized: 0 };
-        check(
-            Response::Starting(progress),
-            "Starting(StartProgress { nodes: 4, nodes_started: 1, ranks: 8, ranks_started: 2 })",
-        );
+        let expected = StartProgress { nodes: 4, nodes_started: 1, ranks: 8, ranks_started: 2 };
+        check(Response::Starting(progress), FromLaunch::Starting(expected));
     }
 
     #[test]
     fn an_answer_of_a_later_version_keeps_its_number() {
         let answer = decoded(None).unwrap();
-        assert_eq!((answer.sequence, format!("{:?}", answer.what)), (Some(7), "Other".to_owned()));
+        assert_eq!((answer.sequence, answer.what), (Some(7), FromLaunch::Other));
         let unnumbered = decode(proto::AttachResponse { sequence: 0, node: 0, what: None }).unwrap();
         assert_eq!(unnumbered.sequence, None);
     }

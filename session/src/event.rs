@@ -15,7 +15,7 @@ use crate::cause::Cause;
 use crate::map_hash::MapHash;
 
 /// Event of a session. Events of one rank arrive in order; all output of a rank arrives before its exit.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
     /// Hash of the launch's map on this node. Reported once, before the first start, if the launch has several nodes.

@@ -17,7 +17,7 @@ use crate::spec::{AppSpec, LaunchSecret, SessionSpec};
 const COMMAND_MAX: usize = 200;
 
 /// A launch that can be started, or was started.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PlacedLaunch {
     /// Id of the launch; a job id can be derived from it.
     pub launch_id: String,

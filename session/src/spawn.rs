@@ -174,7 +174,7 @@ impl Wish {
 }
 
 /// A spawned job on its nodes: the order from which each session of the launch starts its part.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct SpawnOrder {
     /// The job; its `spawner` is the requesting rank's job.
     pub job: Job,

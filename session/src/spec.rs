@@ -17,7 +17,7 @@ use crate::random;
 use crate::settings::{LaunchSettings, TemporaryFiles};
 
 /// One launch on one node.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct SessionSpec {
     /// The launch's id, unique on this machine: `LATTICE_LAUNCH_ID` in every rank.
     pub launch_id: String,

@@ -8,7 +8,7 @@ use pmi_transport::limits::kept_cost;
 use super::event::{LogEvent, NodeEvent};
 
 /// An event with its number and its position in the launch's output. Clones share the bytes of output.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Entry {
     pub sequence: u64,
     /// The index of the node that reported it.

@@ -187,7 +187,7 @@ async fn what_is_written_down_of_an_order_is_the_order() {
     let record = LaunchRecord { detached: true, spec: Some(encode(&order)), ..LaunchRecord::default() };
     let resumed = decode(&record).unwrap();
     assert_eq!(resumed.ownership, Ownership::Detached);
-    assert_eq!(format!("{:?}", resumed.launch), format!("{:?}", order.launch));
+    assert_eq!(resumed.launch, order.launch);
     assert_eq!(resumed.terms, order.terms);
     assert!(decode(&LaunchRecord::default()).is_err());
 }

@@ -22,7 +22,7 @@ use crate::map_hash::MapHash;
 use crate::shell_limits::SoftLimit;
 
 /// Item in a node's report stream.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum NodeHappening {
     /// An event of the session.

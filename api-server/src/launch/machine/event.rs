@@ -21,7 +21,7 @@ use pmi_core::services::SpawnRequest;
 use pmi_core::{DialoguePoint, Phase};
 
 /// One message of a node's report stream.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum NodeEvent {
     /// An event, with the programs of the ranks that it names, as far as they are known.
     Happened(NodeHappening, Programs),
@@ -180,7 +180,7 @@ pub(crate) struct SpawnWish {
 }
 
 /// An event, as sent to all clients of the launch.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum LogEvent {
     /// An event of a node, or a summary of events of several nodes.
     Node(NodeEvent),
@@ -191,7 +191,7 @@ pub(crate) enum LogEvent {
 }
 
 /// End of a launch.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Completion {
     pub launch_id: LaunchId,
     pub allocation_id: String,

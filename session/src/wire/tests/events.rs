@@ -134,7 +134,7 @@ fn events_travel() {
         let NodeHappening::Event(got) = event::decode(event::encode(&sent)).unwrap() else {
             panic!("{sent:?} came as something else");
         };
-        assert_eq!(format!("{got:?}"), format!("{sent:?}"));
+        assert_eq!(got, sent);
     }
 }
 
@@ -278,7 +278,7 @@ proptest! {
         let duration = Duration::from_micros(micros.into());
         let sent = NodeHappening::Report { exits, duration, usage: None };
         let got = event::decode(event::encode_happening(&sent)).unwrap();
-        prop_assert_eq!(format!("{got:?}"), format!("{sent:?}"));
+        prop_assert_eq!(got, sent);
     }
 }
 
@@ -293,7 +293,7 @@ fn traces_and_counts_of_input_travel() {
         NodeHappening::Trace("C: \n".into()),
     ] {
         let got = event::decode(event::encode_happening(&sent)).unwrap();
-        assert_eq!(format!("{got:?}"), format!("{sent:?}"));
+        assert_eq!(got, sent);
     }
 }
 

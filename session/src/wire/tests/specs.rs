@@ -16,7 +16,7 @@ fn a_session_spec_travels() {
     let sent = launch().encode_to_vec();
     let got = spec::decode(proto::LaunchSpec::decode(&*sent).unwrap(), NodeIndex(1)).unwrap();
     // These types do not implement equality.
-    assert_eq!(format!("{got:?}"), format!("{:?}", session()));
+    assert_eq!(got, session());
     assert_eq!(got.secret.to_string(), "000102030405060708090a0b0c0d0e0f");
     assert_eq!(spec::addresses(&launch().addresses, 3).unwrap()[2], "10.0.0.4:50052");
     assert_eq!(spec::nodes(&launch().nodes).unwrap(), session().hosts);
@@ -28,7 +28,7 @@ fn a_placed_launch_travels_without_its_secret() {
     let sent = proto::LaunchSpec { secret: Bytes::new(), environment: Vec::new(), ..launch() };
     let got = placed::decode(sent.clone()).unwrap();
     let settings = LaunchSettings { environment: Vec::new(), ..settings() };
-    assert_eq!(format!("{got:?}"), format!("{:?}", PlacedLaunch { settings, ..placed_launch() }));
+    assert_eq!(got, PlacedLaunch { settings, ..placed_launch() });
     assert!(spec::decode(sent, NodeIndex(0)).is_err(), "no node takes a launch without a secret");
     assert_eq!((launch().uid, launch().barrier_fan_out, launch().data_fan_out), (1000, 8, 0));
     assert_eq!((launch().output_window, launch().stdin_window, launch().trace), (65_536, 7, true));
@@ -311,7 +311,7 @@ fn session_start() -> proto::StartSession {
 #[test]
 fn a_session_start_travels() {
     let got = start::decode(order(), session_start().encode_to_vec()).unwrap();
-    assert_eq!(format!("{:?}", got.spec), format!("{:?}", session()));
+    assert_eq!(got.spec, session());
     assert_eq!((got.output_window, got.stdin_window), (65_536, 7));
     assert_eq!(got.fabric, NodeFabric { provider: Some(Provider::Verbs), claims: None });
     let bare = proto::StartSession { fabric: None, ..session_start() };
