@@ -97,9 +97,8 @@ impl Server {
         if fit != Fit::Same {
             tracing::warn!(node, version, ours = versions::OURS, "the node's agent is of another version");
         }
-        if arrival == Arrival::Anew {
-            self.channels.forget(&node);
-        }
+        // A connection that was attempted while the node could not be reached may still wait for an answer.
+        self.channels.forget(&node);
         let mut unknown = Vec::new();
         for id in &claimed {
             if !self.find(id).is_some_and(|handle| handle.needs(&node)) {
