@@ -24,7 +24,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let namespace = Namespace::on_one_node(&name, Job::on_one_node(JobId::new(&name)?, size), host);
 
     // Open MPI writes help texts through its server.
-    let say = Box::new(|said: pmix_core::driver::Said| eprint!("[{}] {}", said.rank, said.text.escape_ascii()));
+    let say = Box::new(|said: pmix_core::driver::RankText| eprint!("[{}] {}", said.rank, said.text.escape_ascii()));
     let sinks = Sinks { say, ..Sinks::default() };
     let (driver, mut ended) = Driver::new(Server::new(Settings::default()), getuid().as_raw(), Arc::new(Alone), sinks)?;
     let job = driver.add(namespace, Arc::new(LocalFence), Arc::new(NoServices));

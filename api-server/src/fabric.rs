@@ -90,7 +90,7 @@ impl NoCredentials {
 }
 
 /// Requested credentials.
-pub(crate) struct Asked {
+pub(crate) struct CredentialRequest {
     fabric: Arc<Fabric>,
     need: Need,
     flight: Flight,
@@ -113,13 +113,14 @@ impl Fabric {
     }
 
     /// Requests the credentials of an allocation, unless they are available or already requested. Returns at once.
-    pub(crate) fn ask(self: &Arc<Self>, allocation: &Allocation) -> Asked {
+    pub(crate) fn ask(self: &Arc<Self>, allocation: &Allocation) -> CredentialRequest {
         let Allocation { id, nodes, uid, .. } = allocation;
         self.ask_for(Need { allocation: id.clone(), nodes: nodes.clone(), uid: *uid })
     }
 
-    fn ask_for(self: &Arc<Self>, need: Need) -> Asked {
-        let asked = |need, flight, is_anothers| Asked { fabric: Arc::clone(self), need, flight, is_anothers };
+    fn ask_for(self: &Arc<Self>, need: Need) -> CredentialRequest {
+        let asked =
+            |need, flight, is_anothers| CredentialRequest { fabric: Arc::clone(self), need, flight, is_anothers };
         if let Some(credentials) = self.grants.ready(&need.allocation) {
             return asked(need, watch::channel(Some(Ok(credentials))).1, false);
         }
@@ -180,7 +181,7 @@ impl Fabric {
 
     /// Follows a change of an allocation. For a running allocation the credentials are requested, so that they are available for its
     /// launches.
-    pub(crate) fn follow(self: &Arc<Self>, allocation: &Allocation) -> Option<Asked> {
+    pub(crate) fn follow(self: &Arc<Self>, allocation: &Allocation) -> Option<CredentialRequest> {
         match allocation.state {
             AllocationState::Running => return Some(self.ask(allocation)),
             AllocationState::Released => self.release(&allocation.id),
@@ -204,7 +205,7 @@ impl Fabric {
     }
 }
 
-impl Asked {
+impl CredentialRequest {
     async fn answer(&mut self) -> Result<Credentials, Arc<GrantError>> {
         let answer = self.flight.wait_for(Option::is_some).await.ok().and_then(|answer| answer.clone());
         // Without an answer the task that asked the manager has panicked; the next launch asks again.

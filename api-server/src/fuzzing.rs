@@ -16,7 +16,7 @@ use prost::Message;
 use tokio::time::Instant;
 
 use crate::allocations::Allocation;
-use crate::inventories::{Inventories, Telling, trouble_between};
+use crate::inventories::{Inventories, ReceivedReport, trouble_between};
 use crate::launch::settings::LaunchSettings;
 use crate::nodes::Registry;
 use crate::order::Order;
@@ -69,7 +69,7 @@ pub fn node_inventory(data: &[u8]) {
         _ => signature,
     };
     let mut inventories = Inventories::default();
-    let telling = Telling { signature, devices, trouble, template, usable_cpus };
+    let telling = ReceivedReport { signature, devices, trouble, template, usable_cpus };
     if inventories.tell("node0", telling, Instant::now()).is_err() {
         return;
     }

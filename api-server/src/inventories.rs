@@ -18,8 +18,8 @@ use tokio::time::Instant;
 
 use self::kept::Unkept;
 pub(crate) use self::kept::{InventoryChanges, KeptInventories};
-use self::telling::Told;
-pub(crate) use self::telling::{Telling, TellingError};
+use self::telling::StoredReport;
+pub(crate) use self::telling::{ReceivedReport, TellingError};
 use super::listed_nodes::{ListedNodes, Topology};
 
 /// Time to wait for the template from one node, before another node of the same kind is asked.
@@ -31,7 +31,7 @@ const KINDS_MAX: usize = 1024;
 /// All inventories that nodes have reported.
 #[derive(Debug, Default)]
 pub(crate) struct Inventories {
-    nodes: BTreeMap<String, Told>,
+    nodes: BTreeMap<String, StoredReport>,
     kinds: HashMap<Signature, Kind>,
     listed: ListedNodes,
     /// Nodes for which the differences from their lists were reported, with their kind at that time.
@@ -61,7 +61,7 @@ pub(crate) enum Answer {
 
 /// Effects of a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Heard {
+pub(crate) struct MessageEffects {
     pub answer: Answer,
     /// New lines about differences between nodes and their lists.
     pub news: Vec<String>,
@@ -105,7 +105,12 @@ impl Inventories {
     }
 
     /// Stores the report of a node. The name of the node must be valid in a hostlist.
-    pub(crate) fn tell(&mut self, node: &str, telling: Telling, now: Instant) -> Result<Heard, TellingError> {
+    pub(crate) fn tell(
+        &mut self,
+        node: &str,
+        telling: ReceivedReport,
+        now: Instant,
+    ) -> Result<MessageEffects, TellingError> {
         let (mut told, template) = telling.check()?;
         let (signature, has_template) = (told.signature, template.is_some());
         told.kept = self.nodes.get(node).filter(|before| before.says_the_same(&told)).and_then(|before| before.kept);
@@ -113,7 +118,7 @@ impl Inventories {
         self.unkept.nodes.insert(node.to_owned());
         let answer = self.take_in(signature, template, now);
         let news = if has_template { self.news_of_kind(signature) } else { self.news_of([node.to_owned()]) };
-        Ok(Heard { answer, news })
+        Ok(MessageEffects { answer, news })
     }
 
     fn take_in(&mut self, signature: Signature, template: Option<Template>, now: Instant) -> Answer {
@@ -268,7 +273,7 @@ impl Inventories {
 
     /// Devices of all nodes that have some.
     pub(crate) fn devices(&self) -> Vec<NodeDevices> {
-        let has_some = |told: &Told| told.devices[..] != *b"{}";
+        let has_some = |told: &StoredReport| told.devices[..] != *b"{}";
         let nodes = self.nodes.iter().filter(|(_, told)| has_some(told));
         nodes.map(|(node, told)| NodeDevices { node: node.clone(), devices: told.devices.clone() }).collect()
     }

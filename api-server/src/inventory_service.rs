@@ -13,7 +13,7 @@ use pmi_transport::proto::v1::{
 };
 use tonic::{Request, Response, Status};
 
-use super::inventories::{Answer, Heard, Inventories, KindOfNodes, Origin, Telling, trouble_between};
+use super::inventories::{Answer, Inventories, KindOfNodes, MessageEffects, Origin, ReceivedReport, trouble_between};
 use super::node_service::check_speaker;
 use super::server::Server;
 
@@ -43,9 +43,9 @@ impl InventoryService for Describing {
         if self.server.nodes.lock().up(&node_id).is_none() {
             return Err(Status::failed_precondition(format!("{node_id} is not registered; register it first")));
         }
-        let telling = Telling { signature, devices, trouble, template, usable_cpus };
+        let telling = ReceivedReport { signature, devices, trouble, template, usable_cpus };
         let heard = self.server.inventories.lock().tell(&node_id, telling, self.server.clock.now());
-        let Heard { answer, news } = heard.map_err(|error| {
+        let MessageEffects { answer, news } = heard.map_err(|error| {
             tracing::warn!(node = node_id, "its inventory is refused: {error}");
             Status::invalid_argument(error.to_string())
         })?;

@@ -46,7 +46,7 @@ use super::renewal::Renewal;
 use super::serials::Serials;
 use super::session_calls::SessionCalls;
 use super::sets::Sets;
-use super::store::{self, Change, Kept, KeptNames, LaunchRecord, Store, StoreError};
+use super::store::{self, Change, KeptNames, LaunchRecord, Store, StoreError, StoredState};
 use super::unclean_nodes::UncleanNodes;
 use super::wire;
 use crate::launch_id::LaunchId;
@@ -131,7 +131,8 @@ impl Server {
     /// Fails if the store cannot be read.
     pub(crate) fn new(config: Config, security: Security, parts: Parts) -> Result<Arc<Self>, StoreError> {
         let Parts { store, fabric, renewal, proxy, listed } = parts;
-        let Kept { allocations, launches, drains, nodes, mut names, serial, inventories: told } = store.read()?;
+        let StoredState { allocations, launches, drains, nodes, mut names, serial, inventories: told } =
+            store.read()?;
         let mut inventories = Inventories::new(listed);
         if let Some(warning) = inventories.take_up(told, today()) {
             tracing::warn!("{warning}");

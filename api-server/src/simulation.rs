@@ -133,7 +133,7 @@ pub enum Port {
 
 /// Refusal of a stream: the launch expects no reports from that node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unwanted;
+pub struct UnexpectedStream;
 
 /// An API server, and the one launch that it runs.
 pub struct SimulatedApiServer {
@@ -315,10 +315,10 @@ impl SimulatedApiServer {
     ///
     /// # Errors
     /// Refuses a node from which the launch expects no reports.
-    pub fn open_stream(&mut self, node: NodeIndex, again: bool, now: Instant) -> Result<u64, Unwanted> {
+    pub fn open_stream(&mut self, node: NodeIndex, again: bool, now: Instant) -> Result<u64, UnexpectedStream> {
         let at = node.index();
         if self.machine.is_none() || self.parts[at] == Part::Lost || self.outboxes[at].is_closed() {
-            return Err(Unwanted);
+            return Err(UnexpectedStream);
         }
         let attempt = if again { Attempt::Again } else { Attempt::First };
         let stream = self.outboxes[at].open(attempt);

@@ -193,7 +193,7 @@ pub(crate) enum Change {
 
 /// The state that a starting server reads.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct StoredState {
     /// Allocations, including released ones.
     pub allocations: Vec<Allocation>,
     /// Launches that are not over.
@@ -255,7 +255,7 @@ pub(crate) trait Store: Send + Sync {
     fn write(&self, changes: &[Change]) -> Result<(), StoreError>;
 
     /// Returns the whole state, except launches that are over.
-    fn read(&self) -> Result<Kept, StoreError>;
+    fn read(&self) -> Result<StoredState, StoreError>;
 
     /// All allocations, including released ones.
     fn allocations(&self) -> Result<Vec<Allocation>, StoreError>;

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-pub use script::{Asked, Fault, Rule};
+pub use script::{CallKind, Fault, Rule};
 pub use state::{Access, Exchange};
 
 use state::State;
@@ -117,7 +117,7 @@ impl FakeFabric {
     }
 
     /// Kinds of the requests so far.
-    pub fn asked(&self) -> Vec<Asked> {
+    pub fn asked(&self) -> Vec<CallKind> {
         self.shared.state.lock().exchanges.iter().map(|exchange| exchange.asked).collect()
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use cxi_fabric::clock::SystemClock;
 use cxi_fabric::config::{Authentication, Backend, FabricConfig};
 use cxi_fabric::environment::{Provider, RankFabric};
-use cxi_fabric::fake::{Access, Asked, Fault, Options, Rule};
+use cxi_fabric::fake::{Access, CallKind, Fault, Options, Rule};
 use cxi_fabric::grants::Journal;
 use cxi_fabric::ledger::{Entry, Need};
 use cxi_fabric::node::TrafficClasses;
@@ -93,7 +93,7 @@ fn echoing(secret: &str) -> Vec<Fault> {
 fn exercise(config: &FabricConfig, access: &Access, secret: &str) -> String {
     let mut seen = format!("{config:?}\n");
     for fault in echoing(secret) {
-        for on in [Asked::Create, Asked::Auth, Asked::Delete, Asked::List, Asked::Token] {
+        for on in [CallKind::Create, CallKind::Auth, CallKind::Delete, CallKind::List, CallKind::Token] {
             let fake = fake_with(Options { access: access.clone(), auth_key: Some(KEY.into()), ..Options::default() });
             let mut config = config.clone();
             config.url = Some(fake.url());

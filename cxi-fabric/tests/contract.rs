@@ -2,7 +2,7 @@
 
 mod scene;
 
-use cxi_fabric::fake::{Asked, Exchange, Fault, Options, Rule};
+use cxi_fabric::fake::{CallKind, Exchange, Fault, Options, Rule};
 use scene::{fake_with, request, rest, soon};
 use serde_json::{Value, json};
 
@@ -77,7 +77,7 @@ fn requests_and_answers_keep_to_the_contract() {
     let mut seen = std::collections::BTreeSet::new();
     for (conflicts, offers_list) in [(false, true), (true, true), (false, false)] {
         let fake = fake_with(Options { conflicts, offers_list, ..Options::default() });
-        fake.script([Rule::once(Asked::Create, Fault::status(503)), Rule::once(Asked::Auth, Fault::status(429))]);
+        fake.script([Rule::once(CallKind::Create, Fault::status(503)), Rule::once(CallKind::Auth, Fault::status(429))]);
         let manager = rest(&fake);
         let service = manager.create(&request(0), soon()).expect("made");
         manager.create(&request(0), soon()).expect("found");
@@ -121,7 +121,7 @@ fn the_contract_has_the_three_endpoints_of_the_design_document() {
 fn the_check_itself_notices_what_is_wrong() {
     let contract = Contract::read();
     let exchange = |request: Value| Exchange {
-        asked: Asked::Create,
+        asked: CallKind::Create,
         method: "POST".into(),
         path: "/fabric/cxi/services".into(),
         request: Some(request),

@@ -1,7 +1,7 @@
 //! The examples of docs/operate/fabric.md and docs/dev/testing.md are accepted by the program.
 
 use cxi_fabric::FabricConfig;
-use cxi_fabric::fake::{Asked, Fault, Rule};
+use cxi_fabric::fake::{CallKind, Fault, Rule};
 use cxi_fabric::node::{NodeBackend, NodeFabricConfig};
 
 /// The blocks of code in that language, in order.
@@ -30,6 +30,6 @@ fn the_configuration_is_read_whole() {
 fn the_script_of_faults_is_read_whole() {
     let page = include_str!("../../docs/dev/testing.md");
     let rules: Vec<Rule> = serde_json::from_str(blocks(page, "json")[0]).expect("the example is a script");
-    assert_eq!(rules[1], Rule::once(Asked::Auth, Fault::Slow { milliseconds: 500 }));
-    assert_eq!(rules[2], Rule::once(Asked::Delete, Fault::LoseAnswer));
+    assert_eq!(rules[1], Rule::once(CallKind::Auth, Fault::Slow { milliseconds: 500 }));
+    assert_eq!(rules[2], Rule::once(CallKind::Delete, Fault::LoseAnswer));
 }

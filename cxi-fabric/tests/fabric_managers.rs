@@ -7,11 +7,11 @@ use std::sync::mpsc;
 
 use cxi_fabric::error::Trouble;
 use cxi_fabric::fabric::Credentials;
-use cxi_fabric::fake::{Access, Asked, FakeFabric, Fault, Options, Rule};
+use cxi_fabric::fake::{Access, CallKind, FakeFabric, Fault, Options, Rule};
 use cxi_fabric::{FabricError, FabricManager};
 use scene::{fake, fake_with, oauth, request, rest, shortly, soon, vnid};
 
-use Asked::{Auth, Create, Delete, List, Other, Token};
+use CallKind::{Auth, Create, Delete, List, Other, Token};
 
 fn busy(retry_after: Option<u64>) -> Fault {
     Fault::Status { status: 503, retry_after, detail: Some("draining".into()) }

@@ -11,13 +11,13 @@ use cxi_fabric::Grants;
 use cxi_fabric::clock::SystemClock;
 use cxi_fabric::config::Backend;
 use cxi_fabric::fabric::FabricManager;
-use cxi_fabric::fake::{Asked, FakeFabric, Fault, Options, Rule};
+use cxi_fabric::fake::{CallKind, FakeFabric, Fault, Options, Rule};
 use cxi_fabric::grants::{GrantError, Journal};
 use cxi_fabric::ledger::{Entry, Need};
 use parking_lot::Mutex;
 use scene::{config, fake, fake_with, rest, shortly, soon, vnid};
 
-use Asked::{Auth, Create, Delete, List};
+use CallKind::{Auth, Create, Delete, List};
 
 /// Storage that survives: lines of JSON, as in a file.
 #[derive(Clone, Default)]

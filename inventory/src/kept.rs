@@ -172,7 +172,7 @@ impl Sum {
 
 /// Stored files of an inventory of the present boot and view.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct StoredFiles {
     directory: PathBuf,
     path: PathBuf,
     header: Header,
@@ -202,7 +202,7 @@ impl Keeping {
     }
 
     /// Opens the stored inventory of this view; `None` if there is none, or it belongs to another boot.
-    pub(crate) fn open(&self, now: &Validity) -> Result<Option<Kept>, KeptError> {
+    pub(crate) fn open(&self, now: &Validity) -> Result<Option<StoredFiles>, KeptError> {
         let path = self.0.join(now.file_name());
         match self.check_directory() {
             Err(KeptError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -216,7 +216,7 @@ impl Keeping {
         let line = first_line(&mut file).map_err(|source| KeptError::System { path: path.clone(), source })?;
         let header: Header = serde_json::from_slice(&line).map_err(|error| damaged(error.to_string()))?;
         let fits = header.version == VERSION && header.of == *now && now.can_be_kept();
-        Ok(fits.then_some(Kept { directory: self.0.clone(), path, header, body: file }))
+        Ok(fits.then_some(StoredFiles { directory: self.0.clone(), path, header, body: file }))
     }
 
     /// Path of a file in the directory.
@@ -305,7 +305,7 @@ impl Keeping {
     }
 }
 
-impl Kept {
+impl StoredFiles {
     /// Reads the inventory.
     pub(crate) fn inventory(&mut self) -> Result<Inventory, KeptError> {
         let path = &self.path;

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::allowed::Allowed;
 use crate::cpus::{CpuSet, NodeSet};
-use crate::kept::{Keeping, Kept, KeptError, Validity, online, read_text};
+use crate::kept::{Keeping, KeptError, StoredFiles, Validity, online, read_text};
 use crate::node::Inventory;
 use crate::registered_memory;
 use crate::root::Root;
@@ -41,7 +41,7 @@ pub struct ThisNode {
 #[derive(Debug, Default)]
 struct Found {
     /// Stored inventory that is not read yet.
-    kept: Mutex<Option<Kept>>,
+    kept: Mutex<Option<StoredFiles>>,
     inventory: OnceLock<Inventory>,
     /// Topology for processes that may use the whole node.
     whole: Option<SharedTopology>,
@@ -220,7 +220,7 @@ impl ThisNode {
     }
 
     /// Part of the stored state of this node. Logs a warning for a directory that is unusable for a reason other than its age.
-    fn open<T>(&self, part: impl Fn(Kept) -> Result<T, KeptError>) -> Option<T> {
+    fn open<T>(&self, part: impl Fn(StoredFiles) -> Result<T, KeptError>) -> Option<T> {
         let now = Validity::now(&self.root).ok()?;
         self.keepings.iter().find_map(|keeping| {
             let opened = keeping.open(&now).and_then(|kept| kept.map(&part).transpose());

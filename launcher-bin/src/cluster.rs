@@ -39,7 +39,7 @@ pub use self::config::ConfigError;
 pub(crate) use self::config::SYSTEM as SYSTEM_CONFIG;
 pub use self::error::ClusterError;
 pub(crate) use self::error::answered;
-pub(crate) use self::launches::{Started, Wanted};
+pub(crate) use self::launches::{LaunchAction, Started};
 pub(crate) use self::presence::{KnownAgent, Presence};
 pub(crate) use self::source::Source;
 pub(crate) use self::templates::{KnownNode, Limits, Templates};

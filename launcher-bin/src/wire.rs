@@ -92,8 +92,8 @@ fn decode_report(complete: proto::LaunchCompleteNotification) -> Result<Report, 
 
 #[cfg(test)]
 mod tests {
-    use lattice_session::event::Event;
     use bytes::Bytes;
+    use lattice_session::event::Event;
     use lattice_session::settings::TerminalSize;
     use proto::node_event::What as Node;
 

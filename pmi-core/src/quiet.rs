@@ -201,9 +201,9 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Woken(AtomicBool);
+    struct WakeFlag(AtomicBool);
 
-    impl Wake for Woken {
+    impl Wake for WakeFlag {
         fn wake(self: Arc<Self>) {
             self.0.store(true, Ordering::Relaxed);
         }
@@ -213,7 +213,7 @@ mod tests {
     async fn nobody_is_woken_because_the_other_end_reads() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let (mut reader, writer) = split(ours).unwrap();
-        let woken = Arc::new(Woken::default());
+        let woken = Arc::new(WakeFlag::default());
         let waker = Arc::clone(&woken).into();
         let mut bytes = [0; 8];
         let polled = Pin::new(&mut reader).poll_read(&mut Context::from_waker(&waker), &mut ReadBuf::new(&mut bytes));

@@ -29,7 +29,7 @@ mod tests {
 
     #[derive(Debug, thiserror::Error)]
     #[error("cannot read settings: {source}")]
-    struct Telling {
+    struct SettingsError {
         source: io::Error,
     }
 
@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn a_cause_that_its_error_tells_is_not_told_again() {
-        assert_eq!(chain(&Telling { source: io::Error::other("no room") }), "cannot read settings: no room");
+        assert_eq!(chain(&SettingsError { source: io::Error::other("no room") }), "cannot read settings: no room");
         let advising = Advising(io::Error::other("no room"));
         assert_eq!(chain(&advising), "cannot write: no room\ntry: another directory");
     }

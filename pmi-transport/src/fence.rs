@@ -54,7 +54,7 @@ mod tree;
 mod unclaimed;
 
 pub use counters::Counters;
-pub use effects::{AnswerId, AskResult, Asked, Brought, Effects, FenceResult, Gathered, Question, QuestionId};
+pub use effects::{AnswerId, AskResult, Brought, Effects, FenceResult, Gathered, NodeQuestion, Question, QuestionId};
 pub use error::{AskError, FenceError};
 pub use gather::{Fault, Gather, GatherEffects, Progress};
 pub use job_fence::JobFence;

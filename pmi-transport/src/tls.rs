@@ -283,16 +283,16 @@ impl TlsIdentity {
     }
 
     /// Makes the caller the keeper until the result is dropped: only the keeper checks the files.
-    pub(crate) fn keep(&self) -> Kept {
+    pub(crate) fn keep(&self) -> KeeperRegistration {
         self.inner.keepers.fetch_add(1, Ordering::Relaxed);
-        Kept(Arc::clone(&self.inner))
+        KeeperRegistration(Arc::clone(&self.inner))
     }
 }
 
 /// Registration of a keeper.
-pub(crate) struct Kept(Arc<Inner>);
+pub(crate) struct KeeperRegistration(Arc<Inner>);
 
-impl Drop for Kept {
+impl Drop for KeeperRegistration {
     fn drop(&mut self) {
         self.0.keepers.fetch_sub(1, Ordering::Relaxed);
     }

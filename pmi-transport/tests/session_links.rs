@@ -24,9 +24,9 @@ fn key(byte: u8) -> LinkKey {
 
 /// Stores the greetings that it receives.
 #[derive(Default)]
-struct Kept(Mutex<Vec<Greeting>>);
+struct GreetingStore(Mutex<Vec<Greeting>>);
 
-impl HandOver for Kept {
+impl HandOver for GreetingStore {
     fn hand_over(&self, handed: &Handed) -> io::Result<()> {
         self.0.lock().unwrap().push(handed.greeting.clone());
         Ok(())
@@ -37,7 +37,7 @@ impl HandOver for Kept {
 #[derive(Default)]
 struct Port {
     arrivals: Arc<Arrivals>,
-    session: Arc<Kept>,
+    session: Arc<GreetingStore>,
 }
 
 impl Port {

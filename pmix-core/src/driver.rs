@@ -29,7 +29,7 @@ const CLAIM_WITHIN: Duration = Duration::from_secs(30);
 
 /// Receives text that ranks write through their server, for one of their streams. The host must acknowledge each text with
 /// [`Driver::heard`].
-pub type SaySink = Box<dyn FnMut(Said) + Send>;
+pub type SaySink = Box<dyn FnMut(RankText) + Send>;
 
 /// Receives dead ranks, each with its job.
 pub type DeathSink = Box<dyn FnMut(JobIndex, Death) + Send>;
@@ -39,7 +39,7 @@ pub type FileSink = Box<dyn FnMut(Vec<PathBuf>) + Send>;
 
 /// Text that a rank writes through its server, such as Open MPI's help messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Said {
+pub struct RankText {
     /// Job of the rank.
     pub job: JobIndex,
     /// The rank.
@@ -349,7 +349,7 @@ impl Pmix {
             }
             Action::Needed(needed) => drop(self.needed.send_replace(needed)),
             Action::Pulled(is_pulled) => self.pulled.store(is_pulled, Ordering::Relaxed),
-            Action::Say { job, rank, on_stderr, text } => (self.sinks.say)(Said { job, rank, on_stderr, text }),
+            Action::Say { job, rank, on_stderr, text } => (self.sinks.say)(RankText { job, rank, on_stderr, text }),
             Action::Died { job, death } => (self.sinks.died)(job, death),
             Action::Registered { files } => (self.sinks.registered)(files),
             Action::End { job, reason } => self.ended.make((job, reason)),

@@ -58,18 +58,18 @@ use pmi_core::roster::RankState;
 pub use self::action::{Action, Need};
 use self::collectives::Waiter;
 use self::contexts::Contexts;
-use self::data::{Wait, Wanted};
+use self::data::{AwaitedValue, Wait};
 use self::forwarding::Forwards;
 use self::groups::NamedGroups;
 pub use self::groups::{GroupFacts, GroupMembers};
-use self::host::Asked;
+use self::host::AnswerReceiver;
 use self::inquiries::Inquiry;
 use self::jobs::Jobs;
 use self::pending::Pending;
 use self::question::DataQuestion;
 use self::remote::PeerQuestion;
 use self::remote_output::RemoteOutput;
-use self::withheld::Withheld;
+use self::withheld::WithheldData;
 use crate::clean_up::CleanUp;
 use crate::namespace::{JobIndex, JobState, Namespace, Seat};
 use crate::wire::Encoding;
@@ -129,11 +129,11 @@ pub struct Server {
     /// Number of fences that have ended here. An answer from before a fence may be older than the data of the fence.
     fences_ended: u64,
     /// Requested values, without their tickets: no value is requested twice.
-    wanted: HashSet<Wanted>,
+    wanted: HashSet<AwaitedValue>,
     /// Questions of other nodes' servers that wait for a commit, by namespace and rank.
     parked: Pending<(Bytes, Rank), DataQuestion>,
     /// Collectives with data that stayed on the nodes.
-    withheld: Withheld,
+    withheld: WithheldData,
     /// True when a rank commits nothing more, and no fence has distributed all its data to all nodes.
     holds_unspread: bool,
     /// The last need reported to the host.
@@ -141,7 +141,7 @@ pub struct Server {
     /// Ranks with values that are withdrawn at the end of their process.
     publishers: HashSet<Seat>,
     /// Questions to the host without an answer so far.
-    asked: HashMap<Ticket, Asked>,
+    asked: HashMap<Ticket, AnswerReceiver>,
     /// Requests that wait for answers of several nodes.
     inquiries: HashMap<Ticket, Inquiry>,
     /// Jobs of tools, including the free ones for the next tool.

@@ -357,7 +357,7 @@ pub enum MpiFamily {
 }
 
 /// End of a session. The default is the end of a session without ranks.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     /// Exit status or signal of each rank of this node, in rank order. Ranks that never started are omitted.
     pub exits: Vec<(Rank, RankExit)>,

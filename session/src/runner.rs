@@ -47,7 +47,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pmi_core::server::EndReason;
-use pmix_core::driver::Said;
+use pmix_core::driver::RankText;
 use rank_spawner::{RankCommand, RankExit, give_way};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
@@ -138,7 +138,7 @@ struct Inputs {
     /// Bounded by the number of looks of the watch, a handful.
     silent: mpsc::UnboundedReceiver<(WatchLook, SilentSeen)>,
     /// Bounded by the number of texts that their server accepts.
-    texts: mpsc::UnboundedReceiver<Said>,
+    texts: mpsc::UnboundedReceiver<RankText>,
     calls: mpsc::Receiver<SessionCall>,
     /// Bounded by the number of ranks.
     deaths: mpsc::UnboundedReceiver<Died>,
@@ -185,7 +185,7 @@ enum SessionInput {
     /// A resource of a rank was inspected or removed.
     Resource(ResourceNews),
     /// Text that a rank wrote through its server.
-    Text(Said),
+    Text(RankText),
     /// Control message of the launch; `None` when the launch is gone.
     Control(Option<Control>),
     /// A process was reaped.

@@ -178,7 +178,7 @@ pub enum StdinSource {
 
 /// Answer of a session about its ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct RanksAnswer {
     /// Every rank of this node.
     pub ranks: Vec<RankProgress>,
     /// Call stacks of the running ranks, if requested.
@@ -234,7 +234,7 @@ pub enum Control {
         /// Extent of the answer.
         detail: GatherDetail,
         /// Receiver of the answer.
-        reply: oneshot::Sender<Told>,
+        reply: oneshot::Sender<RanksAnswer>,
     },
     /// A question of another node's server to this node's server; see [`Nodes::ask`].
     Question {

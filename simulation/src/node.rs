@@ -7,7 +7,7 @@ mod session_host;
 use pmi_core::ids::Rank;
 
 use self::agent::Agent;
-use self::fork_server::{End as SessionEnd, ForkServer, Kept};
+use self::fork_server::{End as SessionEnd, ForkServer, SessionState};
 pub(crate) use self::session_host::LinkTarget;
 use self::session_host::SessionHost;
 use crate::connection::{ConnectionId, End, Host, Purpose};
@@ -90,8 +90,8 @@ impl Node {
         let kept = self.fork_server.kept();
         let agent = self.agent.insert(Agent::new(self.number, process, kept.is_some(), around.now()));
         match kept {
-            Some(Kept::Running) => self.fork_server.connect(process, around),
-            Some(Kept::Ended) => agent.session_ended(SessionEnd::Unseen, &mut self.fork_server, around),
+            Some(SessionState::Running) => self.fork_server.connect(process, around),
+            Some(SessionState::Ended) => agent.session_ended(SessionEnd::Unseen, &mut self.fork_server, around),
             None => {}
         }
         agent.begin(around);

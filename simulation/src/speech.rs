@@ -27,12 +27,12 @@ pub(crate) struct PmixSpeech {
     /// Bytes of the server that do not form a complete answer yet.
     read: Vec<u8>,
     /// The outstanding request; `None` before the greeting, and if there is none.
-    asked: Option<Asked>,
+    asked: Option<PendingRequest>,
 }
 
 /// A request without an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Asked {
+enum PendingRequest {
     Greeting,
     Name,
     Commit { pairs: usize },
@@ -55,22 +55,22 @@ impl PmixSpeech {
         };
         let first = lines.lines().next().unwrap_or_default();
         let (asked, frame) = match words(first, "cmd").as_str() {
-            "init" => (Asked::Greeting, self.greeting()),
-            "get_my_kvsname" => (Asked::Name, self.request(command::REQ, |_| {})),
+            "init" => (PendingRequest::Greeting, self.greeting()),
+            "get_my_kvsname" => (PendingRequest::Name, self.request(command::REQ, |_| {})),
             "put" => {
                 let pairs: Vec<(String, String)> =
                     lines.lines().map(|line| (words(line, "key"), words(line, "value"))).collect();
-                (Asked::Commit { pairs: pairs.len() }, self.commit(&pairs))
+                (PendingRequest::Commit { pairs: pairs.len() }, self.commit(&pairs))
             }
-            "barrier_in" => (Asked::Fence, self.fence()),
+            "barrier_in" => (PendingRequest::Fence, self.fence()),
             "get" => {
                 let key = words(first, "key");
                 let owner = key.trim_start_matches(|letter: char| letter.is_ascii_alphabetic());
                 let owner = owner.split('-').next().and_then(|owner| owner.parse().ok()).unwrap_or_default();
                 let frame = self.get(owner, &key);
-                (Asked::Get { owner, key }, frame)
+                (PendingRequest::Get { owner, key }, frame)
             }
-            "finalize" => (Asked::Finalize, self.request(command::FINALIZE, |_| {})),
+            "finalize" => (PendingRequest::Finalize, self.request(command::FINALIZE, |_| {})),
             "abort" => {
                 let code = words(first, "exitcode").parse().unwrap_or_default();
                 return self.request(command::ABORT, |out| {
@@ -98,7 +98,7 @@ impl PmixSpeech {
     }
 
     fn next_answer(&mut self) -> Option<String> {
-        if self.asked == Some(Asked::Greeting) {
+        if self.asked == Some(PendingRequest::Greeting) {
             let greeting = self.read.get(..8)?;
             let rc = i32::from_be_bytes(greeting[..4].try_into().unwrap_or_default());
             self.read.drain(..8);
@@ -120,21 +120,21 @@ impl PmixSpeech {
         Some(self.answer(&asked, &payload).unwrap_or_else(|error| format!("unreadable: {error}\n")))
     }
 
-    fn answer(&self, asked: &Asked, payload: &[u8]) -> Result<String, WireError> {
+    fn answer(&self, asked: &PendingRequest, payload: &[u8]) -> Result<String, WireError> {
         let mut reader = Reader::new(self.encoding, payload);
         reader.one()?;
-        if *asked == Asked::Name {
+        if *asked == PendingRequest::Name {
             return Ok("cmd=my_kvsname\n".to_owned());
         }
         let status = reader.i32()?;
         let word = match asked {
-            Asked::Commit { .. } => "put_result",
-            Asked::Fence => "barrier_out",
-            Asked::Finalize => "finalize_ack",
-            Asked::Get { .. } => "get_result",
-            Asked::Greeting | Asked::Name => "none",
+            PendingRequest::Commit { .. } => "put_result",
+            PendingRequest::Fence => "barrier_out",
+            PendingRequest::Finalize => "finalize_ack",
+            PendingRequest::Get { .. } => "get_result",
+            PendingRequest::Greeting | PendingRequest::Name => "none",
         };
-        if let Asked::Get { owner, key } = asked {
+        if let PendingRequest::Get { owner, key } = asked {
             let value = if status == status::SUCCESS { self.value(&mut reader, *owner, key)? } else { None };
             return Ok(match value {
                 Some(value) => format!("cmd=get_result rc=0 value={value}\n"),
@@ -144,7 +144,7 @@ impl PmixSpeech {
         if status != status::SUCCESS {
             return Ok(format!("refused {word}: {status}\n"));
         }
-        let times = if let Asked::Commit { pairs } = asked { *pairs } else { 1 };
+        let times = if let PendingRequest::Commit { pairs } = asked { *pairs } else { 1 };
         Ok((0..times).fold(String::new(), |mut lines, _| {
             // A write to a string cannot fail.
             let _ = writeln!(lines, "cmd={word} rc=0");

@@ -8,7 +8,7 @@ use rank_spawner::{ForkServer, RendezvousError, TakeUpError, TakenUp};
 use tokio::sync::mpsc;
 
 use super::Node;
-use super::forks::{Forks, Kept};
+use super::forks::{Forks, SurvivingSession};
 use super::launch;
 use super::launches::Handle;
 use super::wire::label;
@@ -42,7 +42,7 @@ pub(super) async fn take_up(node: &Arc<Node>, found: Found) -> usize {
     count
 }
 
-async fn take_up_one(node: &Arc<Node>, Kept { forked, label }: Kept) -> bool {
+async fn take_up_one(node: &Arc<Node>, SurvivingSession { forked, label }: SurvivingSession) -> bool {
     let pid = forked.pid.as_raw();
     let decoded = label.read().map_err(|error| error.to_string());
     let decoded = decoded.and_then(|label| label::decode(label).map_err(|error| error.to_string()));

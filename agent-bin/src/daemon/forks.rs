@@ -22,7 +22,7 @@ pub(super) struct Forked {
 }
 
 /// Session process of an earlier agent, with the label that the agent attached.
-pub(super) struct Kept {
+pub(super) struct SurvivingSession {
     pub(super) forked: Forked,
     pub(super) label: Label,
 }
@@ -103,7 +103,7 @@ impl Forks {
     }
 
     /// Starts to receive events from the fork server of an earlier agent; returns its sessions.
-    pub(super) fn take_up(TakenUp { server, children, .. }: TakenUp) -> Vec<Kept> {
+    pub(super) fn take_up(TakenUp { server, children, .. }: TakenUp) -> Vec<SurvivingSession> {
         let server = Arc::new(server);
         let mut expected = Expected::default();
         let mut kept = Vec::with_capacity(children.len());
@@ -120,7 +120,7 @@ impl Forks {
                     None
                 }
             };
-            kept.push(Kept { forked: Forked { pid, process, ended, server: Arc::clone(&server) }, label });
+            kept.push(SurvivingSession { forked: Forked { pid, process, ended, server: Arc::clone(&server) }, label });
         }
         // The task ends when all of these processes are forgotten.
         tokio::spawn(listen(server, Arc::new(Mutex::new(expected))));

@@ -10,7 +10,7 @@ use lattice_inventory::{CpuSet, Signature};
 use pmi_transport::identity::is_node_name;
 use prost::Message;
 
-use super::{Inventories, Kind, Telling, Told};
+use super::{Inventories, Kind, ReceivedReport, StoredReport};
 use crate::nodes::NODES_MAX;
 
 /// Days for which a node that does not report stays known.
@@ -108,11 +108,11 @@ impl Inventories {
     }
 
     fn take_up_kind(&mut self, signature: &[u8], template: Vec<u8>) -> Result<(), String> {
-        let telling = Telling {
+        let telling = ReceivedReport {
             signature: Bytes::copy_from_slice(signature),
             devices: "{}".into(),
             template: template.into(),
-            ..Telling::default()
+            ..ReceivedReport::default()
         };
         match telling.check().map_err(|error| error.to_string())? {
             (told, Some(template)) => self.kinds.insert(told.signature, Kind::Known(Box::new(template))),
@@ -161,22 +161,22 @@ impl Inventories {
     }
 }
 
-fn record(told: &Told, day: u64) -> Vec<u8> {
-    let Told { signature, devices, trouble, usable, kept: _ } = told;
+fn record(told: &StoredReport, day: u64) -> Vec<u8> {
+    let StoredReport { signature, devices, trouble, usable, kept: _ } = told;
     let signature = Bytes::copy_from_slice(&signature.0);
     let usable_cpus = usable.as_ref().map(CpuSet::to_string).unwrap_or_default();
     NodeRecord { signature, devices: devices.clone(), trouble: trouble.clone(), day, usable_cpus }.encode_to_vec()
 }
 
-fn read(node: &str, record: &[u8]) -> Result<Told, String> {
+fn read(node: &str, record: &[u8]) -> Result<StoredReport, String> {
     let NodeRecord { signature, devices, trouble, day, usable_cpus } =
         NodeRecord::decode(record).map_err(|error| error.to_string())?;
     if !is_node_name(node) {
         return Err("it cannot be a node's name".to_owned());
     }
-    let telling = Telling { signature, devices, trouble, template: Bytes::new(), usable_cpus };
+    let telling = ReceivedReport { signature, devices, trouble, template: Bytes::new(), usable_cpus };
     let (told, _) = telling.check().map_err(|error| error.to_string())?;
-    Ok(Told { kept: Some(day), ..told })
+    Ok(StoredReport { kept: Some(day), ..told })
 }
 
 #[cfg(test)]
@@ -195,14 +195,18 @@ mod tests {
         Template { arch: arch.to_owned(), cpus: "0-3".parse().unwrap(), ..Template::default() }
     }
 
-    fn telling(kind: &Template) -> Telling {
-        Telling { signature: kind.signature().0.to_vec().into(), devices: "{}".into(), ..Telling::default() }
+    fn telling(kind: &Template) -> ReceivedReport {
+        ReceivedReport {
+            signature: kind.signature().0.to_vec().into(),
+            devices: "{}".into(),
+            ..ReceivedReport::default()
+        }
     }
 
     fn tell(inventories: &mut Inventories, node: &str, kind: &Template) -> Answer {
         let first = inventories.tell(node, telling(kind), Instant::now()).unwrap().answer;
         if first == Answer::WantTemplate {
-            let whole = Telling { template: kind.encode().into(), ..telling(kind) };
+            let whole = ReceivedReport { template: kind.encode().into(), ..telling(kind) };
             inventories.tell(node, whole, Instant::now()).unwrap();
         }
         first
@@ -228,7 +232,7 @@ mod tests {
         for (node, kind) in [("n1", &one), ("n2", &one), ("n3", &other)] {
             tell(&mut inventories, node, kind);
         }
-        let limited = Telling { usable_cpus: "0,2".to_owned(), ..telling(&one) };
+        let limited = ReceivedReport { usable_cpus: "0,2".to_owned(), ..telling(&one) };
         inventories.tell("n2", limited, Instant::now()).unwrap();
         written(inventories.take_changes(TODAY).unwrap())
     }

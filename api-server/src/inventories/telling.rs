@@ -22,7 +22,7 @@ const TROUBLE_MAX: usize = 512;
 
 /// Report of one node, as stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Told {
+pub(super) struct StoredReport {
     pub(super) signature: Signature,
     /// JSON takes a fraction of the memory of the parsed form.
     pub(super) devices: Bytes,
@@ -33,7 +33,7 @@ pub(super) struct Told {
     pub(super) kept: Option<u64>,
 }
 
-impl Told {
+impl StoredReport {
     pub(super) fn says_the_same(&self, other: &Self) -> bool {
         let Self { signature, devices, trouble, usable, kept: _ } = self;
         (*signature, devices, trouble, usable) == (other.signature, &other.devices, &other.trouble, &other.usable)
@@ -42,7 +42,7 @@ impl Told {
 
 /// Report of a node, as received.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Telling {
+pub(crate) struct ReceivedReport {
     pub signature: Bytes,
     pub devices: Bytes,
     pub trouble: Vec<String>,
@@ -71,9 +71,9 @@ pub(crate) enum TellingError {
     OtherTemplate { told: Signature, seen: Signature },
 }
 
-impl Telling {
+impl ReceivedReport {
     /// Checks the report, which takes milliseconds for a template.
-    pub(super) fn check(self) -> Result<(Told, Option<Template>), TellingError> {
+    pub(super) fn check(self) -> Result<(StoredReport, Option<Template>), TellingError> {
         let Self { signature, devices, mut trouble, template, usable_cpus } = self;
         let length = signature.len();
         let signature = Signature(signature[..].try_into().map_err(|_| TellingError::Signature { length })?);
@@ -82,7 +82,7 @@ impl Telling {
         trouble.iter_mut().for_each(|text| text.truncate(text.floor_char_boundary(TROUBLE_MAX)));
         // A copy, because these bytes may be part of a message that is much longer.
         let devices = Bytes::copy_from_slice(&devices);
-        let told = Told { signature, devices, trouble, usable: usable(&usable_cpus)?, kept: None };
+        let told = StoredReport { signature, devices, trouble, usable: usable(&usable_cpus)?, kept: None };
         if template.is_empty() {
             return Ok((told, None));
         }

@@ -10,8 +10,12 @@ fn template(arch: &str) -> Template {
     Template { arch: arch.to_owned(), cpus: "0-3".parse().unwrap(), ..Template::default() }
 }
 
-fn telling(template: &Template) -> Telling {
-    Telling { signature: template.signature().0.to_vec().into(), devices: "{}".into(), ..Telling::default() }
+fn telling(template: &Template) -> ReceivedReport {
+    ReceivedReport {
+        signature: template.signature().0.to_vec().into(),
+        devices: "{}".into(),
+        ..ReceivedReport::default()
+    }
 }
 
 /// All kinds, when no node is of unknown kind.
@@ -27,7 +31,7 @@ fn a_thousand_nodes_of_two_kinds_send_two_templates() {
     for number in 0..1000 {
         let (node, kind) = (format!("node{number}"), &kinds[number % 2]);
         if inventories.tell(&node, telling(kind), now).unwrap().answer == Answer::WantTemplate {
-            let whole = Telling { template: kind.encode().into(), ..telling(kind) };
+            let whole = ReceivedReport { template: kind.encode().into(), ..telling(kind) };
             assert_eq!(inventories.tell(&node, whole, now).unwrap().answer, Answer::Enough);
             sent += 1;
         }
@@ -54,24 +58,27 @@ fn another_node_is_asked_when_the_first_does_not_answer() {
 fn what_cannot_be_is_refused() {
     let (mut inventories, now) = (Inventories::default(), Instant::now());
     let kind = template("x86_64");
-    let mut check = |telling: Telling, expected: &str| {
+    let mut check = |telling: ReceivedReport, expected: &str| {
         let error = inventories.tell("n1", telling, now).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     };
-    check(Telling { signature: vec![0; 4].into(), ..telling(&kind) }, "a signature of 4 bytes; it has 16");
-    check(Telling { devices: vec![b' '; DEVICES_MAX + 1].into(), ..telling(&kind) }, "addresses of 65537 bytes");
-    check(Telling { devices: "[]".into(), ..telling(&kind) }, "the addresses cannot be read");
-    check(Telling { template: vec![b' '; TEMPLATE_MAX + 1].into(), ..telling(&kind) }, "a template of 1048577 bytes");
+    check(ReceivedReport { signature: vec![0; 4].into(), ..telling(&kind) }, "a signature of 4 bytes; it has 16");
+    check(ReceivedReport { devices: vec![b' '; DEVICES_MAX + 1].into(), ..telling(&kind) }, "addresses of 65537 bytes");
+    check(ReceivedReport { devices: "[]".into(), ..telling(&kind) }, "the addresses cannot be read");
+    check(
+        ReceivedReport { template: vec![b' '; TEMPLATE_MAX + 1].into(), ..telling(&kind) },
+        "a template of 1048577 bytes",
+    );
     let vast = Template { cpus: "0-8192".parse().unwrap(), ..Template::default() };
-    check(Telling { template: vast.encode().into(), ..telling(&vast) }, "a template of 8193 CPUs");
+    check(ReceivedReport { template: vast.encode().into(), ..telling(&vast) }, "a template of 8193 CPUs");
     let numa = NumaNode { memory_gib: u64::MAX, ..NumaNode::default() };
     let vast = Template { numa: vec![numa.clone(), numa], ..Template::default() };
-    check(Telling { template: vast.encode().into(), ..telling(&vast) }, "of more than 8589934592 GiB of memory");
-    let usable = |cpus: &str| Telling { usable_cpus: cpus.to_owned(), ..telling(&kind) };
+    check(ReceivedReport { template: vast.encode().into(), ..telling(&vast) }, "of more than 8589934592 GiB of memory");
+    let usable = |cpus: &str| ReceivedReport { usable_cpus: cpus.to_owned(), ..telling(&kind) };
     check(usable("0-8192"), "a list of usable CPUs of 8193 CPUs");
     check(usable(&"0,".repeat(12_289)), "a list of usable CPUs of 24578 bytes");
     check(usable("3-1"), "the CPUs that ranks may use cannot be read");
-    check(Telling { template: template("other").encode().into(), ..telling(&kind) }, "was sent");
+    check(ReceivedReport { template: template("other").encode().into(), ..telling(&kind) }, "was sent");
     assert_eq!(told(&inventories), []);
 }
 
@@ -81,7 +88,7 @@ fn nodes_tell_the_cpus_that_they_leave_ranks() {
     let kind = template("x86_64");
     for (node, cpus) in [("n0", ""), ("n1", "1-2"), ("n2", "3,100"), ("n3", "1-2")] {
         let usable_cpus = cpus.to_owned();
-        let whole = Telling { template: kind.encode().into(), usable_cpus, ..telling(&kind) };
+        let whole = ReceivedReport { template: kind.encode().into(), usable_cpus, ..telling(&kind) };
         inventories.tell(node, whole, now).unwrap();
     }
     let limited = |inventories: &Inventories| {
@@ -99,7 +106,7 @@ fn kinds_of_no_node_make_room() {
     let (mut inventories, now) = (Inventories::default(), Instant::now());
     let mut tell = |node: &str, number: usize| {
         let kind = template(&number.to_string());
-        inventories.tell(node, Telling { template: kind.encode().into(), ..telling(&kind) }, now).unwrap();
+        inventories.tell(node, ReceivedReport { template: kind.encode().into(), ..telling(&kind) }, now).unwrap();
         inventories.kinds.len()
     };
     for number in 0..KINDS_MAX * 2 {
@@ -120,7 +127,7 @@ fn trouble_is_told_once_for_all_its_nodes() {
     let devices = r#"{"mlx5_0":[{"kind":"node_guid","value":"b8ce"}]}"#;
     for node in ["n2", "n10", "n1"] {
         let trouble = vec!["pci: permission denied".to_owned()];
-        inventories.tell(node, Telling { trouble, devices: devices.into(), ..telling(&kind) }, now).unwrap();
+        inventories.tell(node, ReceivedReport { trouble, devices: devices.into(), ..telling(&kind) }, now).unwrap();
     }
     assert_eq!(inventories.trouble(), [("n[1-2,10]".to_owned(), "pci: permission denied".to_owned())]);
     let between = trouble_between(&inventories.devices());
@@ -136,7 +143,7 @@ fn a_node_that_is_not_what_its_list_says_is_told_once() {
     let (whole, half) = (kind("0-3"), kind("0-1"));
     let mut tell = |node: &str, kind: &Template| {
         let first = inventories.tell(node, telling(kind), now).unwrap();
-        let message = Telling { template: kind.encode().into(), ..telling(kind) };
+        let message = ReceivedReport { template: kind.encode().into(), ..telling(kind) };
         let second = inventories.tell(node, message, now).unwrap();
         [first.news, second.news].concat()
     };

@@ -11,7 +11,7 @@ use super::{NotWritten, Server};
 use crate::allocations::allocation::{FailureKind, LaunchFailure};
 use crate::allocations::plan::{AllocationRequest, PlanError};
 use crate::allocations::{Allocation, AllocationError, AllocationState, Allocations, NodesNow};
-use crate::fabric::Asked;
+use crate::fabric::CredentialRequest;
 use crate::launch::Request;
 use crate::nodes::Unready;
 use crate::start_policy::PolicyError;
@@ -92,13 +92,13 @@ impl Server {
         all: &mut Allocations,
         next: Vec<Allocation>,
         beside: Option<Change>,
-    ) -> Result<Vec<Asked>, NotWritten> {
+    ) -> Result<Vec<CredentialRequest>, NotWritten> {
         self.write(next.iter().cloned().map(Change::Allocation).chain(beside).collect()).await?;
         Ok(self.take_effect(all, next))
     }
 
     /// Applies the effects of changed allocations. Returns the resulting requests for credentials, for which launches wait.
-    fn take_effect(&self, all: &mut Allocations, next: Vec<Allocation>) -> Vec<Asked> {
+    fn take_effect(&self, all: &mut Allocations, next: Vec<Allocation>) -> Vec<CredentialRequest> {
         let mut asked = Vec::new();
         for next in next {
             asked.extend(self.fabric.as_ref().and_then(|fabric| fabric.follow(&next)));

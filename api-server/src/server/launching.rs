@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use super::{NotWritten, Server};
 use crate::allocations::{Allocation, AllocationError, AllocationState};
-use crate::fabric::{Asked, NoCredentials};
+use crate::fabric::{CredentialRequest, NoCredentials};
 use crate::launch::event::Activity;
 use crate::launch::fan_out::{CredentialsToCome, FanOut, NotStarted};
 use crate::launch::summary::{Stage, Summary};
@@ -277,7 +277,12 @@ impl Server {
     }
 
     /// Waits for the requested fabric credentials of a launch, within the time limit of the launch.
-    fn credentials_to_come(self: &Arc<Self>, asked: Asked, fan_out: &FanOut, order: &Order) -> CredentialsToCome {
+    fn credentials_to_come(
+        self: &Arc<Self>,
+        asked: CredentialRequest,
+        fan_out: &FanOut,
+        order: &Order,
+    ) -> CredentialsToCome {
         let server = Arc::clone(self);
         let limit = order.launch.settings.timeouts.time_limit.unwrap_or(Duration::MAX);
         let (launch, allocation) = (fan_out.launch_id.clone(), fan_out.allocation_id.clone());

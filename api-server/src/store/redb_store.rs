@@ -22,7 +22,7 @@ use super::fabric_journal::{FABRIC, FabricJournal};
 use super::sealing::{Keys, Slot, Unsealed, slot_of};
 use super::soundness;
 use super::state_file::StateFile;
-use super::{Change, ENDED_MAX, EndedLaunch, Kept, LaunchRecord, Store, StoreError};
+use super::{Change, ENDED_MAX, EndedLaunch, LaunchRecord, Store, StoreError, StoredState};
 use crate::allocations::{Allocation, AllocationState};
 use crate::wire::{allocation, registry};
 
@@ -360,7 +360,7 @@ impl Store for RedbStore {
         Ok(())
     }
 
-    fn read(&self) -> Result<Kept, StoreError> {
+    fn read(&self) -> Result<StoredState, StoreError> {
         let decoded = |row: Vec<u8>| Ok(LaunchRecord::decode(row.as_slice())?);
         let launches: Result<_, StoreError> = self.unsealed_rows(LAUNCHES)?.into_iter().map(decoded).collect();
         let decoded = |row: Vec<u8>| Ok(registry::decode_drain(proto::Drain::decode(row.as_slice())?));
@@ -376,7 +376,7 @@ impl Store for RedbStore {
             let table = database.begin_read()?.open_table(SERIALS)?;
             Ok(Serial(table.get(SERIAL)?.map_or(0, |row| row.value())))
         })?;
-        Ok(Kept {
+        Ok(StoredState {
             allocations: self.allocations()?,
             launches: launches?,
             drains: drains?,

@@ -10,7 +10,7 @@ use tonic::Code;
 
 use super::world::{USER, World, order, soon};
 use crate::allocations;
-use crate::store::{Change, EndedLaunch, Kept, RedbStore, Store, StoreError};
+use crate::store::{Change, EndedLaunch, RedbStore, Store, StoreError, StoredState};
 use crate::wire::allocation::encode;
 
 /// A store that signals each write before it begins, and waits as long as a test holds the lock.
@@ -34,7 +34,7 @@ impl Store for SlowStore {
         self.store.write(changes)
     }
 
-    fn read(&self) -> Result<Kept, StoreError> {
+    fn read(&self) -> Result<StoredState, StoreError> {
         self.store.read()
     }
 
@@ -180,7 +180,7 @@ impl Store for FullStore {
         }
     }
 
-    fn read(&self) -> Result<Kept, StoreError> {
+    fn read(&self) -> Result<StoredState, StoreError> {
         self.store.read()
     }
 

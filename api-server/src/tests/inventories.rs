@@ -7,7 +7,7 @@ use lattice_inventory::Template;
 use tokio::time::{Duration, Instant, sleep};
 
 use super::world::{server_on, soon};
-use crate::inventories::{Answer, Telling};
+use crate::inventories::{Answer, ReceivedReport};
 use crate::launch::settings::LaunchSettings;
 use crate::start_policy::StartPolicy;
 use crate::store::{RedbStore, Store};
@@ -16,11 +16,11 @@ use crate::store::{RedbStore, Store};
 async fn a_server_that_was_started_anew_knows_the_nodes_that_are_not_back() {
     let store: Arc<dyn Store> = Arc::new(RedbStore::in_memory().unwrap());
     let kind = Template { cpus: "0-3".parse().unwrap(), ..Template::default() };
-    let telling = Telling {
+    let telling = ReceivedReport {
         signature: kind.signature().0.to_vec().into(),
         devices: "{}".into(),
         template: kind.encode().into(),
-        ..Telling::default()
+        ..ReceivedReport::default()
     };
     let (server, _) = server_on(&store, &StartPolicy::default(), LaunchSettings::default());
     server.inventories.lock().tell("node7", telling.clone(), Instant::now()).unwrap();
@@ -38,6 +38,6 @@ async fn a_server_that_was_started_anew_knows_the_nodes_that_are_not_back() {
     let kinds = inventories.kinds(&BTreeSet::new(), &Template::default());
     assert_eq!((kinds.len(), kinds[0].nodes.as_str(), kinds[0].signature), (1, "node7", kind.signature()));
     assert_eq!(kinds[0].template, Some(kind.encode()));
-    let another = inventories.tell("node8", Telling { template: "".into(), ..telling }, Instant::now()).unwrap();
+    let another = inventories.tell("node8", ReceivedReport { template: "".into(), ..telling }, Instant::now()).unwrap();
     assert_eq!(another.answer, Answer::Enough, "the kind is known");
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Asked {
+pub enum CallKind {
     /// Creates a service.
     Create,
     /// Returns a service's key.
@@ -27,7 +27,7 @@ pub enum Asked {
 #[serde(deny_unknown_fields)]
 pub struct Rule {
     /// Kind of the calls; all kinds if `None`.
-    pub on: Option<Asked>,
+    pub on: Option<CallKind>,
     /// Number of calls.
     #[serde(default = "once")]
     pub times: u32,
@@ -78,12 +78,12 @@ pub enum Fault {
 
 impl Rule {
     /// Rule for the next call of kind `on`.
-    pub fn once(on: Asked, fault: Fault) -> Self {
+    pub fn once(on: CallKind, fault: Fault) -> Self {
         Self::times(1, on, fault)
     }
 
     /// Rule for the next calls of kind `on`.
-    pub fn times(times: u32, on: Asked, fault: Fault) -> Self {
+    pub fn times(times: u32, on: CallKind, fault: Fault) -> Self {
         Self { on: Some(on), times, fault }
     }
 }
@@ -118,7 +118,7 @@ impl Fault {
 }
 
 /// Takes the script's fault for a call, if there is one.
-pub(super) fn next(script: &mut Vec<Rule>, asked: Asked) -> Option<Fault> {
+pub(super) fn next(script: &mut Vec<Rule>, asked: CallKind) -> Option<Fault> {
     let at = script.iter().position(|rule| rule.times > 0 && rule.on.is_none_or(|on| on == asked))?;
     script[at].times -= 1;
     let fault = script[at].fault.clone();

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::Options;
 use super::connection::{Request, Response};
-use super::script::{self, Asked, Fault, Rule};
+use super::script::{self, CallKind, Fault, Rule};
 
 /// Access control of the fake.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub enum Access {
 #[derive(Clone, Debug)]
 pub struct Exchange {
     /// Kind of the call.
-    pub asked: Asked,
+    pub asked: CallKind,
     /// The HTTP method.
     pub method: String,
     /// The path.
@@ -111,7 +111,7 @@ impl State {
             Some(Fault::Status { status, detail, .. }) => (*status, problem(*status, detail.as_deref().unwrap_or(""))),
             Some(Fault::RetryAt { .. }) => (503, problem(503, "later")),
             Some(Fault::Down) => (0, Value::Null),
-            _ if asked != Asked::Token && !self.lets_in(request) => (401, problem(401, "no valid credentials")),
+            _ if asked != CallKind::Token && !self.lets_in(request) => (401, problem(401, "no valid credentials")),
             _ => self.serve(asked, &path, request),
         };
         let body = match fault {
@@ -176,39 +176,41 @@ impl State {
         }
     }
 
-    fn serve(&mut self, asked: Asked, path: &[&str], request: &Request) -> Reply {
+    fn serve(&mut self, asked: CallKind, path: &[&str], request: &Request) -> Reply {
         let is_vnid = path.first() == Some(&"vnis");
         match asked {
-            Asked::Token => self.token(&request.body),
-            Asked::Create if is_vnid => self.create_job(path[1], &request.body),
-            Asked::Create => self.create(&request.body),
-            Asked::Delete if is_vnid => match self.services.remove(path[3]) {
+            CallKind::Token => self.token(&request.body),
+            CallKind::Create if is_vnid => self.create_job(path[1], &request.body),
+            CallKind::Create => self.create(&request.body),
+            CallKind::Delete if is_vnid => match self.services.remove(path[3]) {
                 Some(_) => (200, json!({})),
                 None => (404, problem(404, "no such job")),
             },
-            Asked::Delete => match self.named(path[3]) {
+            CallKind::Delete => match self.named(path[3]) {
                 Some(name) => {
                     self.services.remove(&name);
                     (204, Value::Null)
                 }
                 None => (404, problem(404, "no such service")),
             },
-            Asked::Auth => self.auth(path[3]),
-            Asked::List if is_vnid => {
+            CallKind::Auth => self.auth(path[3]),
+            CallKind::List if is_vnid => {
                 let link = |name: &String| format!("/fabric/vnis/{}/jobs/{name}", path[1]);
                 (200, json!({ "documentSelfLinks": self.services.keys().map(link).collect::<Vec<_>>() }))
             }
-            Asked::List if self.options.offers_list => {
+            CallKind::List if self.options.offers_list => {
                 let shown =
                     |(name, entry): (&String, &Entry)| json!({ "id": entry.id, "name": name, "vni": entry.vni });
                 (200, json!({ "services": self.services.iter().map(shown).collect::<Vec<_>>() }))
             }
-            Asked::Other if is_vnid && path.len() == 4 && request.method == "GET" => match self.services.get(path[3]) {
-                Some(entry) => (200, job(path[1], path[3], entry)),
-                None => (404, problem(404, "no such job")),
-            },
-            Asked::List => (405, problem(405, "not allowed")),
-            Asked::Other => (404, problem(404, "nothing is here")),
+            CallKind::Other if is_vnid && path.len() == 4 && request.method == "GET" => {
+                match self.services.get(path[3]) {
+                    Some(entry) => (200, job(path[1], path[3], entry)),
+                    None => (404, problem(404, "no such job")),
+                }
+            }
+            CallKind::List => (405, problem(405, "not allowed")),
+            CallKind::Other => (404, problem(404, "nothing is here")),
         }
     }
 
@@ -269,14 +271,14 @@ impl State {
     }
 }
 
-fn asked(method: &str, path: &[&str]) -> Asked {
+fn asked(method: &str, path: &[&str]) -> CallKind {
     match (method, path) {
-        ("POST", ["token"]) => Asked::Token,
-        ("POST", ["fabric", "cxi", "services"] | ["vnis", _, "jobs"]) => Asked::Create,
-        ("GET", ["fabric", "cxi", "services"] | ["vnis", _, "jobs"]) => Asked::List,
-        ("GET", ["fabric", "cxi", "services", _, "auth"]) => Asked::Auth,
-        ("DELETE", ["fabric", "cxi", "services", _] | ["vnis", _, "jobs", _]) => Asked::Delete,
-        _ => Asked::Other,
+        ("POST", ["token"]) => CallKind::Token,
+        ("POST", ["fabric", "cxi", "services"] | ["vnis", _, "jobs"]) => CallKind::Create,
+        ("GET", ["fabric", "cxi", "services"] | ["vnis", _, "jobs"]) => CallKind::List,
+        ("GET", ["fabric", "cxi", "services", _, "auth"]) => CallKind::Auth,
+        ("DELETE", ["fabric", "cxi", "services", _] | ["vnis", _, "jobs", _]) => CallKind::Delete,
+        _ => CallKind::Other,
     }
 }
 

@@ -14,7 +14,7 @@ use super::{Cluster, ClusterError};
 
 /// Action that the API server takes on a launch request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum LaunchAction {
     /// Start the launch.
     Launch,
     /// Plan the launch on the nodes as they are now. Refuse it as the launch would be refused.
@@ -48,9 +48,9 @@ impl Cluster {
         &self,
         request: &LaunchRequest,
         allocation_id: String,
-        wanted: Wanted,
+        wanted: LaunchAction,
     ) -> Result<Started, ClusterError> {
-        let (plan_only, plan_absent) = (wanted != Wanted::Launch, wanted == Wanted::Plan);
+        let (plan_only, plan_absent) = (wanted != LaunchAction::Launch, wanted == LaunchAction::Plan);
         let question =
             proto::LaunchTasksRequest { plan_only, plan_absent, ..wire::request::encode(request, allocation_id) };
         // A repeated request would start another launch. It is sent again only if the server did not receive the first one.

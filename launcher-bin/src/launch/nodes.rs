@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use super::LaunchError;
 use crate::args::PerObject;
-use crate::cluster::{ApiServer, Cluster, Templates, Wanted, answered};
+use crate::cluster::{ApiServer, Cluster, LaunchAction, Templates, answered};
 use crate::prepared::{ObjectsError, placed_by_objects};
 use crate::request::{Action, LaunchCommand, NodeGroup, NodeWish, OpenHosts, placed_in_groups};
 use crate::runtime;
@@ -33,7 +33,7 @@ pub(super) fn keep(
     let hosts: Result<_, LaunchError> = runtime::block_on(async {
         let cluster = server.connect()?;
         give_slots(command, &cluster, allocation).await?;
-        Ok(cluster.start_launch(&command.request, allocation.to_owned(), Wanted::PlanNow).await?.placed?.hosts)
+        Ok(cluster.start_launch(&command.request, allocation.to_owned(), LaunchAction::PlanNow).await?.placed?.hosts)
     })?;
     let hosts: Vec<String> = hosts?;
     command.request.placement.pin(hosts.clone());

@@ -19,7 +19,7 @@ use super::start_watch::StartWatch;
 use super::{LaunchError, full_screen, nodes, open_files, show_plan, viewed};
 use crate::args::AttachArgs;
 use crate::attachment::Role;
-use crate::cluster::{ApiServer, Attachment, Cluster, ClusterError, Started, Templates, Wanted};
+use crate::cluster::{ApiServer, Attachment, Cluster, ClusterError, LaunchAction, Started, Templates};
 use crate::console::{Verbosity, print, report, write_stderr};
 use crate::machine::Machine;
 use crate::output::{Fault, OpenFiles, name, settings};
@@ -51,8 +51,8 @@ pub(crate) fn run(
             report_idle(&cluster, &request.placement, &allocation).await?;
         }
         let wanted = match action {
-            Action::Start => Wanted::Launch,
-            Action::Plan => Wanted::Plan,
+            Action::Start => LaunchAction::Launch,
+            Action::Plan => LaunchAction::Plan,
         };
         // Ranks may write before this process is attached.
         let mut signals = EarlySignals::listen()?;

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::ViaError;
 use super::head::Head;
-use super::means::{Means, Reach, Telling};
+use super::means::{Means, MembershipTransport, Reach};
 use super::nodes::Nodes;
 use crate::console::report;
 use crate::private_cluster::{DaemonError, Daemons, Ground, PrivateClusterError, Role, said};
@@ -126,7 +126,7 @@ impl<'a> Joining<'a> {
             report(&[vec![heading], self.said(&missing, daemons)].concat().join("\n"));
         }
         let port = self.head.port()?;
-        if self.means.telling == Telling::File && self.file.is_none() {
+        if self.means.telling == MembershipTransport::File && self.file.is_none() {
             let Some(port) = port else { return Ok(()) };
             self.file = Some(self.write_for_all(port)?);
         }

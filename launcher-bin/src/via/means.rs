@@ -16,7 +16,7 @@ const PATIENCE_WITH_PODS: Duration = Duration::from_secs(600);
 pub(super) struct Means {
     words: Vec<String>,
     pub(super) reach: Reach,
-    pub(super) telling: Telling,
+    pub(super) telling: MembershipTransport,
     /// Variables of the job that would change the behaviour of the program. They are removed.
     unset: &'static [&'static str],
     /// Variables of Lattice that are passed to the program.
@@ -40,7 +40,7 @@ pub(super) enum Reach {
 
 /// Transport of the membership to an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Telling {
+pub(super) enum MembershipTransport {
     /// Standard input of the program, which passes it on.
     Input,
     /// A file in the home directory, which all nodes share. It exists until all nodes have joined.
@@ -103,15 +103,17 @@ impl Means {
     /// the program of the agent on this machine.
     pub(super) fn of(via: &Via) -> Self {
         let (line, reach, telling): (&[&str], _, _) = match via {
-            Via::Slurm => (SRUN, Reach::All, Telling::Input),
-            Via::Pbs => (&["pbs_tmrsh", "{host}", "{command}"], Reach::Each, Telling::File),
-            Via::Lsf => (&["blaunch", "{host}", "{command}"], Reach::Each, Telling::Input),
-            Via::Sge => (&["qrsh", "-inherit", "-V", "{host}", "{command}"], Reach::Each, Telling::Input),
-            Via::Flux => (&["flux", "exec", "--rank=all", "{command}"], Reach::All, Telling::Input),
-            Via::Kubernetes => (&["{agent}", "invite", "--within={patience}", "{host}"], Reach::Each, Telling::Input),
+            Via::Slurm => (SRUN, Reach::All, MembershipTransport::Input),
+            Via::Pbs => (&["pbs_tmrsh", "{host}", "{command}"], Reach::Each, MembershipTransport::File),
+            Via::Lsf => (&["blaunch", "{host}", "{command}"], Reach::Each, MembershipTransport::Input),
+            Via::Sge => (&["qrsh", "-inherit", "-V", "{host}", "{command}"], Reach::Each, MembershipTransport::Input),
+            Via::Flux => (&["flux", "exec", "--rank=all", "{command}"], Reach::All, MembershipTransport::Input),
+            Via::Kubernetes => {
+                (&["{agent}", "invite", "--within={patience}", "{host}"], Reach::Each, MembershipTransport::Input)
+            }
             // `none` starts no agent.
-            Via::None | Via::Ssh => (SSH, Reach::Each, Telling::Input),
-            Via::Command(words) => return Self::of_line(words.clone(), Reach::Each, Telling::Input),
+            Via::None | Via::Ssh => (SSH, Reach::Each, MembershipTransport::Input),
+            Via::Command(words) => return Self::of_line(words.clone(), Reach::Each, MembershipTransport::Input),
         };
         let means = Self::of_line(line.iter().map(|&word| word.to_owned()).collect(), reach, telling);
         let job_variable = match via {
@@ -132,10 +134,10 @@ impl Means {
 
     /// Means for an allocation of this machine alone. The agent is a child of this process, as daemons of Hydra and PRRTE are.
     pub(super) fn here() -> Self {
-        Self::of_line(vec!["{command}".to_owned()], Reach::Each, Telling::Input)
+        Self::of_line(vec!["{command}".to_owned()], Reach::Each, MembershipTransport::Input)
     }
 
-    fn of_line(words: Vec<String>, reach: Reach, telling: Telling) -> Self {
+    fn of_line(words: Vec<String>, reach: Reach, telling: MembershipTransport) -> Self {
         Self {
             words,
             reach,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tonic::Status;
 
 use crate::child::{on_a_terminal, run};
-use crate::fake::{Answers, Asked, Fake, LAUNCH};
+use crate::fake::{Answers, Fake, LAUNCH, ReceivedRequest};
 
 /// Number of a user without a name on any machine.
 const NOBODY_KNOWN: u32 = 3_999_999_999;
@@ -57,9 +57,9 @@ async fn allocations_are_listed_with_their_reasons() {
          7f3k  running  3999999999  node[0-3]  0 s ago  on-node-failure (2 so far)\n\
          9abc  failed   3999999999  node7      0 s ago  never                       node7 was lost\n"
     );
-    assert!(matches!(fake.asked().await, Asked::List { all: false }));
+    assert!(matches!(fake.asked().await, ReceivedRequest::List { all: false }));
     shown(&fake, "alloc list --all").await;
-    assert!(matches!(fake.asked().await, Asked::List { all: true }));
+    assert!(matches!(fake.asked().await, ReceivedRequest::List { all: true }));
     let held = json!({
         "allocation_id": "7f3k", "state": "running", "uid": NOBODY_KNOWN, "nodes": ["node0", "node1", "node2", "node3"],
         "requeue": "on-node-failure", "created_at": "2096-10-02T07:06:40Z", "requeues": 2, "reason": null,
@@ -90,7 +90,7 @@ async fn an_allocation_is_asked_for_as_its_flags_say() {
     ] {
         assert_eq!(shown(&fake, &format!("alloc create {flags}")).await, "7f3k\n", "a script reads the id alone");
         match fake.asked().await {
-            Asked::Create(request) => assert_eq!(*request, expected, "{flags}"),
+            ReceivedRequest::Create(request) => assert_eq!(*request, expected, "{flags}"),
             other => panic!("{flags}: {other:?}"),
         }
     }
@@ -111,7 +111,7 @@ async fn who_waits_for_nodes_is_told_why_once_and_gets_them() {
     let (code, stdout, stderr) = run(&fake, "alloc create --wait -N 1 --time 2:00:00").await;
     assert_eq!((code, stdout.as_str()), (Some(0), "7f3k\n"));
     assert_eq!(stderr, "lattice: allocation 7f3k is pending: waits behind allocation 9abc\n");
-    let Asked::Create(request) = fake.asked().await else { panic!("something else was asked") };
+    let ReceivedRequest::Create(request) = fake.asked().await else { panic!("something else was asked") };
     assert_eq!((request.queue, request.time_limit_s), (true, 7200));
 }
 
@@ -139,7 +139,7 @@ async fn nodes_that_cannot_be_had_are_a_failure_for_those_who_do_not_wait() {
 async fn a_release_is_silent_unless_it_is_asked_to_speak() {
     let mut fake = Fake::answering(allocations()).await;
     assert_eq!(shown(&fake, "alloc release 9abc").await, "");
-    assert!(matches!(fake.asked().await, Asked::Release(request) if request.id == "9abc"));
+    assert!(matches!(fake.asked().await, ReceivedRequest::Release(request) if request.id == "9abc"));
     assert_eq!(run(&fake, "-v alloc release 9abc").await.2, "lattice: allocation 9abc is failed\n");
     assert_eq!(json_of(&fake, "alloc release 9abc").await["state"], "failed");
     let (code, _, stderr) = run(&fake, "alloc release nosuch").await;
@@ -156,8 +156,8 @@ async fn one_that_cannot_be_cancelled_keeps_none_of_the_others() {
     let mut ended = Vec::new();
     for _ in 0..5 {
         match fake.asked().await {
-            Asked::Release(request) => ended.push(request.id),
-            Asked::Abort(request) => ended.push(request.id),
+            ReceivedRequest::Release(request) => ended.push(request.id),
+            ReceivedRequest::Abort(request) => ended.push(request.id),
             other => panic!("{other:?}"),
         }
     }
@@ -247,7 +247,7 @@ async fn nodes_are_drained_and_resumed_by_name() {
     assert_eq!((code, stdout.as_str()), (Some(0), ""));
     assert_eq!(stderr, "lattice: note: not registered yet, and drained when they are: node[8-9]\n");
     match fake.asked().await {
-        Asked::Drain(request) => {
+        ReceivedRequest::Drain(request) => {
             assert_eq!((request.nodes.as_str(), request.reason.as_str()), ("node[3,8-9]", "memory"));
         }
         other => panic!("{other:?}"),
@@ -260,8 +260,8 @@ async fn nodes_are_drained_and_resumed_by_name() {
     assert_eq!(shown(&fake, "nodes resume node3").await, "");
     loop {
         match fake.asked().await {
-            Asked::Drain(_) => {}
-            Asked::Resume(request) => break assert_eq!(request.nodes, "node3"),
+            ReceivedRequest::Drain(_) => {}
+            ReceivedRequest::Resume(request) => break assert_eq!(request.nodes, "node3"),
             other => panic!("{other:?}"),
         }
     }
@@ -334,9 +334,9 @@ async fn launches_are_listed_with_their_first_causes() {
          k3jq09zmf2  7f3k        3999999999  active  node[0-1]      4  2026-11-20 14:09:02  1 min 5 s  ./app x\n\
          zz          7f3k        3999999999  failed  node[0-1]      4  2026-11-20 14:09:02  1 min 5 s  ./app x  rank 2 on node0 was killed by signal 11 (SIGSEGV)\n"
     );
-    assert!(matches!(fake.asked().await, Asked::List { all: false }));
+    assert!(matches!(fake.asked().await, ReceivedRequest::List { all: false }));
     let all = json_of(&fake, "launches --all").await;
-    assert!(matches!(fake.asked().await, Asked::List { all: true }));
+    assert!(matches!(fake.asked().await, ReceivedRequest::List { all: true }));
     assert_eq!(
         all[0],
         json!({

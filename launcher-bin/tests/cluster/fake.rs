@@ -31,12 +31,12 @@ pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
 /// The server, and the requests that it received.
 pub(crate) struct Fake {
     directory: TempDir,
-    asked: mpsc::UnboundedReceiver<Asked>,
+    asked: mpsc::UnboundedReceiver<ReceivedRequest>,
 }
 
 /// A request that the server received.
 #[derive(Debug)]
-pub(crate) enum Asked {
+pub(crate) enum ReceivedRequest {
     Launch(Box<LaunchTasksRequest>),
     Attach(Box<Conversation>),
     Signal(SignalLaunchRequest),
@@ -166,14 +166,14 @@ impl Fake {
     }
 
     /// Next request.
-    pub(crate) async fn asked(&mut self) -> Asked {
+    pub(crate) async fn asked(&mut self) -> ReceivedRequest {
         soon(self.asked.recv()).await.expect("the server lives")
     }
 
     /// Next client that follows the launch. It receives `spec` first.
     pub(crate) async fn attached(&mut self, spec: LaunchSpec) -> Conversation {
         match self.asked().await {
-            Asked::Attach(conversation) => {
+            ReceivedRequest::Attach(conversation) => {
                 conversation.tell(0, 0, attach_response::What::Spec(spec)).await;
                 *conversation
             }
@@ -185,7 +185,7 @@ impl Fake {
     pub(crate) async fn launched(&mut self, line: &str) -> (Child, LaunchTasksRequest, Conversation) {
         let child = self.lattice(&format!("launch {line}")).stdin(Stdio::piped()).spawn().unwrap();
         let request = match self.asked().await {
-            Asked::Launch(request) => *request,
+            ReceivedRequest::Launch(request) => *request,
             other => panic!("{other:?} instead of a launch"),
         };
         let conversation = self.attached(spec()).await;
@@ -215,12 +215,12 @@ pub(crate) fn spec() -> LaunchSpec {
 
 #[derive(Clone)]
 struct Service {
-    asked: mpsc::UnboundedSender<Asked>,
+    asked: mpsc::UnboundedSender<ReceivedRequest>,
     answers: Arc<Mutex<Answers>>,
 }
 
 impl Service {
-    fn note(&self, asked: Asked) {
+    fn note(&self, asked: ReceivedRequest) {
         self.asked.send(asked).expect("the test listens");
     }
 
@@ -248,7 +248,7 @@ impl AllocationService for Service {
             true => (String::new(), vec!["2 ranks on 1 cores of node0".to_owned()]),
             false => (LAUNCH.to_owned(), Vec::new()),
         };
-        self.note(Asked::Launch(Box::new(request)));
+        self.note(ReceivedRequest::Launch(Box::new(request)));
         Ok(Response::new(LaunchTasksResponse {
             task_launch_id,
             spec: Some(spec()),
@@ -262,7 +262,7 @@ impl AllocationService for Service {
         &self,
         request: Request<CreateAllocationRequest>,
     ) -> Result<Response<Allocation>, Status> {
-        self.note(Asked::Create(Box::new(request.into_inner())));
+        self.note(ReceivedRequest::Create(Box::new(request.into_inner())));
         if let Some(refusal) = self.answers.lock().unwrap().refusals.pop_front() {
             return Err(refusal);
         }
@@ -283,7 +283,7 @@ impl AllocationService for Service {
         &self,
         request: Request<ListAllocationsRequest>,
     ) -> Result<Response<ListAllocationsResponse>, Status> {
-        self.note(Asked::List { all: request.into_inner().all });
+        self.note(ReceivedRequest::List { all: request.into_inner().all });
         Ok(Response::new(ListAllocationsResponse { allocations: self.answers().allocations }))
     }
 
@@ -292,7 +292,7 @@ impl AllocationService for Service {
         request: Request<ReleaseAllocationRequest>,
     ) -> Result<Response<Allocation>, Status> {
         let request = request.into_inner();
-        self.note(Asked::Release(request.clone()));
+        self.note(ReceivedRequest::Release(request.clone()));
         self.allocation(&request.id)
     }
 }
@@ -310,7 +310,7 @@ impl LaunchService for Service {
             return Err(Status::invalid_argument("the first message must be an attach"));
         };
         let (tell, told) = mpsc::channel(64);
-        self.note(Asked::Attach(Box::new(Conversation { to, said, tell })));
+        self.note(ReceivedRequest::Attach(Box::new(Conversation { to, said, tell })));
         Ok(Response::new(ReceiverStream::new(told)))
     }
 
@@ -318,7 +318,7 @@ impl LaunchService for Service {
         &self,
         request: Request<ListLaunchesRequest>,
     ) -> Result<Response<ListLaunchesResponse>, Status> {
-        self.note(Asked::List { all: request.into_inner().all });
+        self.note(ReceivedRequest::List { all: request.into_inner().all });
         let launches = self.answers().launches.into_iter().filter_map(|launch| launch.summary).collect();
         Ok(Response::new(ListLaunchesResponse { launches }))
     }
@@ -334,7 +334,7 @@ impl LaunchService for Service {
         &self,
         request: Request<SignalLaunchRequest>,
     ) -> Result<Response<SignalLaunchResponse>, Status> {
-        self.note(Asked::Signal(request.into_inner()));
+        self.note(ReceivedRequest::Signal(request.into_inner()));
         Ok(Response::new(SignalLaunchResponse {}))
     }
 
@@ -342,7 +342,7 @@ impl LaunchService for Service {
         &self,
         request: Request<AbortLaunchRequest>,
     ) -> Result<Response<AbortLaunchResponse>, Status> {
-        self.note(Asked::Abort(request.into_inner()));
+        self.note(ReceivedRequest::Abort(request.into_inner()));
         if let Some(refusal) = self.answers.lock().unwrap().refusals.pop_front() {
             return Err(refusal);
         }
@@ -359,7 +359,7 @@ impl NodeService for Service {
     }
 
     async fn drain_nodes(&self, request: Request<DrainNodesRequest>) -> Result<Response<DrainNodesResponse>, Status> {
-        self.note(Asked::Drain(request.into_inner()));
+        self.note(ReceivedRequest::Drain(request.into_inner()));
         Ok(Response::new(DrainNodesResponse { unknown: self.answers().unknown }))
     }
 
@@ -367,7 +367,7 @@ impl NodeService for Service {
         &self,
         request: Request<ResumeNodesRequest>,
     ) -> Result<Response<ResumeNodesResponse>, Status> {
-        self.note(Asked::Resume(request.into_inner()));
+        self.note(ReceivedRequest::Resume(request.into_inner()));
         Ok(Response::new(ResumeNodesResponse {}))
     }
 

@@ -11,7 +11,7 @@ use tokio::process::Child;
 use tonic::Status;
 
 use crate::child::{ended, insist, run, says, signal};
-use crate::fake::{Asked, Fake, LAUNCH, soon, spec};
+use crate::fake::{Fake, LAUNCH, ReceivedRequest, soon, spec};
 
 /// Polls until a process is stopped, because no event reports it.
 async fn stopped(child: &Child) {
@@ -60,7 +60,7 @@ async fn a_plan_is_shown_and_not_followed() {
     let mut fake = Fake::start().await;
     for line in ["launch --dry-run -n 2 ./app", "launch --dry-run --show-map --detach -n 2 ./app"] {
         assert_eq!(run(&fake, line).await, (Some(0), MAP.to_owned(), String::new()), "{line}");
-        let Asked::Launch(request) = fake.asked().await else { panic!("no launch") };
+        let ReceivedRequest::Launch(request) = fake.asked().await else { panic!("no launch") };
         assert!(request.plan_only);
     }
     let (code, stdout, _) = run(&fake, "launch --dry-run --json -n 2 ./app").await;
@@ -115,7 +115,7 @@ async fn the_start_is_shown_on_a_terminal_until_something_else_is() {
     command.stdout(slave.try_clone().unwrap()).stderr(slave);
     let child = command.spawn().unwrap();
     drop(command);
-    assert!(matches!(fake.asked().await, Asked::Launch(_)));
+    assert!(matches!(fake.asked().await, ReceivedRequest::Launch(_)));
     let conversation = fake.attached(spec()).await;
     let progress = |nodes_started, ranks_started| {
         let progress = StartProgress { nodes: 2, nodes_started, ranks: 2, ranks_started, ranks_initialized: 0 };
@@ -236,10 +236,10 @@ async fn output_files_and_traces_are_written_here() {
 async fn a_launch_whose_client_cannot_show_it_is_ended() {
     let mut fake = Fake::start().await;
     let child = fake.lattice("launch --output /nonexistent/out -n 2 ./app").spawn().unwrap();
-    assert!(matches!(fake.asked().await, Asked::Launch(_)));
+    assert!(matches!(fake.asked().await, ReceivedRequest::Launch(_)));
     let _conversation = fake.attached(spec()).await;
     match fake.asked().await {
-        Asked::Abort(abort) => {
+        ReceivedRequest::Abort(abort) => {
             assert_eq!(abort.id, LAUNCH);
             assert!(abort.reason.contains("/nonexistent/out"), "{}", abort.reason);
         }
@@ -255,14 +255,14 @@ async fn a_detached_launch_is_named_and_followed_later() {
     let mut fake = Fake::start().await;
     let (code, stdout, stderr) = run(&fake, "launch --detach -n 2 ./app").await;
     assert_eq!((code, stdout.as_str(), stderr.as_str()), (Some(0), "k3jq09zmf2\n", ""));
-    let Asked::Launch(request) = fake.asked().await else { panic!("no launch") };
+    let ReceivedRequest::Launch(request) = fake.asked().await else { panic!("no launch") };
     assert!(request.detached);
     assert!(!request.plan_only);
     assert_eq!(request.spec.unwrap().stdin, Some(StdinTarget { target: None }));
     let (code, stdout, _) = run(&fake, "launch --detach --json -n 2 ./app").await;
     let line: serde_json::Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!((code, &line["event"], &line["launch_id"]), (Some(0), &"launch".into(), &LAUNCH.into()));
-    assert!(matches!(fake.asked().await, Asked::Launch(_)));
+    assert!(matches!(fake.asked().await, ReceivedRequest::Launch(_)));
 
     let child = fake.lattice("attach k3jq09zmf2 --label").spawn().unwrap();
     let mut conversation = fake.attached(spec()).await;
@@ -282,11 +282,11 @@ async fn a_detached_launch_is_named_and_followed_later() {
 async fn launches_are_signalled_and_aborted_by_others() {
     let mut fake = Fake::start().await;
     assert_eq!(run(&fake, "signal k3jq09zmf2 USR1").await.0, Some(0));
-    assert!(matches!(fake.asked().await, Asked::Signal(SignalLaunchRequest { signal: 10, .. })));
+    assert!(matches!(fake.asked().await, ReceivedRequest::Signal(SignalLaunchRequest { signal: 10, .. })));
     // Without a terminal nothing confirms it. The id may be that of an allocation.
     assert_eq!(run(&fake, "abort k3jq09zmf2").await, (Some(0), String::new(), String::new()));
-    assert!(matches!(fake.asked().await, Asked::Release(_)));
-    assert!(matches!(fake.asked().await, Asked::Abort(abort) if abort.reason == "lattice cancel"));
+    assert!(matches!(fake.asked().await, ReceivedRequest::Release(_)));
+    assert!(matches!(fake.asked().await, ReceivedRequest::Abort(abort) if abort.reason == "lattice cancel"));
     let told = async |line: &str| serde_json::from_str::<serde_json::Value>(&run(&fake, line).await.1).unwrap();
     assert_eq!(
         told("signal k3jq09zmf2 USR1 --ranks 0-3,8 --json").await,

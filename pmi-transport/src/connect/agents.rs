@@ -21,11 +21,11 @@ struct Shared {
     security: Security,
     most: usize,
     /// By node name.
-    kept: Mutex<HashMap<String, Kept>>,
+    kept: Mutex<HashMap<String, CachedChannel>>,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct CachedChannel {
     /// Address of the agent.
     address: String,
     channel: Channel,
@@ -63,7 +63,7 @@ impl AgentChannels {
             return Ok(known.channel.clone());
         }
         let channel = channel(&address.parse()?, &Caller::Agent(node.to_owned()), security)?;
-        let new = Kept { address: address.to_owned(), channel: channel.clone(), used };
+        let new = CachedChannel { address: address.to_owned(), channel: channel.clone(), used };
         if kept.insert(node.to_owned(), new).is_none() && kept.len() > *most {
             let oldest = kept.iter().min_by_key(|(_, kept)| kept.used).map(|(node, _)| node.clone());
             oldest.map(|node| kept.remove(&node));

@@ -51,14 +51,14 @@ pub struct Effects {
     /// Answered questions of this node. Each question has at most one answer.
     pub answered: Vec<(QuestionId, AskResult)>,
     /// Questions of other nodes that this node must answer.
-    pub asked: Vec<Asked>,
+    pub asked: Vec<NodeQuestion>,
     /// Increments of the node's counters.
     pub counters: Counters,
 }
 
 /// Question of another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct NodeQuestion {
     /// Identifier for the answer.
     pub id: AnswerId,
     /// Node that sent the question.

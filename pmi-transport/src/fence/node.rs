@@ -15,7 +15,7 @@ use tonic::{Code, Status};
 
 use super::Limits;
 use super::counters::Counters;
-use super::effects::{Asked, FenceResult, Question};
+use super::effects::{FenceResult, NodeQuestion, Question};
 use super::fence_call::FenceCall;
 use super::launch::Loss;
 use super::link_queue::Outgoing;
@@ -268,7 +268,7 @@ async fn tick(node: Weak<FenceNode>) {
 }
 
 /// Prepares the answer to another node's question.
-async fn answer(node: Weak<FenceNode>, membership: MembershipId, asked: Asked, source: Arc<dyn Questions>) {
+async fn answer(node: Weak<FenceNode>, membership: MembershipId, asked: NodeQuestion, source: Arc<dyn Questions>) {
     let answer = match asked.question {
         Question::Server(question) => source.answer(asked.from, question).await,
         Question::Session(message) => source.hear(asked.from, message).await,

@@ -6,7 +6,7 @@ use pmi_core::ids::NodeIndex;
 
 use super::Limits;
 use super::counters::Counters;
-use super::effects::{Asked, FenceResult};
+use super::effects::{FenceResult, NodeQuestion};
 use super::fence_call::FenceCall;
 use super::link_queue::{Outgoing, Queue, Stuck};
 use super::links::{Links, Sent, StreamId};
@@ -19,7 +19,7 @@ pub(super) enum Effect {
     /// Opens a link.
     Open { id: StreamId, name: String, address: String, outgoing: Outgoing },
     /// Prepares the answer to another node's question. The task belongs to the membership.
-    Answer { membership: MembershipId, asked: Asked, source: Arc<dyn Questions> },
+    Answer { membership: MembershipId, asked: NodeQuestion, source: Arc<dyn Questions> },
     /// Writes the queued frames of a link.
     Flush(Arc<Queue>),
     /// Treats a node as lost because its frames exceed a limit.

@@ -16,7 +16,7 @@ use bytes::{Bytes, BytesMut};
 use pmi_core::ids::NodeIndex;
 
 use super::AskError;
-use super::effects::{AnswerId, Asked, Effects, Question, QuestionId};
+use super::effects::{AnswerId, Effects, NodeQuestion, Question, QuestionId};
 use crate::limits::{ANSWER_MAX, CHUNK_MAX, WHOLE_MAX};
 use crate::proto::v1::{DataReply, DataRequest, LinkFrame, data_reply, link_frame::What};
 
@@ -27,7 +27,7 @@ pub(super) struct Questions {
     me: NodeIndex,
     last_id: u64,
     /// Questions of this node.
-    asked: HashMap<QuestionId, Asking>,
+    asked: HashMap<QuestionId, PendingAnswer>,
     /// Questions of other nodes; `None` once the asking node is lost.
     open: HashMap<AnswerId, Option<Asker>>,
     /// Maximum entries of `open`.
@@ -36,7 +36,7 @@ pub(super) struct Questions {
 
 /// Node that was asked, and the received part of its answer.
 #[derive(Debug)]
-struct Asking {
+struct PendingAnswer {
     node: NodeIndex,
     arrived: BytesMut,
 }
@@ -57,7 +57,7 @@ impl Questions {
     /// Asks `node`, which must be another node of the launch. The answer is an effect of a later input.
     pub(super) fn ask(&mut self, node: NodeIndex, question: Question, effects: &mut Effects) -> QuestionId {
         let id = QuestionId(self.next_id());
-        self.asked.insert(id, Asking { node, arrived: BytesMut::new() });
+        self.asked.insert(id, PendingAnswer { node, arrived: BytesMut::new() });
         let (launch_id, from_node) = (self.launch_id.to_string(), self.me.0);
         let (question, to_session) = match question {
             Question::Server(question) => (question, Bytes::new()),
@@ -85,7 +85,7 @@ impl Questions {
         }
         let id = AnswerId(self.next_id());
         self.open.insert(id, Some(asker));
-        effects.asked.push(Asked { id, from, question });
+        effects.asked.push(NodeQuestion { id, from, question });
     }
 
     /// Sends this node's answer to a question of another node, unless that node is lost.

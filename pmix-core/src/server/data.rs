@@ -19,7 +19,7 @@ use crate::wire::{reply, status, types};
 #[derive(Clone, Debug)]
 pub(super) struct Wait {
     address: Address,
-    wanted: Wanted,
+    wanted: AwaitedValue,
 }
 
 /// Request of a get.
@@ -44,7 +44,7 @@ enum GetOutcome {
 
 /// Value that a get waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Wanted {
+pub(super) struct AwaitedValue {
     pub(super) job: JobIndex,
     pub(super) rank: Rank,
     /// Without a key, any data that the rank has committed.
@@ -131,7 +131,7 @@ impl Server {
         if !self.rank_mut(address.identity.seat).is_some_and(|state| state.quota.ask(questions)) {
             return self.answer(address, status::OUT_OF_RESOURCE);
         }
-        let wanted = Wanted { job, rank, key: get.key, timeout };
+        let wanted = AwaitedValue { job, rank, key: get.key, timeout };
         let node = self.other_node(job, rank);
         let after = match node {
             // The other node limits the wait; this limit is for a node that never answers.
@@ -189,7 +189,7 @@ impl Server {
     }
 
     /// Ends the gets that wait for an unavailable value.
-    pub(super) fn give_up_waits(&mut self, wanted: &Wanted) {
+    pub(super) fn give_up_waits(&mut self, wanted: &AwaitedValue) {
         let waits = self.waits.take(&(wanted.job, wanted.rank), |wait| wait.wanted == *wanted);
         self.end_waits(waits, GetOutcome::NotFound);
     }

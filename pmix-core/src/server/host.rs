@@ -20,7 +20,7 @@ use crate::wire::{reply, status, types};
 
 /// Receiver of the host's answer.
 #[derive(Clone, Debug)]
-pub(super) enum Asked {
+pub(super) enum AnswerReceiver {
     /// A rank, and the number of questions that its question counts for.
     Rank { address: Address, questions: usize },
     /// The ranks of a collective with other launches.
@@ -86,7 +86,7 @@ impl Server {
             return self.answer(address, status::OUT_OF_RESOURCE);
         }
         let ticket = self.new_ticket();
-        self.asked.insert(ticket, Asked::Rank { address, questions });
+        self.asked.insert(ticket, AnswerReceiver::Rank { address, questions });
         self.actions.push_back(Action::Call { ticket, job: self.job_meant(seat), rank, call });
     }
 
@@ -97,20 +97,22 @@ impl Server {
         let signalled =
             || if let Answer::Signalled(result) = answer { signal_status(result) } else { status::COMM_FAILURE };
         match self.asked.remove(&ticket) {
-            Some(Asked::Rank { address, questions }) => {
+            Some(AnswerReceiver::Rank { address, questions }) => {
                 if let Some(state) = self.rank_mut(address.identity.seat) {
                     state.quota.answered_many(questions);
                 }
                 self.answer_rank(address, answer);
             }
-            Some(Asked::Meeting(id)) => self.end_meeting(&id, answer),
-            Some(Asked::Look { inquiry, job }) => self.on_look(inquiry, job, seen()),
-            Some(Asked::Signal { inquiry }) => self.on_signalled(inquiry, signalled()),
-            Some(Asked::PeerLook { ticket, job }) => {
+            Some(AnswerReceiver::Meeting(id)) => self.end_meeting(&id, answer),
+            Some(AnswerReceiver::Look { inquiry, job }) => self.on_look(inquiry, job, seen()),
+            Some(AnswerReceiver::Signal { inquiry }) => self.on_signalled(inquiry, signalled()),
+            Some(AnswerReceiver::PeerLook { ticket, job }) => {
                 let processes = self.node_processes(job, seen());
                 self.reply_to_peer(ticket, processes.encode());
             }
-            Some(Asked::PeerSignal { ticket }) => self.reply_to_peer(ticket, signalled().to_be_bytes().to_vec()),
+            Some(AnswerReceiver::PeerSignal { ticket }) => {
+                self.reply_to_peer(ticket, signalled().to_be_bytes().to_vec())
+            }
             None => {}
         }
     }

@@ -14,10 +14,10 @@ use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::roster::Quota;
 use pmi_core::services::JobProcesses;
 
-use super::host::Asked;
+use super::host::AnswerReceiver;
 use super::node_processes::NodeProcesses;
 use super::question::Question;
-use super::remote::Asking;
+use super::remote::OpenQuestion;
 use super::{Action, Address, Server, Ticket};
 use crate::namespace::JobIndex;
 use crate::services::Call;
@@ -74,10 +74,10 @@ impl Server {
         let Some(inquiry) = self.begin_inquiry(address, wanted.len(), kind) else { return };
         for (job, node) in wanted {
             if node == self.jobs[job].namespace.node {
-                self.call_host(address, job, Call::Look, Asked::Look { inquiry, job });
+                self.call_host(address, job, Call::Look, AnswerReceiver::Look { inquiry, job });
             } else {
                 let namespace = self.jobs[job].namespace.name.clone().into();
-                self.ask_peer(node, &Question::Processes { namespace }, Asking::Look { inquiry, job, node });
+                self.ask_peer(node, &Question::Processes { namespace }, OpenQuestion::Look { inquiry, job, node });
             }
         }
     }
@@ -92,10 +92,10 @@ impl Server {
         for ((job, node), ranks) in parts {
             let namespace = &self.jobs[job].namespace;
             if node == namespace.node {
-                self.call_host(address, job, Call::Signal { ranks, signal }, Asked::Signal { inquiry });
+                self.call_host(address, job, Call::Signal { ranks, signal }, AnswerReceiver::Signal { inquiry });
             } else {
                 let namespace = namespace.name.clone().into();
-                self.ask_peer(node, &Question::Signal { namespace, signal, ranks }, Asking::Signal { inquiry });
+                self.ask_peer(node, &Question::Signal { namespace, signal, ranks }, OpenQuestion::Signal { inquiry });
             }
         }
     }
@@ -142,7 +142,7 @@ impl Server {
         Some(inquiry)
     }
 
-    fn call_host(&mut self, address: Address, job: JobIndex, call: Call, asked: Asked) {
+    fn call_host(&mut self, address: Address, job: JobIndex, call: Call, asked: AnswerReceiver) {
         let (ticket, rank) = (self.new_ticket(), self.rank(address.identity.seat).rank);
         self.asked.insert(ticket, asked);
         self.actions.push_back(Action::Call { ticket, job, rank, call });
@@ -204,15 +204,23 @@ impl Server {
 
     /// A server of another node requests the processes of a job here.
     pub(super) fn on_processes_question(&mut self, ticket: Ticket, namespace: &[u8]) {
-        self.call_for_peer(ticket, namespace, Call::Look, |job| Asked::PeerLook { ticket, job });
+        self.call_for_peer(ticket, namespace, Call::Look, |job| AnswerReceiver::PeerLook { ticket, job });
     }
 
     /// A server of another node requests a signal to ranks here.
     pub(super) fn on_signal_question(&mut self, ticket: Ticket, namespace: &[u8], signal: i32, ranks: Vec<Rank>) {
-        self.call_for_peer(ticket, namespace, Call::Signal { ranks, signal }, |_| Asked::PeerSignal { ticket });
+        self.call_for_peer(ticket, namespace, Call::Signal { ranks, signal }, |_| AnswerReceiver::PeerSignal {
+            ticket,
+        });
     }
 
-    fn call_for_peer(&mut self, ticket: Ticket, namespace: &[u8], call: Call, asked: impl FnOnce(JobIndex) -> Asked) {
+    fn call_for_peer(
+        &mut self,
+        ticket: Ticket,
+        namespace: &[u8],
+        call: Call,
+        asked: impl FnOnce(JobIndex) -> AnswerReceiver,
+    ) {
         let Some(job) = self.own_job(namespace) else {
             return self.reply_to_peer(ticket, status::NOT_FOUND.to_be_bytes().to_vec());
         };

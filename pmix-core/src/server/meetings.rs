@@ -13,7 +13,7 @@ use pmi_core::segment::Segment;
 use pmi_core::services::{MeetError, Meeting, Met, MetJob};
 
 use super::collectives::{Waiter, context_segment};
-use super::host::Asked;
+use super::host::AnswerReceiver;
 use super::{Action, Server};
 use crate::namespace::{JobIndex, JobState};
 use crate::services::{Answer, Call};
@@ -41,7 +41,7 @@ impl Server {
         let seat = first.address.identity.seat;
         let rank = self.rank(seat).rank;
         let ticket = self.new_ticket();
-        self.asked.insert(ticket, Asked::Meeting(id));
+        self.asked.insert(ticket, AnswerReceiver::Meeting(id));
         self.actions.push_back(Action::Call { ticket, job: seat.job, rank, call: Call::Meet(meeting) });
     }
 

@@ -9,7 +9,7 @@ use pmi_core::ids::Rank;
 
 use super::data::Get;
 use super::question::{DataQuestion, Question};
-use super::remote::{Asking, Refresh, decode_answer};
+use super::remote::{OpenQuestion, Refresh, decode_answer};
 use super::{Address, Server};
 use crate::namespace::JobIndex;
 use crate::wire::reader::Proc;
@@ -45,7 +45,7 @@ impl Server {
         }
         let namespace = self.jobs[job].namespace.name.clone().into();
         let question = DataQuestion { namespace, rank, key: None, timeout: Some(AT_ONCE) };
-        self.ask_peer(node, &Question::Data(question), Asking::Refresh(refresh));
+        self.ask_peer(node, &Question::Data(question), OpenQuestion::Refresh(refresh));
     }
 
     /// The rank's node has answered; `None` if it gives no answer.

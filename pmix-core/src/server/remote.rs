@@ -16,7 +16,7 @@ use bytes::Bytes;
 use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::segment::Segment;
 
-use super::data::{Get, Wanted};
+use super::data::{AwaitedValue, Get};
 use super::node_processes::NodeProcesses;
 use super::question::{DataQuestion, Question};
 use super::{Action, Address, Server, Ticket};
@@ -44,9 +44,9 @@ pub(super) struct Refresh {
 
 /// A question to another node's server without an answer so far.
 #[derive(Clone, Debug)]
-pub(super) enum Asking {
+pub(super) enum OpenQuestion {
     /// The value of a waiting get.
-    Value(Wanted),
+    Value(AwaitedValue),
     /// Current data of a rank.
     Refresh(Refresh),
     /// The data of a node that a fence has left there.
@@ -64,13 +64,13 @@ pub(super) enum Asking {
 /// A question to another node's server, and the number of fences that had ended here when it was sent.
 #[derive(Clone, Debug)]
 pub(super) struct PeerQuestion {
-    asking: Asking,
+    asking: OpenQuestion,
     node: NodeIndex,
     question: Bytes,
     fences_ended: u64,
 }
 
-impl Asking {
+impl OpenQuestion {
     /// Returns true if the answer holds data that fences also distribute.
     fn brings_data(&self) -> bool {
         matches!(self, Self::Value(_) | Self::Refresh(_) | Self::Withheld { .. })
@@ -85,21 +85,21 @@ impl Server {
     }
 
     /// Requests the value of a waiting get from a node, unless that request is already open.
-    pub(super) fn ask_node(&mut self, node: NodeIndex, wanted: &Wanted) {
+    pub(super) fn ask_node(&mut self, node: NodeIndex, wanted: &AwaitedValue) {
         if !self.wanted.insert(wanted.clone()) {
             return;
         }
         let namespace = self.jobs[wanted.job].namespace.name.clone().into();
-        let Wanted { rank, key, timeout, .. } = wanted.clone();
+        let AwaitedValue { rank, key, timeout, .. } = wanted.clone();
         let question = Question::Data(DataQuestion { namespace, rank, key, timeout });
-        self.ask_peer(node, &question, Asking::Value(wanted.clone()));
+        self.ask_peer(node, &question, OpenQuestion::Value(wanted.clone()));
     }
 
-    pub(super) fn ask_peer(&mut self, node: NodeIndex, question: &Question, asking: Asking) -> Ticket {
+    pub(super) fn ask_peer(&mut self, node: NodeIndex, question: &Question, asking: OpenQuestion) -> Ticket {
         self.ask_peer_for(node, question.encode(), asking)
     }
 
-    fn ask_peer_for(&mut self, node: NodeIndex, question: Bytes, asking: Asking) -> Ticket {
+    fn ask_peer_for(&mut self, node: NodeIndex, question: Bytes, asking: OpenQuestion) -> Ticket {
         let ticket = self.new_ticket();
         let asked = PeerQuestion { asking, node, question: question.clone(), fences_ended: self.fences_ended };
         self.asking.insert(ticket, asked);
@@ -119,23 +119,23 @@ impl Server {
             return;
         }
         match asked.map(|asked| asked.asking) {
-            Some(Asking::Value(wanted)) => self.on_value(&wanted, answer),
-            Some(Asking::Refresh(refresh)) => self.on_refreshed(refresh, answer),
-            Some(Asking::Withheld { job, node }) => self.on_fetched(job, node, answer.and_then(decode_segment)),
-            Some(Asking::Look { inquiry, job, node }) => {
+            Some(OpenQuestion::Value(wanted)) => self.on_value(&wanted, answer),
+            Some(OpenQuestion::Refresh(refresh)) => self.on_refreshed(refresh, answer),
+            Some(OpenQuestion::Withheld { job, node }) => self.on_fetched(job, node, answer.and_then(decode_segment)),
+            Some(OpenQuestion::Look { inquiry, job, node }) => {
                 let processes = answer.and_then(|answer| NodeProcesses::decode(answer));
                 self.on_processes(inquiry, job, node, processes);
             }
-            Some(Asking::Signal { inquiry }) => {
+            Some(OpenQuestion::Signal { inquiry }) => {
                 let answer = answer.and_then(|answer| answer.first_chunk()).copied();
                 self.on_signalled(inquiry, answer.map_or(status::COMM_FAILURE, i32::from_be_bytes));
             }
-            Some(Asking::Output { node }) => self.on_output(ticket, node, answer),
-            Some(Asking::Spread) | None => {}
+            Some(OpenQuestion::Output { node }) => self.on_output(ticket, node, answer),
+            Some(OpenQuestion::Spread) | None => {}
         }
     }
 
-    fn on_value(&mut self, wanted: &Wanted, answer: Option<&Bytes>) {
+    fn on_value(&mut self, wanted: &AwaitedValue, answer: Option<&Bytes>) {
         self.wanted.remove(wanted);
         if let Some(data) = answer.and_then(decode_answer) {
             let known = self.jobs[wanted.job].data.entry(wanted.rank).or_default();

@@ -17,7 +17,7 @@ use pmi_core::ids::{NodeIndex, Rank};
 
 use super::forwarding::Origin;
 use super::question::{Question, WantedOutput};
-use super::remote::Asking;
+use super::remote::OpenQuestion;
 use super::{Action, Server, Ticket};
 use crate::namespace::{JobIndex, JobState};
 use crate::wire::status;
@@ -153,7 +153,8 @@ impl Server {
 
     fn ask_node_for_output(&mut self, node: NodeIndex, wanted: WantedOutput) {
         let asker = self.jobs.first().map_or(NodeIndex(0), |job| job.namespace.node);
-        let asked = self.ask_peer(node, &Question::Output { asker, wanted: wanted.clone() }, Asking::Output { node });
+        let asked =
+            self.ask_peer(node, &Question::Output { asker, wanted: wanted.clone() }, OpenQuestion::Output { node });
         if wanted.sources.is_empty() {
             self.remote_output.from_nodes.remove(&node);
         } else {

@@ -26,7 +26,7 @@ use super::data::Get;
 use super::members::Members;
 use super::pending::Pending;
 use super::question::Question;
-use super::remote::Asking;
+use super::remote::OpenQuestion;
 use super::{Action, Address, Server, Ticket};
 use crate::namespace::{JobIndex, Seat};
 use crate::wire::status;
@@ -49,7 +49,7 @@ const LAST: &str = " last";
 
 /// Collectives with withheld data, by name, and the gets that wait for the data.
 #[derive(Debug, Default)]
-pub(super) struct Withheld {
+pub(super) struct WithheldData {
     rounds: BTreeMap<Arc<str>, Round>,
     /// Spreads that began elsewhere before the end of their fence here.
     early: BTreeMap<Arc<str>, Epoch>,
@@ -111,7 +111,7 @@ fn price(bytes: u64, nodes: usize) -> u64 {
     bytes.saturating_mul(SPREAD_COST).saturating_add(levels * QUESTION_COST / 2)
 }
 
-impl Withheld {
+impl WithheldData {
     /// Returns true while ranks of other nodes may request data that stayed here.
     pub(super) fn is_needed(&self) -> bool {
         self.rounds.values().any(|round| round.last != Last::Over)
@@ -179,7 +179,7 @@ impl Server {
         }
         if !self.withheld.gets.has(&(job, node)) {
             let namespace = Bytes::copy_from_slice(self.jobs[job].namespace.name.as_bytes());
-            self.ask_peer(node, &Question::AllOf { namespace }, Asking::Withheld { job, node });
+            self.ask_peer(node, &Question::AllOf { namespace }, OpenQuestion::Withheld { job, node });
         }
         let ticket = self.new_ticket();
         self.withheld.gets.insert(ticket, (job, node), WaitingGet { address, get });
@@ -246,7 +246,7 @@ impl Server {
         if round.epoch == epoch && round.spread == Spread::Apart {
             round.spread = Spread::Wished;
             let above = round.nodes[(own - 1) / FAN_OUT];
-            self.ask_peer(above, &Question::Wish { name: Arc::clone(name), epoch }, Asking::Spread);
+            self.ask_peer(above, &Question::Wish { name: Arc::clone(name), epoch }, OpenQuestion::Spread);
         }
     }
 
@@ -268,7 +268,7 @@ impl Server {
         let (nodes, members, job) = (Arc::clone(&round.nodes), Arc::clone(&round.members), round.host);
         let own = self.own_node().and_then(|own| nodes.binary_search(&own).ok()).unwrap_or(nodes.len());
         for &below in nodes.iter().skip(own.saturating_mul(FAN_OUT) + 1).take(FAN_OUT) {
-            self.ask_peer(below, &Question::Spread { name: Arc::clone(name), epoch }, Asking::Spread);
+            self.ask_peer(below, &Question::Spread { name: Arc::clone(name), epoch }, OpenQuestion::Spread);
         }
         let seats = self.seats(&members);
         let contribution = self.data_of(&seats).into();

@@ -27,11 +27,11 @@ struct Running {
     pidfd: OwnedFd,
     cgroup: Option<SessionCgroup>,
     /// Data for a later daemon; `None` for a child that ends with its daemon.
-    kept: Option<Kept>,
+    kept: Option<LaterUse>,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct LaterUse {
     /// Copy of the daemon's end of the door, so that the door stays open when the daemon is gone.
     door: OwnedFd,
     label: Label,
@@ -52,7 +52,7 @@ impl Children {
     /// Keeps a child for later daemons, if it runs.
     pub(super) fn keep(&mut self, pid: Pid, door: OwnedFd, label: Label) {
         if let Some(running) = self.running.get_mut(&pid) {
-            running.kept = Some(Kept { door, label });
+            running.kept = Some(LaterUse { door, label });
         }
     }
 
@@ -68,7 +68,7 @@ impl Children {
     /// Records the end of a reaped process. Returns the message for the daemon if the process was one of the children.
     pub(super) fn end(&mut self, pid: Pid, exit: RankExit) -> Option<[i32; 3]> {
         let running = self.running.remove(&pid)?;
-        if let Some(Kept { label, .. }) = running.kept {
+        if let Some(LaterUse { label, .. }) = running.kept {
             self.ended.insert(pid, Ended { exit, label });
         }
         Some(news(pid, exit, [Message::EXITED, Message::KILLED]))
@@ -124,7 +124,7 @@ impl Children {
             Message::send(daemon, told, &[label.as_fd()])?;
         }
         for (pid, running) in &self.running {
-            if let Some(Kept { door, label }) = &running.kept {
+            if let Some(LaterUse { door, label }) = &running.kept {
                 let descriptors = [door.as_fd(), running.pidfd.as_fd(), label.as_fd()];
                 Message::send(daemon, [Message::KEPT_RUNNING, pid.as_raw(), 0], &descriptors)?;
             }

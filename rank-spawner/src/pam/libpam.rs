@@ -108,9 +108,9 @@ impl LibPam {
 
 /// Messages of modules, without control characters. Modules may send them on any thread.
 #[derive(Default)]
-struct Said(Mutex<Vec<String>>);
+struct ModuleMessages(Mutex<Vec<String>>);
 
-impl Said {
+impl ModuleMessages {
     fn add(&self, text: &CStr) {
         let mut texts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if texts.len() < MESSAGES_MAX {
@@ -136,7 +136,7 @@ pub(super) struct Transaction<'library> {
     library: &'library LibPam,
     handle: *mut Handle,
     /// Boxed, because the library stores its address.
-    said: Box<Said>,
+    said: Box<ModuleMessages>,
     has_credentials: bool,
     is_open: bool,
     last: c_int,
@@ -148,7 +148,7 @@ impl<'library> Transaction<'library> {
         let strings = CString::new(service).and_then(|service| Ok((service, CString::new(user)?)));
         let (service, user) =
             strings.map_err(|error| Refused { step: step(), text: error.to_string(), ..Refused::default() })?;
-        let said = Box::<Said>::default();
+        let said = Box::<ModuleMessages>::default();
         let conversation = Conversation { converse, said: ptr::from_ref(&*said).cast_mut().cast() };
         let mut handle = ptr::null_mut();
         // SAFETY: the strings and the conversation live during the call, which copies them. `handle` is valid for the result. `said` is
@@ -262,8 +262,8 @@ unsafe extern "C" fn converse(
     if !(1..=MESSAGES_MAX).contains(&count) || messages.is_null() || answers.is_null() || said.is_null() {
         return CONVERSATION_ERROR;
     }
-    // SAFETY: the pointer is the `Said` of a transaction, which lives as long as its handle, and is only shared.
-    let said = unsafe { &*said.cast::<Said>() };
+    // SAFETY: the pointer is the `ModuleMessages` of a transaction, which lives as long as its handle, and is only shared.
+    let said = unsafe { &*said.cast::<ModuleMessages>() };
     for index in 0..count {
         // SAFETY: the caller guarantees `count` messages; Linux-PAM passes an array of pointers.
         let Some(message) = (unsafe { (*messages.add(index)).as_ref() }) else { return CONVERSATION_ERROR };
@@ -289,13 +289,13 @@ unsafe extern "C" fn converse(
 mod tests {
     use super::*;
 
-    fn converse_about(messages: &[(c_int, &CStr)], said: &Said) -> c_int {
+    fn converse_about(messages: &[(c_int, &CStr)], said: &ModuleMessages) -> c_int {
         let messages: Vec<Message> =
             messages.iter().map(|(style, text)| Message { style: *style, text: text.as_ptr() }).collect();
         let mut pointers: Vec<*const Message> = messages.iter().map(ptr::from_ref).collect();
         let mut answers = ptr::null_mut();
         let count = c_int::try_from(pointers.len()).unwrap();
-        // SAFETY: `count` messages, a valid place for the answers, and a valid `Said`.
+        // SAFETY: `count` messages, a valid place for the answers, and a valid `ModuleMessages`.
         let code =
             unsafe { converse(count, pointers.as_mut_ptr(), &raw mut answers, ptr::from_ref(said).cast_mut().cast()) };
         // SAFETY: null, or memory that the function allocated.
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn texts_are_taken_without_what_a_terminal_obeys_and_prompts_fail() {
         const PROMPT: c_int = 1;
-        let said = Said::default();
+        let said = ModuleMessages::default();
         let texts = [(ERROR_MESSAGE, c"no\x1b[31m way\n"), (TEXT_INFORMATION, c"until\nnoon")];
         assert_eq!(converse_about(&texts, &said), SUCCESS);
         assert_eq!(said.take(), ["no [31m way", "until noon"]);

@@ -15,7 +15,7 @@ use super::watch::WatchLook;
 use crate::call_stacks::RankStack;
 use crate::cause::Cause;
 use crate::event::Event;
-use crate::session_io::Told;
+use crate::session_io::RanksAnswer;
 use crate::spec::SessionSpec;
 
 /// One effect. The runner must carry out effects in the order in which they are returned.
@@ -46,7 +46,7 @@ pub(crate) enum Effect {
     /// Answer a rank's request for a new job.
     AnswerSpawn { ticket: SpawnTicket, outcome: Result<JobId, SpawnError> },
     /// Answer a session that asks for the progress of ranks.
-    Tell { ticket: u64, told: Told },
+    Tell { ticket: u64, told: RanksAnswer },
     /// Inspect something, then call the method that the question names.
     Look(Look),
     /// Inspect the call stacks of these ranks until `until`, then call [`super::SessionMachine::on_stacks_seen`].

@@ -16,7 +16,7 @@ use super::{Phase, SessionMachine, SlotId};
 use crate::cause::{CauseKind, two_protocols};
 use crate::event::{Event, Notice, RankAffinity, RankProgress, RankUsage, SpokenProtocol};
 use crate::gathered::GatherDetail;
-use crate::session_io::Told;
+use crate::session_io::RanksAnswer;
 
 /// Observed state of a rank.
 #[derive(Clone, Debug, Default)]
@@ -107,7 +107,9 @@ impl SessionMachine {
         };
         match asker {
             Asker::Launch(question) => self.report_event(Event::Progress { question, ranks, stacks }),
-            Asker::Session(ticket) => self.effects.push_back(Effect::Tell { ticket, told: Told { ranks, stacks } }),
+            Asker::Session(ticket) => {
+                self.effects.push_back(Effect::Tell { ticket, told: RanksAnswer { ranks, stacks } })
+            }
         }
     }
 

@@ -17,7 +17,7 @@ use std::ffi::{OsStr, OsString};
 use crate::spec::AppSpec;
 
 /// A variable that a rank gets unless the user or a file makes the same choice.
-struct Told {
+struct DefaultVariable {
     name: &'static str,
     value: &'static str,
     /// Prefixes of variables by which a user makes this choice.
@@ -26,17 +26,17 @@ struct Told {
     is_in_files: bool,
 }
 
-const TOLD: [Told; 3] = [
+const TOLD: [DefaultVariable; 3] = [
     // The three values of Debian's own parameter file, which this variable overrides.
-    Told { name: "OMPI_MCA_btl", value: "^uct,openib,ofi", choices: &["OMPI_MCA_btl"], is_in_files: true },
-    Told {
+    DefaultVariable { name: "OMPI_MCA_btl", value: "^uct,openib,ofi", choices: &["OMPI_MCA_btl"], is_in_files: true },
+    DefaultVariable {
         name: "OMPI_MCA_mtl",
         value: "^ofi,psm,psm2",
         choices: &["OMPI_MCA_mtl", "OMPI_MCA_pml", "PSM"],
         is_in_files: true,
     },
     // All versions of UCX support it.
-    Told { name: "UCX_MEM_EVENTS", value: "n", choices: &["UCX_MEM_"], is_in_files: false },
+    DefaultVariable { name: "UCX_MEM_EVENTS", value: "n", choices: &["UCX_MEM_"], is_in_files: false },
 ];
 
 /// Prefixes of variables for all fabric parts of Open MPI: selections for libfabric and UCX, and parameter files.

@@ -26,7 +26,7 @@ use crate::machine::ranks::{RankState, Slot, SlotId};
 use crate::machine::reports::RankSeen;
 use crate::machine::verdict::{ExitMeaning, UnreportedEnd, death_kind};
 use crate::machine::watch::{SilentSeen, WatchLook};
-use crate::session_io::Told;
+use crate::session_io::RanksAnswer;
 
 /// Data about a job's ranks here that is stored while they run.
 #[derive(Debug, Default)]
@@ -40,18 +40,18 @@ pub(super) struct PreparedJob {
 /// Sessions that have asked for the progress of the ranks here, by their tickets.
 #[derive(Default)]
 pub(super) struct OpenTells {
-    replies: HashMap<u64, oneshot::Sender<Told>>,
+    replies: HashMap<u64, oneshot::Sender<RanksAnswer>>,
     last: u64,
 }
 
 impl OpenTells {
-    pub(super) fn add(&mut self, reply: oneshot::Sender<Told>) -> u64 {
+    pub(super) fn add(&mut self, reply: oneshot::Sender<RanksAnswer>) -> u64 {
         self.last += 1;
         self.replies.insert(self.last, reply);
         self.last
     }
 
-    pub(super) fn answer(&mut self, ticket: u64, told: Told) {
+    pub(super) fn answer(&mut self, ticket: u64, told: RanksAnswer) {
         if let Some(reply) = self.replies.remove(&ticket) {
             // The session may have stopped waiting.
             let _ = reply.send(told);

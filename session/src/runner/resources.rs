@@ -37,14 +37,14 @@ pub(super) type ResourceReply = oneshot::Sender<Result<(), ResourceError>>;
 pub(super) struct Resources {
     /// Start of the session.
     began: SystemTime,
-    kept: HashMap<SlotId, Vec<Kept>>,
+    kept: HashMap<SlotId, Vec<RegisteredResource>>,
     /// Inspections of resources that are being registered, and removals.
     pub(super) threads: JoinSet<ResourceNews>,
     /// The last number that was sent to the keeper.
     last: u32,
 }
 
-struct Kept {
+struct RegisteredResource {
     resource: Resource,
     pinned: Pinned,
     number: u32,
@@ -96,11 +96,15 @@ impl Resources {
         {
             self.take(slot, &intent, keeper);
         }
-        self.kept.entry(slot).or_default().push(Kept { resource: change.resource, pinned, number: self.last });
+        self.kept.entry(slot).or_default().push(RegisteredResource {
+            resource: change.resource,
+            pinned,
+            number: self.last,
+        });
     }
 
     /// Deletes the entry of a resource that must not be removed any more.
-    fn take(&mut self, slot: SlotId, resource: &Resource, keeper: Option<&Keeper>) -> Option<Kept> {
+    fn take(&mut self, slot: SlotId, resource: &Resource, keeper: Option<&Keeper>) -> Option<RegisteredResource> {
         let kept = self.kept.get_mut(&slot)?;
         let at = kept.iter().position(|kept| kept.resource == *resource)?;
         let taken = kept.remove(at);

@@ -24,7 +24,7 @@ use pmi_core::ids::{LocalRank, Rank};
 use pmi_core::server::{EndReason, FenceStatus, Progress};
 use pmi_core::services::Services;
 use pmi_core::{DialoguePoint, Phase};
-use pmix_core::driver::{Driver as PmixDriver, Said};
+use pmix_core::driver::{Driver as PmixDriver, RankText};
 use pmix_core::{CleanUp, JobIndex};
 use rank_spawner::CpuSet;
 use tokio::sync::{mpsc, oneshot};
@@ -68,7 +68,7 @@ pub(super) struct Servers {
 #[derive(Clone)]
 pub(super) struct RankCalls {
     /// Texts that ranks write; their server limits the number of waiting texts.
-    pub(super) texts: mpsc::UnboundedSender<Said>,
+    pub(super) texts: mpsc::UnboundedSender<RankText>,
     /// Requests for new jobs, and questions about processes.
     pub(super) session: mpsc::Sender<SessionCall>,
     /// Ranks that have died while the other ranks continue, each once.

@@ -1,13 +1,13 @@
 //! Texts that ranks write through their PMIx server, such as Open MPI's help messages. They become output of the launch.
 
-use pmix_core::driver::Said;
+use pmix_core::driver::RankText;
 
 use super::Runner;
 use crate::event::{Event, Output, Stream};
 
 impl Runner {
     /// Queues a text as output of its rank, and confirms it to its server, which then accepts more texts.
-    pub(super) fn on_text(&mut self, text: Said) {
+    pub(super) fn on_text(&mut self, text: RankText) {
         if let Some(server) = &self.servers.pmix {
             server.heard(text.text.len());
         }
@@ -24,7 +24,7 @@ impl Runner {
     }
 
     /// Queues a text as output of its rank, in pieces like output of a pipe.
-    pub(super) fn queue_text(&mut self, Said { job, rank, on_stderr, text }: Said) {
+    pub(super) fn queue_text(&mut self, RankText { job, rank, on_stderr, text }: RankText) {
         let job = self.servers.job_of(job);
         let rank = job.map_or(rank, |job| self.machine.jobs().get(job).shown(rank));
         let stream = if on_stderr { Stream::Stderr } else { Stream::Stdout };
@@ -51,7 +51,7 @@ mod tests {
         let mut runner = Runner::new(spec, io);
         let line = [&b"x".repeat(1000)[..], b"\n"].concat();
         let text = [line.repeat(1000), vec![b'y'; 5 << 20]].concat();
-        runner.on_text(Said { job: JobIndex(0), rank: Rank(0), on_stderr: true, text: Bytes::from(text.clone()) });
+        runner.on_text(RankText { job: JobIndex(0), rank: Rank(0), on_stderr: true, text: Bytes::from(text.clone()) });
         let pieces = runner.outbox.iter().map(|event| match event {
             Event::Output(Output { stream: Stream::Stderr, bytes, .. }) => bytes.clone(),
             other => panic!("{other:?}"),

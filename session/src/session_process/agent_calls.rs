@@ -38,11 +38,11 @@ pub(super) struct AgentCalls {
 struct Pending {
     last: u64,
     /// `None` when the agent is gone.
-    waiting: Option<BTreeMap<u64, Asked>>,
+    waiting: Option<BTreeMap<u64, PendingCall>>,
 }
 
 /// A call that waits for its answer.
-struct Asked {
+struct PendingCall {
     call: ToAgent,
     answer: oneshot::Sender<AnswerWhat>,
 }
@@ -90,7 +90,7 @@ impl AgentCalls {
             pending.last += 1;
             let id = pending.last;
             let call = ToAgent::call(id, what);
-            pending.waiting.as_mut()?.insert(id, Asked { call: call.clone(), answer: sender });
+            pending.waiting.as_mut()?.insert(id, PendingCall { call: call.clone(), answer: sender });
             call
         };
         self.outgoing.send(call).await.ok()?;

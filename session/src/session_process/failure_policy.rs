@@ -33,7 +33,7 @@ pub(super) enum Way {
 
 /// Cause that the session has sent to the API server, and its state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct SentCause {
     pub(super) cause: Option<Cause>,
     /// The API server has acknowledged it.
     pub(super) is_heard: bool,
@@ -67,7 +67,7 @@ pub(super) enum Decision {
 #[derive(Debug)]
 pub(super) struct FailurePolicy {
     role: Role,
-    told: Told,
+    told: SentCause,
     /// Earliest time at which the API server could have received the failure.
     since: Option<Instant>,
     /// Another session has waited for the API server without success.
@@ -98,7 +98,7 @@ impl FailurePolicy {
     pub(super) fn new(me: NodeIndex, nodes: u32) -> Self {
         let root = Role::Root { first: FirstCause::default(), others: nodes.saturating_sub(1) };
         let role = if me == ROOT { root } else { Role::Other };
-        let (told, decisions) = (Told::default(), VecDeque::new());
+        let (told, decisions) = (SentCause::default(), VecDeque::new());
         Self { role, told, since: None, api_is_silent: false, has_taken: false, passed_on: false, decisions }
     }
 
@@ -140,7 +140,7 @@ impl FailurePolicy {
     }
 
     /// Handles a change of the cause that was sent to the API server, or of its state.
-    pub(super) fn on_told(&mut self, told: Told, now: Instant) {
+    pub(super) fn on_told(&mut self, told: SentCause, now: Instant) {
         let is_new = told.cause != self.told.cause;
         self.told = told;
         let own = self.told.cause.clone().filter(|cause| is_new && concerns_others(cause));

@@ -14,8 +14,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use super::failure_policy::{Decision, FailurePolicy, Stage, Told, concerns_others};
-use super::node_links::{Heard, NodeLinks};
+use super::failure_policy::{Decision, FailurePolicy, SentCause, Stage, concerns_others};
+use super::node_links::{NodeLinks, ReportedFailure};
 use crate::cause::Cause;
 use crate::deadline::until;
 use crate::session_io::Control;
@@ -30,8 +30,8 @@ pub(super) struct Failures {
     pub(super) policy: FailurePolicy,
     pub(super) links: Arc<NodeLinks>,
     /// The cause that was sent to the API server.
-    pub(super) told: watch::Receiver<Told>,
-    pub(super) heard: mpsc::Receiver<Heard>,
+    pub(super) told: watch::Receiver<SentCause>,
+    pub(super) heard: mpsc::Receiver<ReportedFailure>,
     /// Receiver of the first cause, which is reported in place of this session's own cause.
     pub(super) chosen: mpsc::Sender<Cause>,
     /// The session; this weak sender does not keep it alive.
@@ -109,7 +109,7 @@ async fn tell_below(links: Arc<NodeLinks>, LaunchFailure { cause, below, .. }: L
             telling.spawn(task::boxed(async move {
                 let failure = LaunchFailure { cause, below: share.len() as u32 - 1, api_is_silent: false };
                 let told = tell(&links, share.start, failure).await;
-                told.err().map(|Untold| share.start + 1..share.end)
+                told.err().map(|Unacknowledged| share.start + 1..share.end)
             }));
         }
         match telling.join_next().await {
@@ -121,11 +121,11 @@ async fn tell_below(links: Arc<NodeLinks>, LaunchFailure { cause, below, .. }: L
 }
 
 /// Error of a node that did not acknowledge the failure in time.
-struct Untold;
+struct Unacknowledged;
 
-async fn tell(links: &NodeLinks, node: u32, failure: LaunchFailure) -> Result<(), Untold> {
+async fn tell(links: &NodeLinks, node: u32, failure: LaunchFailure) -> Result<(), Unacknowledged> {
     let told = timeout(timeouts::TELL, links.tell(NodeIndex(node), failure::encode(&failure))).await;
-    told.map_err(|_| Untold)?.map_err(|_| Untold)
+    told.map_err(|_| Unacknowledged)?.map_err(|_| Unacknowledged)
 }
 
 #[cfg(test)]

@@ -11,10 +11,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::gathering::Gathering;
-use super::node_links::{Asked, NodeLinks};
+use super::node_links::{NodeLinks, NodeQuestion};
 use super::outgoing::program_of;
 use crate::gathered::{GatherDetail, GatherOrder, Gathered, GatheredStacks, NodeAnswer, RankAnswer};
-use crate::session_io::{Control, Told};
+use crate::session_io::{Control, RanksAnswer};
 use crate::wire;
 use crate::wire::question::{self, Question};
 
@@ -33,9 +33,9 @@ pub(super) struct Gatherer {
 
 impl Gatherer {
     /// Answers questions until the queue of questions is closed.
-    pub(super) async fn run(self, mut questions: mpsc::Receiver<Asked>) {
+    pub(super) async fn run(self, mut questions: mpsc::Receiver<NodeQuestion>) {
         let mut open = JoinSet::new();
-        while let Some(Asked { order, reply }) = questions.recv().await {
+        while let Some(NodeQuestion { order, reply }) = questions.recv().await {
             while open.try_join_next().is_some() {}
             let me = self.links.me().0;
             if order.nodes.nodes().next() != Some(me) {
@@ -85,7 +85,7 @@ impl Gatherer {
         let control = self.control.upgrade().ok_or_else(ended)?;
         control.send(Control::Tell { detail, reply }).await.map_err(|_| ended())?;
         drop(control);
-        let Told { ranks, stacks } = told.await.map_err(|_| ended())?;
+        let RanksAnswer { ranks, stacks } = told.await.map_err(|_| ended())?;
         let rank = |progress: crate::event::RankProgress| {
             let running = progress.pid.filter(|_| progress.exit.is_none());
             RankAnswer { program: running.map_or_else(Bytes::new, program_of), progress }

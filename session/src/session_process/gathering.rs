@@ -37,13 +37,13 @@ pub(super) struct Gathering {
     /// Ranges of nodes that must still be asked, by position in `nodes`.
     waiting: VecDeque<Range<u32>>,
     /// Ranges of nodes for which an asked node must answer, by asked node.
-    asked: BTreeMap<NodeIndex, Asked>,
+    asked: BTreeMap<NodeIndex, PendingGather>,
     own: Own,
     collected: Collected,
 }
 
 #[derive(Debug)]
-struct Asked {
+struct PendingGather {
     part: Range<u32>,
     until: Instant,
 }
@@ -83,7 +83,7 @@ impl Gathering {
             let behind = self.nodes[part.start as usize..part.end as usize].iter().copied();
             let Some(nodes) = NodeSelection::of(behind) else { continue };
             let node = NodeIndex(self.nodes[part.start as usize]);
-            self.asked.insert(node, Asked { part, until: now + time });
+            self.asked.insert(node, PendingGather { part, until: now + time });
             return Some((node, GatherOrder { nodes, time, detail: self.order.detail }));
         }
         None
@@ -101,7 +101,7 @@ impl Gathering {
 
     /// Handles the answer of a node for its range, or the reason why the node does not answer.
     pub(super) fn on_answer(&mut self, node: NodeIndex, answer: Result<Gathered, String>, now: Instant) {
-        let Some(Asked { part, .. }) = self.asked.remove(&node) else { return };
+        let Some(PendingGather { part, .. }) = self.asked.remove(&node) else { return };
         match answer {
             Ok(told) => {
                 let part = &self.nodes[part.start as usize..part.end as usize];
@@ -116,7 +116,7 @@ impl Gathering {
         let late: Vec<NodeIndex> =
             self.asked.iter().filter(|(_, asked)| asked.until <= now).map(|(node, _)| *node).collect();
         for node in late {
-            if let Some(Asked { part, .. }) = self.asked.remove(&node) {
+            if let Some(PendingGather { part, .. }) = self.asked.remove(&node) {
                 self.go_round(node, part, "it did not answer in time".to_owned(), now);
             }
         }

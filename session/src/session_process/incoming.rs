@@ -22,7 +22,7 @@ use super::confirmations::{Confirmations, Connection, End, Resume};
 use super::credit::OutputCredit;
 use super::frames::{TO_SESSION_MAX, ToAgent, codec};
 use super::kept_events::Position;
-use super::node_links::{Arrived, Asked};
+use super::node_links::{Arrived, NodeQuestion};
 use super::stdin::Input;
 use crate::gathered::GatherOrder;
 use crate::input_piece::InputPiece;
@@ -37,7 +37,7 @@ pub(super) struct Incoming {
     pub(super) nodes: usize,
     pub(super) control: mpsc::Sender<Control>,
     /// Receiver of questions to this session and other sessions.
-    pub(super) gathering: mpsc::Sender<Asked>,
+    pub(super) gathering: mpsc::Sender<NodeQuestion>,
     pub(super) calls: AgentCalls,
     pub(super) credit: Arc<OutputCredit>,
     /// Input that the API server sends to this node alone.
@@ -192,7 +192,7 @@ impl Incoming {
     async fn gather(&self, question: u64, order: GatherOrder) {
         let (reply, answer) = oneshot::channel();
         // If this fails, the receiver of the answer is closed as well.
-        let _ = self.gathering.send(Asked { order, reply }).await;
+        let _ = self.gathering.send(NodeQuestion { order, reply }).await;
         let urgent = self.urgent.clone();
         task::spawn(async move {
             let gathered = answer.await.unwrap_or_else(|_| Err("it has ended".to_owned())).unwrap_or_default();

@@ -50,10 +50,10 @@ const ACCEPTING_PER_NODE: usize = 2;
 const ACCEPTING_MORE: usize = 16;
 
 /// A failure of the launch, with the node of the session that reports it.
-pub(super) type Heard = (NodeIndex, LaunchFailure);
+pub(super) type ReportedFailure = (NodeIndex, LaunchFailure);
 
 /// A question to the sessions of several nodes, with the sender for the answer.
-pub(super) struct Asked {
+pub(super) struct NodeQuestion {
     pub(super) order: GatherOrder,
     pub(super) reply: oneshot::Sender<Result<Gathered, String>>,
 }
@@ -222,11 +222,11 @@ pub(super) struct Receivers {
     /// Receiver of questions from servers.
     pub(super) server: mpsc::WeakSender<Control>,
     /// Receiver of failures that sessions report.
-    pub(super) session: mpsc::Sender<Heard>,
+    pub(super) session: mpsc::Sender<ReportedFailure>,
     /// The launch's set, once this session is a member.
     pub(super) set: Arc<OnceLock<ClusterSet>>,
     /// Receiver of questions from sessions.
-    pub(super) gathering: mpsc::Sender<Asked>,
+    pub(super) gathering: mpsc::Sender<NodeQuestion>,
     /// Receiver of input that sessions forward.
     pub(super) input: mpsc::Sender<Arrived>,
     /// Number of nodes of the launch.
@@ -254,7 +254,7 @@ impl Questions for Receivers {
         match question::decode(message.clone(), self.nodes).map_err(|error| error.to_string())? {
             Some(Question::Gather(order)) => {
                 let (reply, answer) = oneshot::channel();
-                self.gathering.send(Asked { order, reply }).await.map_err(|_| ended())?;
+                self.gathering.send(NodeQuestion { order, reply }).await.map_err(|_| ended())?;
                 answer.await.map_err(|_| ended())?.map(|gathered| wire::gathered::encode_answer(&gathered))
             }
             Some(Question::Input(piece)) => {

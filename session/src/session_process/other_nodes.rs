@@ -18,12 +18,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::agent_calls::AgentCalls;
-use super::failure_policy::{FailurePolicy, Stage, Told};
+use super::failure_policy::{FailurePolicy, SentCause, Stage};
 use super::failures::{self, Failures};
 use super::frames::ToAgent;
 use super::gatherer::Gatherer;
 use super::input_relay::InputRelay;
-use super::node_links::{Arrived, Asked, NodeLinks, Receivers};
+use super::node_links::{Arrived, NodeLinks, NodeQuestion, Receivers};
 use super::stdin::Input;
 use super::{EVENTS, LinkTimes};
 use crate::cause::Cause;
@@ -46,13 +46,13 @@ pub(super) struct Here<'s> {
 /// Ends of the channels to and from the agent's side of the session.
 pub(super) struct Ends {
     /// Receiver of the API server's questions to several nodes.
-    pub(super) gathering: mpsc::Sender<Asked>,
+    pub(super) gathering: mpsc::Sender<NodeQuestion>,
     /// Receiver of the API server's input for several nodes.
     pub(super) passing: mpsc::Sender<Arrived>,
     /// The first cause, if the sessions have selected it.
     pub(super) chosen: mpsc::Receiver<Cause>,
     /// Receiver of the cause that was sent to the API server.
-    pub(super) told: watch::Sender<Told>,
+    pub(super) told: watch::Sender<SentCause>,
 }
 
 /// This session's connections to the sessions of other nodes.
@@ -79,7 +79,7 @@ impl OtherNodes {
         let (gathering, gathered) = mpsc::channel(EVENTS);
         let (hearing, heard) = mpsc::channel(EVENTS);
         let (choice, chosen) = mpsc::channel(1);
-        let (telling, told) = watch::channel(Told::default());
+        let (telling, told) = watch::channel(SentCause::default());
         let (stage, failure) = watch::channel(Stage::default());
         let Here { spec, control, input, urgent, .. } = here;
         let set = Arc::default();

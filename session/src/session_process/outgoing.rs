@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::confirmations::{Confirmations, Connection, News};
 use super::credit::OutputCredit;
-use super::failure_policy::Told;
+use super::failure_policy::SentCause;
 use super::frames::ToAgent;
 use super::waiting::{Haste, Waiting, Word};
 use crate::cause::Cause;
@@ -40,7 +40,7 @@ pub(super) struct Outgoing {
     /// The first cause, if the sessions have selected it. It is sent in place of this session's own cause.
     pub(super) chosen: mpsc::Receiver<Cause>,
     /// Receiver of the cause that was sent to the API server.
-    pub(super) told: watch::Sender<Told>,
+    pub(super) told: watch::Sender<SentCause>,
     pub(super) credit: Arc<OutputCredit>,
     pub(super) confirmations: Arc<Confirmations>,
 }

@@ -29,7 +29,7 @@ use self::pmix::Pmix;
 use self::spawned::SpawnedJobs;
 use super::confirmations::{Confirmations, Connection, End};
 use super::credit::OutputCredit;
-use super::failure_policy::{FailurePolicy, Told};
+use super::failure_policy::{FailurePolicy, SentCause};
 use super::incoming::resume;
 use super::stdin::Readers;
 use super::waiting::Waiting;
@@ -99,7 +99,7 @@ pub struct SimulatedSession {
     connections: Vec<Option<ConnectionId>>,
     links: Option<Links>,
     policy: FailurePolicy,
-    told: Told,
+    told: SentCause,
     waiting: Waiting,
     credit: OutputCredit,
     input: SessionInput,
@@ -148,7 +148,7 @@ impl SimulatedSession {
             server,
             links: (nodes > 1).then(|| Links::new(&spec, fan_out, now)),
             policy: FailurePolicy::new(spec.node, nodes),
-            told: Told::default(),
+            told: SentCause::default(),
             waiting: Waiting::default(),
             credit: OutputCredit::new(windows.output),
             input: SessionInput::new(spec.node, Readers::of(&spec), windows.input),

@@ -17,7 +17,7 @@ use pmi_transport::proto::v1 as proto;
 
 use super::confirmations::{Confirmations, End, News};
 use super::credit::OutputCredit;
-use super::failure_policy::{Told, Way};
+use super::failure_policy::{SentCause, Way};
 use super::frames::ToAgent;
 use super::kept_events::KeptEvents;
 use crate::cause::Cause;
@@ -192,12 +192,12 @@ impl Waiting {
     }
 
     /// The cause that was sent to the API server, with its state.
-    pub(super) fn told(&self) -> Told {
-        Told { cause: self.cause.clone(), is_heard: self.is_heard(), way: self.way }
+    pub(super) fn told(&self) -> SentCause {
+        SentCause { cause: self.cause.clone(), is_heard: self.is_heard(), way: self.way }
     }
 
     /// Returns true if the given cause and state are still current.
-    pub(super) fn has_told(&self, told: &Told) -> bool {
+    pub(super) fn has_told(&self, told: &SentCause) -> bool {
         (told.is_heard, told.way) == (self.is_heard(), self.way) && told.cause == self.cause
     }
 

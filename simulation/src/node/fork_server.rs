@@ -8,7 +8,7 @@ use crate::surroundings::Surroundings;
 
 /// State of a session for the next agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kept {
+pub(super) enum SessionState {
     Running,
     /// The session has ended, and none of its processes runs.
     Ended,
@@ -30,7 +30,7 @@ pub(super) enum End {
 pub(super) struct ForkServer {
     node: u32,
     session: Option<SessionHost>,
-    kept: Option<Kept>,
+    kept: Option<SessionState>,
 }
 
 impl ForkServer {
@@ -38,7 +38,7 @@ impl ForkServer {
         Self { node, session: None, kept: None }
     }
 
-    pub(super) fn kept(&self) -> Option<Kept> {
+    pub(super) fn kept(&self) -> Option<SessionState> {
         self.kept
     }
 
@@ -71,7 +71,7 @@ impl ForkServer {
         if self.session.replace(session).is_some() {
             around.truth.wrong(format!("I3: node {} starts the launch twice", self.node));
         }
-        self.kept = Some(Kept::Running);
+        self.kept = Some(SessionState::Running);
         if let Some(session) = &mut self.session {
             session.carry_out(around);
         }
@@ -118,7 +118,7 @@ impl ForkServer {
     /// Handles the end of the session. Returns the kind of its end, if there was a session.
     pub(super) fn session_gone(&mut self) -> Option<End> {
         let session = self.session.take_if(|session| session.has_ended())?;
-        self.kept = self.kept.map(|_| Kept::Ended);
+        self.kept = self.kept.map(|_| SessionState::Ended);
         Some(if session.was_killed() { End::Killed } else { End::InOrder })
     }
 

@@ -25,7 +25,7 @@ use super::super::{Began, Phase, PrepareFailure, SessionMachine, StartFailure};
 use crate::cause::{Cause, CauseKind, StartClass};
 use crate::event::{Event, Notice};
 use crate::gathered::GatherDetail;
-use crate::session_io::{Control, Told};
+use crate::session_io::{Control, RanksAnswer};
 use crate::spec::SessionSpec;
 
 pub(super) const KILLED: RankExit = RankExit::Signal { signal: 9, core_dumped: false };
@@ -43,7 +43,7 @@ pub(super) struct World {
     pub(super) signals: BTreeMap<SlotId, Vec<Signal>>,
     pub(super) events: Vec<Event>,
     /// Answers to sessions, by ticket.
-    pub(super) told: Vec<(u64, Told)>,
+    pub(super) told: Vec<(u64, RanksAnswer)>,
     pub(super) alarms: Vec<Cause>,
     pub(super) answers: BTreeMap<u64, Result<JobId, SpawnError>>,
     pub(super) tickets: u64,

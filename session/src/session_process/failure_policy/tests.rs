@@ -25,8 +25,8 @@ fn gave_up(node: u32) -> Cause {
     Cause { host: format!("n{node}"), kind: CauseKind::Fence { reason: "a node left".to_owned() } }
 }
 
-fn told(cause: Cause, is_heard: bool, way: Way) -> Told {
-    Told { cause: Some(cause), is_heard, way }
+fn told(cause: Cause, is_heard: bool, way: Way) -> SentCause {
+    SentCause { cause: Some(cause), is_heard, way }
 }
 
 fn from_other(cause: Cause) -> LaunchFailure {
@@ -48,7 +48,7 @@ impl World {
         Self { policy: FailurePolicy::new(NodeIndex(node), NODES), now: Instant::now() }
     }
 
-    fn told(&mut self, told: Told) -> Vec<Decision> {
+    fn told(&mut self, told: SentCause) -> Vec<Decision> {
         self.policy.on_told(told, self.now);
         self.decisions()
     }
@@ -105,7 +105,7 @@ fn the_root_is_told_what_the_api_server_does_not_hear_and_told_once() {
 #[test]
 fn the_root_chooses_among_causes_and_tells_all_what_the_api_server_does_not_hear() {
     let mut world = World::of_node(0);
-    assert_eq!(world.told(Told { way: Way::Broken, ..Told::default() }), []);
+    assert_eq!(world.told(SentCause { way: Way::Broken, ..SentCause::default() }), []);
     assert_eq!(world.policy.stage(), Stage::NoFailure);
     assert_eq!(world.told(told(gave_up(0), false, Way::Broken)), []);
     assert_eq!(world.hears(1, from_other(gave_up(1))), []);

@@ -18,7 +18,7 @@ use crate::session_process::stdin::{Readers, connect};
 struct World {
     agent: UnixStream,
     control: mpsc::Receiver<Control>,
-    asked: mpsc::Receiver<Asked>,
+    asked: mpsc::Receiver<NodeQuestion>,
     arrived: mpsc::Receiver<Arrived>,
     told: mpsc::Receiver<ToAgent>,
     credit: Arc<OutputCredit>,
@@ -148,7 +148,7 @@ async fn what_sessions_have_told_goes_back_under_the_number_of_the_question() {
         };
     let mut world = World::new();
     world.command(question(0));
-    let Asked { order, reply } = world.asked.recv().await.unwrap();
+    let NodeQuestion { order, reply } = world.asked.recv().await.unwrap();
     assert_eq!((order.nodes.ranges(), order.detail), (&[0..=1][..], GatherDetail::Stacks));
     let unheard = vec![Unheard { node: NodeIndex(1), reason: "lost".to_owned() }];
     reply.send(Ok(Gathered { unheard, ..Gathered::default() })).unwrap();

@@ -26,7 +26,7 @@ struct Ends {
     traces: mpsc::Sender<Bytes>,
     alarm: oneshot::Sender<Cause>,
     chosen: mpsc::Sender<Cause>,
-    told: watch::Receiver<Told>,
+    told: watch::Receiver<SentCause>,
     credit: Arc<OutputCredit>,
     confirmations: Arc<Confirmations>,
 }
@@ -43,7 +43,7 @@ fn run_on((socket, packets): (UnixStream, UnixStream), window: u64) -> Ends {
     let (traces, traced) = mpsc::channel(8);
     let (alarm, alarmed) = oneshot::channel();
     let (choice, chosen) = mpsc::channel(1);
-    let (telling, told) = watch::channel(Told::default());
+    let (telling, told) = watch::channel(SentCause::default());
     let (report, finish) = oneshot::channel();
     let credit = Arc::new(OutputCredit::new(window));
     let confirmations = Arc::<Confirmations>::default();
@@ -233,7 +233,7 @@ async fn the_cause_that_sessions_chose_is_told_in_place_of_the_own_one() {
     ends.alarm.send(on("own")).unwrap();
     assert_eq!(next_host(&ends.packets).await, "own");
     ends.confirmations.unheard();
-    let expected = Told { cause: Some(on("own")), is_heard: false, way: Way::Broken };
+    let expected = SentCause { cause: Some(on("own")), is_heard: false, way: Way::Broken };
     ends.told.wait_for(|told| *told == expected).await.unwrap();
     ends.chosen.send(on("chosen")).await.unwrap();
     assert_eq!(
@@ -248,7 +248,7 @@ async fn the_cause_that_sessions_chose_is_told_in_place_of_the_own_one() {
     }
     assert!(!ends.told.borrow().is_heard);
     ends.confirmations.confirm(4);
-    let expected = Told { cause: Some(on("chosen")), is_heard: true, way: Way::Open };
+    let expected = SentCause { cause: Some(on("chosen")), is_heard: true, way: Way::Open };
     ends.told.wait_for(|told| *told == expected).await.unwrap();
     drop(ends.events);
     // Updates about the API server are handled while the report is pending.

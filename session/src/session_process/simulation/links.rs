@@ -50,7 +50,7 @@ pub(super) struct Links {
     ended: VecDeque<(FenceId, Result<Merged, FenceError>)>,
     heard: VecDeque<(NodeIndex, LaunchFailure)>,
     frames: Vec<(NodeIndex, proto::LinkFrame)>,
-    telling: BTreeMap<u64, Telling>,
+    telling: BTreeMap<u64, PendingNotice>,
     tells: u64,
     /// Unanswered questions to other nodes.
     asked: Vec<(QuestionId, Purpose)>,
@@ -104,7 +104,7 @@ enum Attempt {
 }
 
 /// An unacknowledged failure notification. The first node must notify the remaining nodes.
-struct Telling {
+struct PendingNotice {
     id: QuestionId,
     nodes: Range<u32>,
     cause: Cause,
@@ -352,7 +352,7 @@ impl Links {
             self.launch.as_mut().and_then(|launch| launch.ask(NodeIndex(nodes.start), question, &mut effects).ok());
         if let Some(id) = asked {
             self.tells += 1;
-            let telling = Telling { id, nodes, cause: failure.cause, until: now + timeouts::TELL };
+            let telling = PendingNotice { id, nodes, cause: failure.cause, until: now + timeouts::TELL };
             self.telling.insert(self.tells, telling);
         }
         self.take(effects, now);

@@ -72,7 +72,7 @@ impl Drop for Tasks {
 
 /// Sender of reports from a link's tasks to the member.
 #[derive(Clone)]
-struct Told {
+struct ReportSender {
     inputs: mpsc::Sender<Input>,
     neighbour: Neighbour,
     number: u64,
@@ -80,7 +80,7 @@ struct Told {
     written: u32,
 }
 
-impl Told {
+impl ReportSender {
     /// Reports written frames, for several writes together. Returns false if the member has ended.
     async fn written(&mut self, frames: u32) -> bool {
         self.written += frames;
@@ -101,7 +101,7 @@ impl Link {
     /// Starts the tasks of a line.
     pub(super) fn start(line: Line, neighbour: Neighbour, number: u64, inputs: mpsc::Sender<Input>) -> Self {
         let (frames, outgoing) = mpsc::unbounded_channel();
-        let told = Told { inputs, neighbour, number, written: 0 };
+        let told = ReportSender { inputs, neighbour, number, written: 0 };
         let tasks = match line {
             Line::Local(socket) => {
                 let (reading, writing) = socket.into_split();
@@ -126,7 +126,7 @@ fn both(
     ahead: BytesMut,
     writing: Writing,
     outgoing: mpsc::UnboundedReceiver<Frame>,
-    told: Told,
+    told: ReportSender,
 ) -> Vec<AbortHandle> {
     let reader = task::spawn(read(reading, ahead, told.clone())).abort_handle();
     vec![reader, task::spawn(write(writing, outgoing, told)).abort_handle()]
@@ -169,7 +169,7 @@ impl Writing {
 }
 
 /// Reads the frames of a link until its end. Reading stops while the machine's input queue is full.
-async fn read(mut reading: Reading, mut stream: BytesMut, told: Told) {
+async fn read(mut reading: Reading, mut stream: BytesMut, told: ReportSender) {
     loop {
         match Frame::take(&mut stream) {
             Ok(Some(frame)) => {
@@ -189,7 +189,7 @@ async fn read(mut reading: Reading, mut stream: BytesMut, told: Told) {
 }
 
 /// Writes the frames of a link until it ends.
-async fn write(mut writing: Writing, mut outgoing: mpsc::UnboundedReceiver<Frame>, mut told: Told) {
+async fn write(mut writing: Writing, mut outgoing: mpsc::UnboundedReceiver<Frame>, mut told: ReportSender) {
     let mut stream = BytesMut::new();
     while let Some(frame) = outgoing.recv().await {
         let mut frames = 1;
@@ -216,7 +216,7 @@ async fn send(
     sessions: Arc<dyn Sessions>,
     node: NodeIndex,
     mut outgoing: mpsc::UnboundedReceiver<Frame>,
-    mut told: Told,
+    mut told: ReportSender,
 ) {
     let mut unconfirmed = VecDeque::<Confirmation>::new();
     loop {

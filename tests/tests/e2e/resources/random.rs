@@ -88,7 +88,7 @@ enum Is {
 
 /// State of a resource according to the log of its rank.
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
+struct LoggedState {
     is_there: Is,
     is_intended: Is,
     is_held: Is,
@@ -103,7 +103,7 @@ enum End {
     Either,
 }
 
-impl Told {
+impl LoggedState {
     fn end(self, kind: u8) -> End {
         // The kernel does not provide the creator of these kinds.
         let is_found = self.is_intended == Is::Yes && kind != SEMAPHORES && kind != MESSAGES;
@@ -138,8 +138,8 @@ impl Told {
 
 /// Parses a log. Every completed operation must have succeeded. Exceptions are registrations of foreign resources, and operations without the
 /// launcher.
-fn read(log: &str, killed: Killed, context: &str) -> BTreeMap<Resource, Told> {
-    let mut resources = BTreeMap::<Resource, Told>::new();
+fn read(log: &str, killed: Killed, context: &str) -> BTreeMap<Resource, LoggedState> {
+    let mut resources = BTreeMap::<Resource, LoggedState>::new();
     for line in log.lines() {
         let words: Vec<&str> = line.split(' ').collect();
         let (act, number, kind) = (words[0], words[1].parse().unwrap(), words[2].parse().unwrap());
@@ -205,11 +205,11 @@ fn check(place: &Place, seed: u32, foreign: &[String]) {
     }
     let outcome = running.finish();
     let context = format!("seed {seed}, killed: {killed:?}\n{}", logs().join("---\n"));
-    let told: BTreeMap<Resource, Told> = logs().iter().flat_map(|log| read(log, killed, &context)).collect();
+    let told: BTreeMap<Resource, LoggedState> = logs().iter().flat_map(|log| read(log, killed, &context)).collect();
     is_left(place, &told, &outcome, &context);
 }
 
-fn is_left(place: &Place, told: &BTreeMap<Resource, Told>, outcome: &Outcome, context: &str) {
+fn is_left(place: &Place, told: &BTreeMap<Resource, LoggedState>, outcome: &Outcome, context: &str) {
     let with_end = |end: End| {
         let resources = told.iter().filter(move |((_, kind), told)| *kind != PROCESS && told.end(*kind) == end);
         resources.map(|(resource, _)| *resource).collect::<BTreeSet<_>>()
