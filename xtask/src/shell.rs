@@ -24,8 +24,16 @@ pub(crate) fn target_directory() -> Result<PathBuf> {
 }
 
 /// Returns a cargo command. The words must not contain spaces.
+///
+/// It has none of the variables that `cargo run` sets for this program. The build script of `ring` reads them, so that each change between
+/// `cargo` and `cargo xtask` would build `ring` and all that depends on it again.
 pub(crate) fn cargo(words: &str) -> Command {
-    command("cargo", words)
+    let mut cargo = command("cargo", words);
+    let is_of_package = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_of_package)) {
+        cargo.env_remove(name);
+    }
+    cargo
 }
 
 /// Returns a command. The words must not contain spaces.
