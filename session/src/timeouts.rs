@@ -119,6 +119,9 @@ pub const LINGER: Duration = Duration::from_secs(600);
 pub const LOSS_TOLD: Duration = Duration::from_secs(30);
 /// Time to read the call stacks of a node's ranks, which continue to run.
 pub const CALL_STACKS: Duration = Duration::from_secs(8);
+/// The same for ranks for which other ranks wait in `MPI_Finalize`. No request waits for the answer. Without the stacks the notice is less exact,
+/// and gdb took more than 8 s to read a Python program on a loaded machine.
+pub const CALL_STACKS_OF_A_WAIT: Duration = Duration::from_secs(30);
 /// Time to read the call stacks of a node's ranks at the time limit of the launch. It is the maximum delay of SIGTERM.
 pub const STACKS_AT_LIMIT: Duration = Duration::from_secs(3);
 /// Maximum difference between the times at which the sessions of a launch reach its time limit.

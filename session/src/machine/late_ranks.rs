@@ -105,7 +105,11 @@ impl SessionMachine {
     }
 
     pub(super) fn look_at_stacks(&mut self, look: StackLook, slots: Vec<SlotId>, now: Instant) {
-        self.effects.push_back(Effect::LookAtStacks { look, slots, until: now + timeouts::CALL_STACKS });
+        let time = match look {
+            StackLook::Finalizing => timeouts::CALL_STACKS_OF_A_WAIT,
+            StackLook::Late | StackLook::Asked | StackLook::AtLimit => timeouts::CALL_STACKS,
+        };
+        self.effects.push_back(Effect::LookAtStacks { look, slots, until: now + time });
     }
 
     /// Handles the answer to [`Effect::LookAtStacks`]: a text for each inspected rank.

@@ -108,7 +108,7 @@ impl SessionMachine {
         match asker {
             Asker::Launch(question) => self.report_event(Event::Progress { question, ranks, stacks }),
             Asker::Session(ticket) => {
-                self.effects.push_back(Effect::Tell { ticket, told: RanksAnswer { ranks, stacks } })
+                self.effects.push_back(Effect::Tell { ticket, told: RanksAnswer { ranks, stacks } });
             }
         }
     }

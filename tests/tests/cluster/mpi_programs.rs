@@ -225,6 +225,7 @@ fn pmix_groups_connect_over_nodes() {
 }
 
 #[test]
+#[ignore = "second tier"]
 fn python_programs_need_no_flag() {
     let _machine = turn::heavy();
     for mpi in [Flavour::DebianOpenMpi, Flavour::WheelMpich, Flavour::WheelOpenMpi] {
@@ -303,7 +304,7 @@ fn mpich_that_cannot_ask_is_told_the_topology_by_a_setting_of_the_agent() {
 /// The rank that raises an exception is alone on its node. Intel MPI's MPI_Finalize sends nothing to its server, so that no wait is visible.
 #[test]
 fn a_rank_that_raises_an_exception_while_another_node_is_in_a_barrier_is_reported() {
-    let script = "import time; from mpi4py import MPI; MPI.COMM_WORLD.rank == 1 and (time.sleep(2), 1 / 0); MPI.COMM_WORLD.Barrier()";
+    let script = "from mpi4py import MPI; MPI.COMM_WORLD.rank == 1 and 1 / 0; MPI.COMM_WORLD.Barrier()";
     for mpi in [Flavour::WheelMpich, Flavour::DebianOpenMpi, Flavour::WheelOpenMpi] {
         let mut running = launch_on(2, "-n 2 --stuck-after 2s").arg(python(mpi)).words("-c").arg(script).start();
         running.wait_for_stderr("warning: rank 1: waits in MPI_Finalize");
