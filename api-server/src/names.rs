@@ -91,13 +91,9 @@ impl NameTables {
     }
 
     /// Executes the request of a rank of `launch`, which is a launch of `uid`. The port is empty except for a lookup.
-    pub(crate) async fn call(
-        &self,
-        uid: u32,
-        launch: &LaunchId,
-        NameRequest { mut user, call }: NameRequest,
-    ) -> Called {
-        user.launch = launch.to_string();
+    pub(crate) async fn call(&self, uid: u32, launch: &LaunchId, request: NameRequest) -> Called {
+        let NameRequest { user, call } = request;
+        let user = NameUser { launch: launch.to_string(), ..user };
         match call {
             NameCall::Publish { service, port, lifetime, range } => {
                 let name = Published { publisher: user, port, lifetime, range };
@@ -381,9 +377,7 @@ mod tests {
         assert_eq!(names.ask(1, "b", lookup("ocean", None)).await, Ok("own".into()));
         assert_eq!(names.ask(1, "a", lookup("ocean", None)).await, Ok("port".into()));
         assert_eq!(names.ask(2, "c", lookup("ocean", None)).await, Err(NameError::NotFound));
-        names.withdraw(1, &"a".into());
-        names.withdraw(1, &"b".into());
-        names.withdraw(2, &"c".into());
+        [(1, "a"), (1, "b"), (2, "c")].into_iter().for_each(|(uid, id)| names.withdraw(uid, &id.into()));
         assert!(names.users.lock().is_empty());
         let late = NameRequest { user: NameUser::default(), call: shared("late") };
         assert!(matches!(names.call(1, &"a".into(), late).await.0, Err(NameError::Unavailable { .. })));

@@ -245,7 +245,7 @@ impl SimulatedApiServer {
 
     /// Registers an agent, with the launch if it has it. Returns true if the agent must end the launch.
     pub fn register(&mut self, node: NodeIndex, incarnation: u64, has_launch: bool, now: Instant) -> bool {
-        let name = self.nodes[node.index()].clone();
+        let (name, id) = (self.nodes[node.index()].clone(), has_launch.then(|| self.launch_id.to_string()));
         let facts = NodeFacts {
             grpc_address: format!("{name}:7070"),
             network_addresses: Vec::new(),
@@ -254,8 +254,7 @@ impl SimulatedApiServer {
             capabilities: Vec::new(),
             version: Some(versions::OURS.to_owned()),
         };
-        let launches = if has_launch { vec![self.launch_id.to_string()] } else { Vec::new() };
-        let registration = Registration { node: name.clone(), incarnation, launches, facts };
+        let registration = Registration { node: name.clone(), incarnation, launches: id.into_iter().collect(), facts };
         let arrival = self.registry.register(registration, now.into());
         let is_unknown = has_launch && !self.needs(node);
         self.unclean.forget(&name);
@@ -281,8 +280,8 @@ impl SimulatedApiServer {
     pub fn heartbeat(&mut self, node: NodeIndex, incarnation: u64, has_launch: bool, now: Instant) -> bool {
         let again = self.registry.heartbeat(&self.nodes[node.index()], incarnation, now.into());
         if !again {
-            let at_work = if has_launch { vec![self.launch_id.to_string()] } else { Vec::new() };
-            self.unclean.on_heartbeat(&self.nodes[node.index()], &at_work);
+            let id = has_launch.then(|| self.launch_id.to_string());
+            self.unclean.on_heartbeat(&self.nodes[node.index()], id.as_slice());
         }
         again
     }

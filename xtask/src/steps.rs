@@ -126,11 +126,7 @@ impl TestRun {
     }
 
     /// Runs the failing tests again. A test that passes then gets a remark.
-    fn check_again(
-        &mut self,
-        failed_once: &FailedOnce,
-        repeat: impl FnOnce(&[String]) -> Result<TestRun>,
-    ) -> Result<()> {
+    fn check_again(&mut self, failed_once: &FailedOnce, repeat: impl FnOnce(&[String]) -> Result<Self>) -> Result<()> {
         let failed = self.failures.len();
         ensure!(failed <= REPEATED_MAX, "too many to run them again");
         println!("{}", self.reports());

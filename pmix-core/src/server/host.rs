@@ -111,7 +111,7 @@ impl Server {
                 self.reply_to_peer(ticket, processes.encode());
             }
             Some(AnswerReceiver::PeerSignal { ticket }) => {
-                self.reply_to_peer(ticket, signalled().to_be_bytes().to_vec())
+                self.reply_to_peer(ticket, signalled().to_be_bytes().to_vec());
             }
             None => {}
         }
