@@ -279,7 +279,7 @@ impl Launching {
             }
         };
         let job = known.and_then(|allocation| allocation.batch);
-        job.map(|job| job.launch.ok_or_else(|| not_begun(id))).transpose().map(|id| id.map(String::from))
+        job.map(|job| job.launch.map(String::from).ok_or_else(|| not_begun(id))).transpose()
     }
 
     /// Asks the task of a launch of the caller. If the launch ends before its task answers, the record of the launch is the answer.

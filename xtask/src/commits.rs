@@ -22,6 +22,21 @@ pub(crate) fn check() -> Result<()> {
     Ok(())
 }
 
+/// Number of digits of a hash in a number of a commit. As a seed, it leaves room for further seeds.
+const DIGITS: usize = 15;
+
+/// Number of the present commit, by which runs of it choose seeds and tests.
+pub(crate) fn number() -> Result<u64> {
+    let head = command("git", "rev-parse HEAD").output().context("cannot ask git for the commit")?;
+    number_of(&String::from_utf8_lossy(&head.stdout))
+}
+
+/// Returns the number of a commit, from its hash in hexadecimal.
+fn number_of(hash: &str) -> Result<u64> {
+    let digits = hash.get(..DIGITS).with_context(|| format!("{hash:?} is no commit"))?;
+    u64::from_str_radix(digits, 16).with_context(|| format!("{hash:?} is no commit"))
+}
+
 /// Returns the lines that are too long, each with its length.
 fn long_subjects(log: &str) -> Vec<String> {
     let long = log.lines().map(|subject| (subject.chars().count(), subject)).filter(|(count, _)| *count > SUBJECT_MAX);
@@ -31,6 +46,14 @@ fn long_subjects(log: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_commit_has_a_number_of_its_own() {
+        let number = |hash: &str| number_of(hash).ok();
+        assert_eq!(number("00000000000000a7b2c6cc70000000000000000f\n"), Some(0xa));
+        assert_eq!(number("ffffffffffffffffffffffffffffffffffffffff"), Some((1 << 60) - 1));
+        assert!(number("fatal: no repository").is_none() && number("").is_none());
+    }
 
     #[test]
     fn a_subject_of_73_characters_is_too_long() {

@@ -147,8 +147,8 @@ enum Chore {
     },
     /// Generate the code of the protocol's messages from their .proto files.
     Proto,
-    /// Everything that must pass before a change is merged: format, lints, walls, packages, docs and public API, tests (the first tier and a share of the second), packages for users, benches,
-    /// fresh seeds of the simulation, a short fuzz run.
+    /// Everything that must pass before a change is merged: format, lints, walls, packages, docs and public API, tests of the first tier and
+    /// a share of the second, packages for users, benches, fresh seeds of the simulation, a short fuzz run.
     Ci,
 }
 

@@ -226,7 +226,7 @@ mod tests {
         TestRun::of(lines.join("\n").as_bytes(), succeeded)
     }
 
-    /// Takes a step whose tests never fail twice in a week. Returns the end of its error.
+    /// Takes a step of tests, with an empty list of tests that failed once. Returns the text of the error.
     fn take(steps: &mut Steps, run: TestRun, again: TestRun) -> Result<(), String> {
         let none = FailedOnce::parse("", "2026-11-30".parse().unwrap()).unwrap();
         steps.take_tests("tests", || Ok(run), &none, |_| Ok(again)).map_err(|error| format!("{error:#}"))

@@ -6,10 +6,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::client_libraries;
 use crate::failed_once::FailedOnce;
-use crate::shell::{cargo, command, run_tests};
+use crate::shell::{cargo, run_tests};
 use crate::steps::{Steps, TestRun};
+use crate::{client_libraries, commits};
 
 /// Tests of the second tier that run after the first tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(crate) enum Second {
 /// Number of shares of the second tier.
 const SHARES: usize = 6;
 
-/// Packages and programs whose ignored tests are the second tier. Ignored tests of other programs are helpers.
+/// The programs of the second tier. Ignored tests of all other programs are parts of a test.
 const PROGRAMS: &str = "--test cluster --test e2e";
 
 /// Runs the first tier, and tests of the second one.
@@ -33,7 +33,7 @@ pub(crate) fn run_all(steps: &mut Steps, second: Second) -> Result<()> {
     steps.take_tests("tests", || tests.run("", "", &[]), &failed_once, |names| tests.repeat("", names))?;
     let names = match second {
         Second::None => return Ok(()),
-        Second::Share => share(tests.second()?, commit_number()?),
+        Second::Share => share(tests.second()?, commits::number()?),
         Second::All => tests.second()?,
     };
     let repeat = |names: &[String]| tests.repeat(PROGRAMS, names);
@@ -80,17 +80,9 @@ impl Tests {
     }
 }
 
-/// Number with which the commit selects a share.
-fn commit_number() -> Result<usize> {
-    let head = command("git", "rev-parse --short=7 HEAD").output().context("cannot ask git for the commit")?;
-    let hash = String::from_utf8_lossy(&head.stdout).into_owned();
-    usize::from_str_radix(hash.trim().get(..7).unwrap_or_default(), 16)
-        .with_context(|| format!("{hash:?} is no commit"))
-}
-
 /// Returns every [`SHARES`]th name, beginning with the one that `number` selects. Neighbours are similar tests, so a share has some of each kind.
-fn share(names: Vec<String>, number: usize) -> Vec<String> {
-    names.into_iter().skip(number % SHARES).step_by(SHARES).collect()
+fn share(names: Vec<String>, number: u64) -> Vec<String> {
+    names.into_iter().skip((number % SHARES as u64) as usize).step_by(SHARES).collect()
 }
 
 #[cfg(test)]
@@ -100,9 +92,9 @@ mod tests {
     #[test]
     fn each_test_of_the_second_tier_is_in_one_share() {
         let names: Vec<String> = (0..40).map(|number| format!("test {number:02}")).collect();
-        let mut found: Vec<String> = (0..SHARES).flat_map(|number| share(names.clone(), number)).collect();
+        let mut found: Vec<String> = (0..SHARES as u64).flat_map(|number| share(names.clone(), number)).collect();
         found.sort();
         assert_eq!(found, names);
-        assert_eq!(share(names.clone(), SHARES + 1), share(names, 1));
+        assert_eq!(share(names.clone(), SHARES as u64 + 1), share(names, 1));
     }
 }

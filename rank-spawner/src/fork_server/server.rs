@@ -124,7 +124,7 @@ struct Server {
     lease: Duration,
     /// A child ended after the last clean-up, and may have left processes.
     needs_clean_up: bool,
-    /// Users whose children ended without a control group, and may have left processes that no table shows.
+    /// Users with children that ended without a control group, and that may have left processes in no table.
     outrun_by: BTreeSet<u32>,
     /// Minimum idle time before a failed clean-up or fork is retried; doubles each time.
     backoff: Duration,

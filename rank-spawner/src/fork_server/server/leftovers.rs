@@ -65,7 +65,7 @@ impl Server {
     }
 
     /// Kills leftovers that fork and exit faster than a table is read. They are in no table, but keep becoming children of this process. One
-    /// signal reaches all processes of their user. It waits until the user has no session on this node. Returns true if there are leftovers.
+    /// signal reaches all processes of their user. It waits until the user has no session on this node. Returns true if a signal was sent.
     fn outrun(&mut self) -> io::Result<bool> {
         thread::sleep(FALLING);
         let children = ProcessTable::read_children()?;
@@ -73,12 +73,19 @@ impl Server {
         let left_by: BTreeSet<u32> = leftovers.filter_map(|child| owner(child.pid)).collect();
         // Leftovers of another user that cannot be killed are no reason to kill all processes of this user.
         self.outrun_by.retain(|user| left_by.contains(user));
+        if self.outrun_by.is_empty() {
+            return Ok(false);
+        }
+        let table = ProcessTable::read()?;
+        let mut is_any_sent = false;
         for user in self.outrun_by.clone() {
-            if kill_all_of(user, &ProcessTable::read()?, |pid| self.is_ours(pid)) == LastResort::Never {
-                self.outrun_by.remove(&user);
+            match kill_all_of(user, &table, |pid| self.is_ours(pid)) {
+                LastResort::Sent => is_any_sent = true,
+                LastResort::Later => {}
+                LastResort::Never => drop(self.outrun_by.remove(&user)),
             }
         }
-        Ok(!left_by.is_empty())
+        Ok(is_any_sent)
     }
 
     /// Children of this process that run on.
