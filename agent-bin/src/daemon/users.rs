@@ -23,7 +23,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
-use self::crowd::Crowd;
+use self::crowd::{Admitted, Crowd};
 use super::Node;
 use super::api_channels::Place;
 
@@ -58,14 +58,14 @@ pub(super) async fn serve(node: Arc<Node>, socket: LocalSocket) {
                 continue;
             }
         };
-        let Some((member, dismissed)) = crowd.admit(uid) else {
+        let Some(Admitted { member, dismissed, opening: own }) = crowd.admit(uid) else {
             tracing::info!(uid, "a user's connection is closed: there are too many");
             continue;
         };
         let (node, opening) = (Arc::clone(&node), Arc::clone(&opening));
         passing.spawn(async move {
             let passed = async {
-                let passage = open(&node, uid, &opening, &dismissed).await?;
+                let passage = open(&node, uid, [&own, &opening], &dismissed).await?;
                 dismissed.run_until_cancelled(pass_on(passage, user)).await.ok_or_else(place_needed)?
             };
             if let Err(error) = passed.await {
@@ -80,16 +80,23 @@ fn place_needed() -> Status {
     Status::resource_exhausted("its place was needed for another user")
 }
 
-/// Opens a path to the API server for a user's connection, unless that is dismissed first.
+/// Opens a path to the API server for a user's connection, unless that is dismissed first. `opening` has the permits of the user, and those of
+/// all users.
 ///
 /// A call that is being opened is never dropped, and their number is bounded: an HTTP/2 server closes a connection on which many calls are
 /// reset before it has accepted them, and that connection carries calls of other users and of launches.
-async fn open(node: &Node, uid: u32, opening: &Semaphore, dismissed: &CancellationToken) -> Result<Passage, Status> {
+async fn open(
+    node: &Node,
+    uid: u32,
+    [own, all]: [&Semaphore; 2],
+    dismissed: &CancellationToken,
+) -> Result<Passage, Status> {
     let deadline = Instant::now() + AWAY;
     loop {
-        let turn = dismissed.run_until_cancelled(opening.acquire()).await.ok_or_else(place_needed)?;
+        let turns = async { (own.acquire().await, all.acquire().await) };
+        let turns = dismissed.run_until_cancelled(turns).await.ok_or_else(place_needed)?;
         let opened = passage(node, uid).await;
-        drop(turn);
+        drop(turns);
         match opened {
             Err(status) if is_unheard(&status) && Instant::now() < deadline => {
                 dismissed.run_until_cancelled(sleep(COME_BACK_PAUSE)).await.ok_or_else(place_needed)?;
