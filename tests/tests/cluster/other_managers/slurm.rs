@@ -73,7 +73,7 @@ fn what_a_job_asks_for_does_not_confine_the_agents() {
 fn ranks_of_srun_join_by_its_own_server() {
     let script = r#"
         for way in pmi2 "lib2 --library $1"; do
-            user srun -N 3 -n 6 --mpi=pmi2 lattice pmi --method $way exchange
+            user srun -Q -N 3 -n 6 --mpi=pmi2 lattice pmi --method $way exchange
         done | cut -d : -f 1,2 | cut -d , -f 1"#;
     let outcome = script_with_slurm(script).arg(built::client_library("pmi2")).run();
     outcome.exits(0).says_nothing().prints_lines(["exchange: 6 ranks"; 2]);
