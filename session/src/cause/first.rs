@@ -24,8 +24,8 @@ use super::{Cause, Origin};
 /// machine needs tens of milliseconds to send them. At the end of a launch this delay is not noticeable.
 pub const HOLD: Duration = Duration::from_millis(100);
 
-/// Hold time of a cause that usually results from another one ([`Origin::Connection`]), and of each held cause without an API server: the
-/// report of the other cause may then need a link that is not open yet, on a machine where all ranks end at once.
+/// Hold time of a cause that usually results from another one ([`Origin::Connection`], [`Subject::Another`]), and of each held cause without
+/// an API server: the report of the other cause may then need a link that is not open yet, on a machine where all ranks end at once.
 pub const HOLD_GIVEN_UP: Duration = Duration::from_secs(1);
 
 /// The cause of a launch's end, as far as it is known.
@@ -135,7 +135,7 @@ impl FirstCause {
     /// Returns the time at which a held cause starts to count; `None` if no cause is held.
     pub fn hold_ends(&self) -> Option<Instant> {
         match self {
-            Self::Held { since, cause, .. } => Some(*since + hold(cause)),
+            Self::Held { since, cause, subject, .. } => Some(*since + hold(cause, *subject)),
             Self::None | Self::Counts(_) => None,
         }
     }
@@ -149,10 +149,10 @@ impl FirstCause {
     }
 }
 
-fn hold(cause: &Cause) -> Duration {
-    match cause.kind.origin() {
-        Origin::Connection => HOLD_GIVEN_UP,
-        Origin::Either | Origin::Itself => HOLD,
+fn hold(cause: &Cause, subject: Subject) -> Duration {
+    match (cause.kind.origin(), subject) {
+        (Origin::Connection, _) | (_, Subject::Another) => HOLD_GIVEN_UP,
+        (Origin::Either | Origin::Itself, Subject::Itself) => HOLD,
     }
 }
 
@@ -277,6 +277,8 @@ mod tests {
         let mut first = FirstCause::default();
         report(&mut first, 1, aborted(14), now);
         assert_eq!(first.report(NodeIndex(2), lost(), Subject::Another, now), Reported::Held);
+        // The agent of the node sees the end of the session later than a peer sees the end of the link.
+        assert_eq!(first.hold_ends(), Some(now + HOLD_GIVEN_UP));
         assert_eq!((first.settle(), first.get()), (Some(NodeIndex(2)), Some(&lost())));
         let mut first = FirstCause::default();
         first.report(NodeIndex(2), lost(), Subject::Another, now);
