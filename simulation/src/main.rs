@@ -1,6 +1,7 @@
 //! Runs seeds: `cargo run --release -p lattice-simulation -- --seeds 0..1000000`.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -65,7 +66,12 @@ fn many(seeds: Range<u64>, threads: u64, plan_of: fn(u64) -> Plan) -> ExitCode {
                         return;
                     }
                     let plan = plan_of(seed);
-                    let outcome = plan.run(Lines::Dropped);
+                    // A panic is a fault of this seed, and the others run on.
+                    let Ok(outcome) = catch_unwind(AssertUnwindSafe(|| plan.run(Lines::Dropped))) else {
+                        failed.fetch_add(1, Ordering::Relaxed);
+                        println!("seed {seed}: panic");
+                        continue;
+                    };
                     events.fetch_add(outcome.events, Ordering::Relaxed);
                     if outcome.violations.is_empty() {
                         continue;

@@ -69,9 +69,9 @@ pub(crate) struct SpawnPlan {
     pub(crate) ranks: u32,
 }
 
-/// Maximum number of jobs for one request. An API server that restarts plans another job in place of a job that had not
-/// started.
-const SPAWNS_MAX: usize = 8;
+/// Maximum number of jobs for one request. A session repeats the request each second until an answer arrives. An API server that restarts,
+/// or whose disk is full, plans another job each time. The faults of a seed last for some minutes together.
+const SPAWNS_MAX: usize = 512;
 
 /// Number of fences of a spawned job.
 pub(crate) const SPAWNED_EPOCHS: u32 = 2;

@@ -14,7 +14,7 @@ const ONCE_BROKEN: [u64; 61] = [
 ];
 
 /// Seeds that once violated an invariant in complete launches.
-const ONCE_BROKEN_WHOLE: [u64; 16] = [
+const ONCE_BROKEN_WHOLE: [u64; 17] = [
     2103,
     50_008_301,
     50_008_351,
@@ -29,6 +29,7 @@ const ONCE_BROKEN_WHOLE: [u64; 16] = [
     67_470_505,
     67_704_268,
     530_731_069,
+    900_472_954,
     598_533_858_551_298_321,
     1_068_511_095_935_030_379,
 ];
