@@ -82,7 +82,7 @@ pub(crate) enum Deed {
 impl RankProcess {
     /// Creates a rank of the launched job, or of a spawned job.
     pub(crate) fn new(rank: Rank, scenario: &Scenario) -> Self {
-        let Program { fault, .. } = &scenario.programs[rank.index()];
+        let Program { fault, .. } = scenario.program(rank);
         let family = scenario.family_of(rank);
         let (size, is_launched) = (family.len() as u32, family.start == 0);
         let mut steps = VecDeque::from([Step::Init, Step::Name]);

@@ -20,7 +20,7 @@ pub(crate) struct Scenario {
     /// Number of fences.
     pub(crate) epochs: u32,
     pub(crate) fan_out: FanOut,
-    /// By rank. The ranks of the spawned job follow the ranks of the launched job.
+    /// By rank. The programs of a spawned job follow the programs of the launched job.
     pub(crate) programs: Vec<Program>,
     /// The job that a rank spawns.
     pub(crate) spawn: Option<SpawnPlan>,
@@ -68,10 +68,6 @@ pub(crate) struct SpawnPlan {
     /// Number of new ranks.
     pub(crate) ranks: u32,
 }
-
-/// Maximum number of jobs for one request. A session repeats the request each second until an answer arrives. An API server that restarts,
-/// or whose disk is full, plans another job each time. The faults of a seed last for some minutes together.
-const SPAWNS_MAX: usize = 512;
 
 /// Number of fences of a spawned job.
 pub(crate) const SPAWNED_EPOCHS: u32 = 2;
@@ -179,11 +175,22 @@ impl Scenario {
         let (before, ranks) = (random.between(0, u64::from(self.epochs)) as u32, random.between(1, 4) as u32);
         self.spawn = Some(SpawnPlan { parent, before, ranks });
         let programs: Vec<Program> = (0..ranks).map(|_| Program::of(SPAWNED_EPOCHS, random)).collect();
-        self.programs.extend(programs.iter().cycle().take(SPAWNS_MAX * programs.len()).cloned());
+        self.programs.extend(programs);
         if self.programs.iter().any(|program| program.fault.is_some_and(|fault| fault.what == Wrong::Hang)) {
             self.time_limit.get_or_insert(Duration::from_secs(random.between(1, 20)));
         }
         self
+    }
+
+    /// The program of a rank. A session repeats its request for a job each second until an answer arrives. An API server that restarts, or
+    /// whose disk is full, plans another job of the same programs each time, with further rank numbers.
+    pub(crate) fn program(&self, rank: Rank) -> &Program {
+        let size = self.size();
+        let index = match self.spawn {
+            Some(SpawnPlan { ranks, .. }) if rank.0 >= size => size + (rank.0 - size) % ranks,
+            _ => rank.0,
+        };
+        &self.programs[index as usize]
     }
 
     pub(crate) fn nodes(&self) -> u32 {

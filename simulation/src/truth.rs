@@ -20,13 +20,13 @@ pub(crate) struct Truth {
     scenario: Scenario,
     size: u32,
     /// By rank: number of the fences before which it has put, that it has entered, and that it has left.
-    puts: Vec<u32>,
-    entered: Vec<u32>,
-    left: Vec<u32>,
+    puts: ByRank,
+    entered: ByRank,
+    left: ByRank,
     /// By rank: end of its process.
     pub(crate) exits: BTreeMap<Rank, RankExit>,
     /// By ended rank: the number of fences that each rank had left before the end.
-    left_before: BTreeMap<Rank, Vec<u32>>,
+    left_before: BTreeMap<Rank, ByRank>,
     /// A rank had an error that ends the launch, with any exit status.
     pub(crate) has_erred: bool,
     /// Ranks of the spawned job, after its start was reported to the parent.
@@ -51,8 +51,8 @@ pub(crate) struct Truth {
     /// Exits that were reported to the client since the start of the API server.
     told_exits: BTreeMap<Rank, RankExit>,
     /// By rank: the number of the last line that its session has read, and of the last line that the client has displayed.
-    printed: Vec<u32>,
-    shown: Vec<u32>,
+    printed: ByRank,
+    shown: ByRank,
     /// Causes that the API server reported since its start. The cause from its disk is the first one.
     causes: Vec<Cause>,
     /// The cause on the disk of the API server.
@@ -60,6 +60,23 @@ pub(crate) struct Truth {
     complete: Vec<Completed>,
     pub(crate) input: InputTruth,
     violations: Vec<String>,
+}
+
+/// A number for each rank; 0 until it is set.
+#[derive(Clone, Debug, Default)]
+struct ByRank(Vec<u32>);
+
+impl ByRank {
+    fn get(&self, rank: Rank) -> u32 {
+        self.0.get(rank.index()).copied().unwrap_or_default()
+    }
+
+    fn of(&mut self, rank: Rank) -> &mut u32 {
+        if self.0.len() <= rank.index() {
+            self.0.resize(rank.index() + 1, 0);
+        }
+        &mut self.0[rank.index()]
+    }
 }
 
 /// End of the launch, according to a client or the disk.
@@ -72,13 +89,12 @@ pub(crate) struct Completed {
 impl Truth {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let size = scenario.size();
-        let zeros = || vec![0; scenario.programs.len().max(size as usize)];
         Self {
             scenario: scenario.clone(),
             size,
-            puts: zeros(),
-            entered: zeros(),
-            left: zeros(),
+            puts: ByRank::default(),
+            entered: ByRank::default(),
+            left: ByRank::default(),
             exits: BTreeMap::new(),
             left_before: BTreeMap::new(),
             has_erred: false,
@@ -92,8 +108,8 @@ impl Truth {
             is_orphaned: false,
             may_not_begin: false,
             told_exits: BTreeMap::new(),
-            printed: zeros(),
-            shown: zeros(),
+            printed: ByRank::default(),
+            shown: ByRank::default(),
             causes: Vec::new(),
             kept_cause: None,
             complete: Vec::new(),
@@ -133,22 +149,22 @@ impl Truth {
     }
 
     pub(crate) fn put(&mut self, rank: Rank, epoch: u32) {
-        self.puts[rank.index()] = epoch + 1;
+        *self.puts.of(rank) = epoch + 1;
     }
 
     pub(crate) fn has_put(&self, rank: Rank, epoch: u32) -> bool {
-        self.puts[rank.index()] > epoch
+        self.puts.get(rank) > epoch
     }
 
     pub(crate) fn enter(&mut self, rank: Rank, epoch: u32) {
-        self.entered[rank.index()] = epoch + 1;
+        *self.entered.of(rank) = epoch + 1;
     }
 
     /// A rank leaves a fence. All ranks must have entered the fence, except failed ranks without which the launch continues.
     pub(crate) fn leave(&mut self, rank: Rank, epoch: u32) {
-        self.left[rank.index()] = epoch + 1;
+        *self.left.of(rank) = epoch + 1;
         let is_missing =
-            |other: &u32| self.entered[*other as usize] <= epoch && !self.is_done_without(Rank(*other), epoch);
+            |other: &u32| self.entered.get(Rank(*other)) <= epoch && !self.is_done_without(Rank(*other), epoch);
         if let Some(missing) = self.scenario.family_of(rank).find(is_missing) {
             self.wrong(format!("I2: rank {rank} leaves fence {epoch}, which rank {missing} has not entered"));
         }
@@ -163,9 +179,8 @@ impl Truth {
     /// A rank that left the fence and failed as well cannot provide the result, because its node may have no living rank.
     pub(crate) fn is_done_without(&self, rank: Rank, epoch: u32) -> bool {
         let was_left = self.left_before.get(&rank).is_some_and(|left| {
-            let mut left = left.iter().zip(0..).filter(|(left, _)| **left > epoch);
-            let family = self.scenario.family_of(rank);
-            left.any(|(_, other)| family.contains(&other) && !self.has_failed(Rank(other)))
+            let mut family = self.scenario.family_of(rank).map(Rank);
+            family.any(|other| left.get(other) > epoch && !self.has_failed(other))
         });
         self.scenario.failed_ranks == FailedRanks::AreBorne && self.has_failed(rank) && epoch > 0 && !was_left
     }
@@ -197,7 +212,7 @@ impl Truth {
 
     /// A session has read a line of a rank.
     pub(crate) fn printed(&mut self, rank: Rank) {
-        self.printed[rank.index()] += 1;
+        *self.printed.of(rank) += 1;
     }
 
     /// The client receives an event.
@@ -222,10 +237,11 @@ impl Truth {
         if self.forgets || !self.struck.is_empty() {
             return;
         }
-        let lines = self.printed.iter().zip(&self.shown).zip(0..);
-        let lost = lines.filter(|((printed, shown), _)| printed != shown);
+        let ranks = (0..self.printed.0.len().max(self.shown.0.len()) as u32).map(Rank);
+        let lines = ranks.map(|rank| (rank, self.printed.get(rank), self.shown.get(rank)));
+        let lost = lines.filter(|(_, printed, shown)| printed != shown);
         let lost = lost
-            .map(|((printed, shown), rank)| format!("I8: rank {rank} printed {printed} lines, and {shown} are shown"));
+            .map(|(rank, printed, shown)| format!("I8: rank {rank} printed {printed} lines, and {shown} are shown"));
         let lost: Vec<String> = lost.collect();
         lost.into_iter().for_each(|what| self.wrong(what));
     }
@@ -233,7 +249,7 @@ impl Truth {
     fn shown(&mut self, rank: Rank, bytes: &[u8]) {
         let text = String::from_utf8_lossy(bytes);
         let Some(line) = text.split_whitespace().next().and_then(|line| line.parse::<u32>().ok()) else { return };
-        let last = std::mem::replace(&mut self.shown[rank.index()], line);
+        let last = std::mem::replace(self.shown.of(rank), line);
         if line <= last {
             self.wrong(format!("I8: line {line} of rank {rank} is shown after line {last}"));
         } else if line != last + 1 && !self.forgets {

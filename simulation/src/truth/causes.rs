@@ -56,13 +56,11 @@ impl Truth {
 
     /// Returns true if a rank's program contains this error.
     fn does(&self, rank: Rank, wrong: Wrong) -> bool {
-        let program = self.scenario.programs.get(rank.index());
-        program.and_then(|program| program.fault).is_some_and(|fault| fault.what == wrong)
+        self.scenario.program(rank).fault.is_some_and(|fault| fault.what == wrong)
     }
 
     /// Returns true if a rank of this node cannot be started.
     fn lacks_a_program(&self, node: u32) -> bool {
-        let programs = &self.scenario.programs;
-        self.ranks_on(node).any(|rank| programs.get(rank as usize).is_some_and(|program| program.is_missing))
+        self.ranks_on(node).any(|rank| self.scenario.program(Rank(rank)).is_missing)
     }
 }

@@ -31,7 +31,7 @@ impl SessionHost {
     }
 
     pub(super) fn start_rank(&mut self, rank: Rank, process: u64, around: &mut Surroundings) {
-        if around.scenario.programs[rank.index()].is_missing {
+        if around.scenario.program(rank).is_missing {
             around.truth.has_erred |= rank.0 < around.scenario.size();
             return self.input(around, |session, now| session.rank_not_started(rank, "no such program", now));
         }
@@ -42,7 +42,7 @@ impl SessionHost {
 
     /// Schedules the next step of a rank.
     fn rank_goes_on(&mut self, rank: Rank, around: &mut Surroundings) {
-        let pace = around.scenario.programs[rank.index()].pace;
+        let pace = around.scenario.program(rank).pace;
         let time = around.some_time(1, 2 * pace.as_micros() as u64);
         if let Some(known) = self.ranks.get_mut(&rank)
             && !std::mem::replace(&mut known.is_stepping, true)
@@ -63,7 +63,7 @@ impl SessionHost {
             }
             Deed::Print => {
                 known.lines += 1;
-                let (number, length) = (known.lines, around.scenario.programs[rank.index()].line);
+                let (number, length) = (known.lines, around.scenario.program(rank).line);
                 let line = format!("{number} {}\n", "x".repeat(length));
                 self.print(rank, line.into(), around);
             }
@@ -137,7 +137,7 @@ impl SessionHost {
         if !self.has_rank(rank) {
             return;
         }
-        let time = match (signal, around.scenario.programs[rank.index()].on_term) {
+        let time = match (signal, around.scenario.program(rank).on_term) {
             (9, _) => Duration::ZERO,
             (_, OnTerm::Ignores) => return,
             _ => around.some_time(10, 300_000),
@@ -146,7 +146,7 @@ impl SessionHost {
     }
 
     pub(super) fn rank_dies(&mut self, rank: Rank, signal: i32, around: &mut Surroundings) {
-        let exit = match (signal, around.scenario.programs[rank.index()].on_term) {
+        let exit = match (signal, around.scenario.program(rank).on_term) {
             (9, _) | (_, OnTerm::Dies | OnTerm::Ignores) => RankExit::Signal { signal, core_dumped: false },
             (_, OnTerm::Exits) => RankExit::Code(128 + signal),
         };
