@@ -13,6 +13,7 @@
 
 mod action;
 mod allocations;
+mod client;
 mod collectives;
 mod commits;
 mod contexts;
@@ -20,6 +21,7 @@ mod data;
 mod deserters;
 mod events;
 mod forwarding;
+mod forwards;
 mod greeting;
 mod groups;
 mod host;
@@ -31,6 +33,7 @@ mod mortality;
 mod names;
 mod need;
 mod node_processes;
+mod open_questions;
 mod pending;
 mod queries;
 mod question;
@@ -38,82 +41,42 @@ mod refresh;
 mod remote;
 mod remote_output;
 mod requests;
+mod settings;
 mod tools;
 mod withheld;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::mem;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use pmi_core::Phase;
 use pmi_core::connections::{ConnectionId, Connections};
-use pmi_core::fence::{Exchange, FenceError, FenceId, Merged};
+use pmi_core::fence::{FenceError, FenceId, Merged};
 use pmi_core::gathering::{Gathering, Groups};
 use pmi_core::ids::{LocalRank, Rank};
 use pmi_core::report::{EndReason, FenceStatus, Offence, Progress, Sender, Trace};
 use pmi_core::roster::RankState;
 
-pub use self::action::{Action, Need};
+pub use self::action::{Action, Need, Ticket};
+use self::client::{Address, Client, Identity};
 use self::collectives::Waiter;
 use self::contexts::Contexts;
-use self::data::{AwaitedValue, Wait};
-use self::forwarding::Forwards;
+use self::data::Wait;
 use self::groups::NamedGroups;
 pub use self::groups::{GroupFacts, GroupMembers};
-use self::host::AnswerReceiver;
 use self::inquiries::Inquiry;
 use self::jobs::Jobs;
+use self::open_questions::{AnswerReceiver, AwaitedValue, PeerQuestion};
 use self::pending::Pending;
 use self::question::DataQuestion;
-use self::remote::PeerQuestion;
 use self::remote_output::RemoteOutput;
+pub use self::settings::Settings;
 use self::withheld::WithheldData;
 use crate::clean_up::CleanUp;
 use crate::namespace::{JobIndex, JobState, Namespace, Seat};
-use crate::wire::Encoding;
 use crate::wire::describe::describe;
-use crate::wire::frame::{self, Frame, FrameBuffer};
-use crate::wire::handshake::Version;
-
-/// Settings of a [`Server`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Bytes of keys and values that are stored of one rank's commits and published names; each pair counts 64 bytes more.
-    pub bytes_per_rank: usize,
-    /// Maximum number of unanswered questions of one rank (waiting reads, names, spawns).
-    pub questions_per_rank: usize,
-    /// Maximum number of bytes of texts from ranks that the host has not forwarded yet; each text counts 64 bytes more. A rank that
-    /// writes more receives an error. Must not be below the longest message (16 MiB), because a longer text would never fit.
-    pub texts_max: usize,
-    /// Time that a get waits for a key that a rank has not committed, if the rank has committed other keys.
-    pub key_timeout: Duration,
-    /// Time that a get waits for a rank that has not committed anything.
-    pub rank_timeout: Duration,
-    /// Distribution of the data of collecting fences: to all nodes at once, on request, or the cheaper of both.
-    pub exchange: Exchange,
-    /// Report every message as an [`Action::Trace`].
-    pub trace: bool,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            bytes_per_rank: 64 * 1024 * 1024,
-            questions_per_rank: 1024,
-            texts_max: 32 * 1024 * 1024,
-            key_timeout: Duration::from_secs(2),
-            rank_timeout: Duration::from_secs(120),
-            exchange: Exchange::Auto,
-            trace: false,
-        }
-    }
-}
-
-/// Identifier of a question, or of an [`Action::SetTimer`], until its answer.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Ticket(u64);
+use crate::wire::frame::{self, Frame};
 
 /// The PMIx server of a launch's jobs on one node. See the [module](self) for how to drive it.
 #[derive(Default)]
@@ -164,39 +127,6 @@ pub struct Server {
     refused: u64,
     ended: bool,
     actions: VecDeque<Action>,
-}
-
-/// One connection and its client.
-#[derive(Debug, Default)]
-struct Client {
-    frames: FrameBuffer,
-    identity: Option<Identity>,
-    /// The events that the client has registered for.
-    interest: events::Interest,
-    /// Output of ranks in transit to the client.
-    forwards: Forwards,
-    /// Other jobs with facts that the client received with a get: it stores them until it disconnects from the job.
-    told: BTreeSet<JobIndex>,
-}
-
-/// Result of a client's handshake.
-#[derive(Clone, Copy, Debug)]
-struct Identity {
-    seat: Seat,
-    /// Ticket of the handshake: a rank that initializes MPI again is another client, possibly with the same connection number.
-    claim: Ticket,
-    encoding: Encoding,
-    version: Version,
-    /// The name of its encoding.
-    module: &'static str,
-}
-
-/// Address of an answer, with its encoding.
-#[derive(Clone, Copy, Debug)]
-struct Address {
-    connection: ConnectionId,
-    tag: u32,
-    identity: Identity,
 }
 
 impl Server {

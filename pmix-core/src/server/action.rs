@@ -10,9 +10,12 @@ use pmi_core::fence::{Contribution, FenceId};
 use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::report::{EndReason, Trace};
 
-use super::Ticket;
 use crate::namespace::JobIndex;
 use crate::services::Call;
+
+/// Identifier of a question, or of an [`Action::SetTimer`], until its answer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Ticket(pub(super) u64);
 
 /// An action that a server requests.
 #[derive(Clone, Debug)]

@@ -68,7 +68,7 @@ impl Server {
     fn forget_told(&mut self, address: Address, procs: &[Proc<'_>]) {
         let names: BTreeSet<&[u8]> = procs.iter().map(|proc| proc.namespace).collect();
         if let Some(client) = self.clients.get_mut(address.connection) {
-            client.told.retain(|&job| !names.contains(self.jobs[job].namespace.name.as_bytes()));
+            client.known_jobs.retain(|&job| !names.contains(self.jobs[job].namespace.name.as_bytes()));
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use pmi_core::ids::Rank;
 
+use super::open_questions::{AwaitedValue, Get};
 use super::{Action, Address, Server, Ticket};
 use crate::job_info::Detail;
 use crate::namespace::{JobIndex, RankData, Stored};
@@ -22,35 +23,11 @@ pub(super) struct Wait {
     wanted: AwaitedValue,
 }
 
-/// Request of a get.
-#[derive(Clone, Debug)]
-pub(super) struct Get {
-    pub(super) job: JobIndex,
-    pub(super) rank: Rank,
-    /// Without a key, any data that the rank has committed.
-    pub(super) key: Option<Bytes>,
-    /// True if the client does not wait for a later commit.
-    pub(super) immediate: bool,
-    /// Timeout of the client.
-    pub(super) timeout: Option<Duration>,
-}
-
 /// Outcome of a get that waited.
 #[derive(Clone, Copy, Debug)]
 enum GetOutcome {
     Found,
     NotFound,
-}
-
-/// Value that a get waits for.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct AwaitedValue {
-    pub(super) job: JobIndex,
-    pub(super) rank: Rank,
-    /// Without a key, any data that the rank has committed.
-    pub(super) key: Option<Bytes>,
-    /// Timeout of the client.
-    pub(super) timeout: Option<Duration>,
 }
 
 /// Key of a rank's own number of a group's communicator.
@@ -255,7 +232,7 @@ impl Server {
     /// Returns true if the next answer about a job must include the facts about the job, and records them as sent.
     fn is_to_be_told(&mut self, address: Address, job: JobIndex) -> bool {
         let client = self.clients.get_mut(address.connection);
-        job != address.identity.seat.job && client.is_none_or(|client| client.told.insert(job))
+        job != address.identity.seat.job && client.is_none_or(|client| client.known_jobs.insert(job))
     }
 
     fn data_reply(&mut self, encoding: Encoding, (job, rank): (JobIndex, Rank), with_facts: bool) -> Bytes {

@@ -1,6 +1,6 @@
-//! Events: registrations of clients, and deliveries.
+//! Delivery of events to clients.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use pmi_core::Phase;
@@ -19,51 +19,12 @@ use crate::wire::{reply, status, types};
 /// Maximum size of an event from a rank in bytes, as received.
 const EVENT_MAX: usize = 1024 * 1024;
 
-/// The events that a client has registered for.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Interest {
-    /// All events.
-    all: bool,
-    codes: BTreeSet<i32>,
-}
-
 /// Codes of the event of a rank's death: PRRTE's code first, then the codes of other implementations.
 fn codes_of(kind: DeathKind) -> &'static [i32] {
     match kind {
         DeathKind::Killed => &[status::PROC_ABORTED_BY_SIG, status::PROC_ABORTED],
         DeathKind::Exited => &[status::PROC_TERM_WO_SYNC, status::EXIT_NONZERO_TERM, status::PROC_ABORTED],
         DeathKind::NodeLost => &[status::PROC_TERM_WO_SYNC, status::PROC_ABORTED],
-    }
-}
-
-impl Interest {
-    /// Maximum number of codes of one client.
-    const CODES_MAX: usize = 4096;
-
-    /// Adds codes, or all events for an empty list; returns false if there are too many.
-    pub(super) fn register(&mut self, codes: &[i32]) -> bool {
-        self.all |= codes.is_empty();
-        let fits = self.codes.len() + codes.len() <= Self::CODES_MAX;
-        if fits {
-            self.codes.extend(codes);
-        }
-        fits
-    }
-
-    /// Removes codes; an empty list removes the registration for all events.
-    pub(super) fn deregister(&mut self, codes: &[i32]) {
-        self.all &= !codes.is_empty();
-        for code in codes {
-            self.codes.remove(code);
-        }
-    }
-
-    fn includes(&self, code: i32) -> bool {
-        self.all || self.names(code)
-    }
-
-    fn names(&self, code: i32) -> bool {
-        self.codes.contains(&code)
     }
 }
 

@@ -9,128 +9,21 @@
 //! ```
 //! The server [requests](super::remote_output) output of ranks on other nodes.
 
-use std::collections::VecDeque;
-
-use bytes::Bytes;
 use pmi_core::connections::ConnectionId;
 use pmi_core::ids::Rank;
 
+use super::forwards::{Active, Forwards, Lost, Origin, Source};
 use super::{Action, Address, Server};
-use crate::namespace::{JobIndex, Seat};
+use crate::namespace::Seat;
 use crate::wire::forwarding::{Delivery, Pull, channel, pulled};
 use crate::wire::reader::Proc;
 use crate::wire::value::Info;
 use crate::wire::{frame, status, types};
 
-/// Maximum number of queued bytes for one client; further bytes are dropped.
-const WAITING_MAX: usize = 1024 * 1024;
 /// Maximum number of pulls of one client.
 const PULLS_MAX: usize = 64;
 /// Maximum number of ranks or jobs in one pull.
 const SOURCES_MAX: usize = 4096;
-
-/// Output in transit to one client.
-#[derive(Debug, Default)]
-pub(super) struct Forwards {
-    pulls: Vec<Active>,
-    waiting: VecDeque<Waiting>,
-    waiting_bytes: usize,
-    /// True while the connection has not taken the last message.
-    is_sending: bool,
-    /// True after the log has reported the slow reader.
-    is_known_slow: bool,
-}
-
-/// Rank that wrote output.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Origin {
-    pub(super) job: JobIndex,
-    pub(super) rank: Rank,
-}
-
-/// Source of output for a pull.
-#[derive(Clone, Copy, Debug)]
-struct Source {
-    /// `None` means all jobs of the launch.
-    job: Option<JobIndex>,
-    /// `None` means all ranks.
-    rank: Option<Rank>,
-}
-
-/// An active pull.
-#[derive(Debug)]
-pub(super) struct Active {
-    /// The server's identifier of the pull.
-    number: u64,
-    /// The client's identifier of the pull.
-    reference: u64,
-    channels: u16,
-    sources: Vec<Source>,
-    /// Dropped output without a report, with the rank and the stream of the last dropped piece.
-    lost: Option<Lost>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Lost {
-    bytes: u64,
-    origin: Origin,
-    channel: u16,
-}
-
-/// A message for a client, and its pull.
-#[derive(Debug)]
-struct Waiting {
-    number: u64,
-    message: Bytes,
-}
-
-impl Active {
-    fn matches(&self, origin: Origin, channel: u16) -> bool {
-        let is_meant = |source: &Source| {
-            source.job.is_none_or(|meant| meant == origin.job) && source.rank.is_none_or(|meant| meant == origin.rank)
-        };
-        self.channels & channel != 0 && self.sources.iter().any(is_meant)
-    }
-
-    pub(super) fn channels(&self) -> u16 {
-        self.channels
-    }
-
-    /// Jobs and ranks; `None` means all of them.
-    pub(super) fn sources(&self) -> impl Iterator<Item = (Option<JobIndex>, Option<Rank>)> {
-        self.sources.iter().map(|source| (source.job, source.rank))
-    }
-}
-
-impl Forwards {
-    pub(super) fn pulls(&self) -> &[Active] {
-        &self.pulls
-    }
-
-    fn has_room_for(&self, message: &Bytes) -> bool {
-        self.waiting_bytes + message.len() <= WAITING_MAX
-    }
-
-    fn push(&mut self, number: u64, message: Bytes) {
-        self.waiting_bytes += message.len();
-        self.waiting.push_back(Waiting { number, message });
-    }
-
-    fn pop(&mut self) -> Option<Bytes> {
-        let Waiting { message, .. } = self.waiting.pop_front()?;
-        self.waiting_bytes -= message.len();
-        Some(message)
-    }
-
-    /// Removes a pull and its queued messages; returns false if no pull has this number.
-    fn end(&mut self, number: u64) -> bool {
-        let before = self.pulls.len();
-        self.pulls.retain(|pull| pull.number != number);
-        self.waiting.retain(|waiting| waiting.number != number);
-        self.waiting_bytes = self.waiting.iter().map(|waiting| waiting.message.len()).sum();
-        self.pulls.len() < before
-    }
-}
 
 impl Server {
     /// A client requests output of ranks.

@@ -4,12 +4,12 @@
 use std::collections::HashSet;
 
 use bytes::Bytes;
-use pmi_core::fence::FenceId;
 use pmi_core::ids::Rank;
 use pmi_core::roster::Quota;
 use pmi_core::services::{InputError, JobProcesses, SignalError, SpawnApp, SpawnRequest};
 use pmi_core::wire::FrameBuffer;
 
+use super::open_questions::AnswerReceiver;
 use super::{Action, Address, Server, Ticket, names};
 use crate::namespace::JobIndex;
 use crate::services::{Answer, Call};
@@ -17,23 +17,6 @@ use crate::wire::forwarding::Push;
 use crate::wire::request::App;
 use crate::wire::value::{Info, Value};
 use crate::wire::{reply, status, types};
-
-/// Receiver of the host's answer.
-#[derive(Clone, Debug)]
-pub(super) enum AnswerReceiver {
-    /// A rank, and the number of questions that its question counts for.
-    Rank { address: Address, questions: usize },
-    /// The ranks of a collective with other launches.
-    Meeting(FenceId),
-    /// A query of a rank about processes of a job here.
-    Look { inquiry: Ticket, job: JobIndex },
-    /// A rank that sends a signal to other ranks.
-    Signal { inquiry: Ticket },
-    /// A server of another node that requests the processes of a job here.
-    PeerLook { ticket: Ticket, job: JobIndex },
-    /// A server of another node that requests a signal to ranks here.
-    PeerSignal { ticket: Ticket },
-}
 
 /// Maximum number of programs of one spawn, as in PMI-1.
 const SPAWN_APPS_MAX: usize = FrameBuffer::SPAWN_BLOCKS_MAX;

@@ -14,10 +14,9 @@ use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::roster::Quota;
 use pmi_core::services::JobProcesses;
 
-use super::host::AnswerReceiver;
 use super::node_processes::NodeProcesses;
+use super::open_questions::{AnswerReceiver, OpenQuestion};
 use super::question::Question;
-use super::remote::OpenQuestion;
 use super::{Action, Address, Server, Ticket};
 use crate::namespace::JobIndex;
 use crate::services::Call;

@@ -129,7 +129,7 @@ impl Server {
         }
         let clients: Vec<ConnectionId> = self.clients.iter().map(|(connection, _)| connection).collect();
         for connection in clients {
-            self.clients[connection].told.remove(&job);
+            self.clients[connection].known_jobs.remove(&job);
         }
         self.jobs.remove(job);
         self.end_collectives_with(job);

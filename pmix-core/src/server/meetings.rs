@@ -13,7 +13,7 @@ use pmi_core::segment::Segment;
 use pmi_core::services::{MeetError, Meeting, Met, MetJob};
 
 use super::collectives::{Waiter, context_segment};
-use super::host::AnswerReceiver;
+use super::open_questions::AnswerReceiver;
 use super::{Action, Server};
 use crate::namespace::{JobIndex, JobState};
 use crate::services::{Answer, Call};

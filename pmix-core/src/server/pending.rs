@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::Ticket;
+use super::action::Ticket;
 
 /// Waiting questions; `K` identifies an event, such as a rank.
 #[derive(Debug)]

@@ -7,9 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use pmi_core::ids::Rank;
 
-use super::data::Get;
+use super::open_questions::{Get, OpenQuestion, Refresh};
 use super::question::{DataQuestion, Question};
-use super::remote::{OpenQuestion, Refresh, decode_answer};
+use super::remote::decode_answer;
 use super::{Address, Server};
 use crate::namespace::JobIndex;
 use crate::wire::reader::Proc;

@@ -16,10 +16,10 @@ use bytes::Bytes;
 use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::segment::Segment;
 
-use super::data::{AwaitedValue, Get};
 use super::node_processes::NodeProcesses;
+use super::open_questions::{AwaitedValue, OpenQuestion, PeerQuestion};
 use super::question::{DataQuestion, Question};
-use super::{Action, Address, Server, Ticket};
+use super::{Action, Server, Ticket};
 use crate::namespace::{JobIndex, RankData, Seat, Stored};
 use crate::wire::status;
 
@@ -31,51 +31,6 @@ const ALONG_MAX: usize = 1 << 20;
 
 /// Bytes of a node's data that are sent at once, keys and values. Above it, other nodes request key by key. Hosts carry longer answers.
 const WHOLE_MAX: usize = 32 << 20;
-
-/// Request that waits for current data from a rank's node.
-#[derive(Clone, Debug)]
-pub(super) struct Refresh {
-    pub(super) address: Address,
-    pub(super) job: JobIndex,
-    pub(super) rank: Rank,
-    /// The get to serve then; without one the answer is all available data of the rank.
-    pub(super) get: Option<Get>,
-}
-
-/// A question to another node's server without an answer so far.
-#[derive(Clone, Debug)]
-pub(super) enum OpenQuestion {
-    /// The value of a waiting get.
-    Value(AwaitedValue),
-    /// Current data of a rank.
-    Refresh(Refresh),
-    /// The data of a node that a fence has left there.
-    Withheld { job: JobIndex, node: NodeIndex },
-    /// A spread, or the wish for one; the answer is ignored.
-    Spread,
-    /// Processes for a query of a rank.
-    Look { inquiry: Ticket, job: JobIndex, node: NodeIndex },
-    /// A signal from a rank to other ranks.
-    Signal { inquiry: Ticket },
-    /// Output of ranks for clients here.
-    Output { node: NodeIndex },
-}
-
-/// A question to another node's server, and the number of fences that had ended here when it was sent.
-#[derive(Clone, Debug)]
-pub(super) struct PeerQuestion {
-    asking: OpenQuestion,
-    node: NodeIndex,
-    question: Bytes,
-    fences_ended: u64,
-}
-
-impl OpenQuestion {
-    /// Returns true if the answer holds data that fences also distribute.
-    fn brings_data(&self) -> bool {
-        matches!(self, Self::Value(_) | Self::Refresh(_) | Self::Withheld { .. })
-    }
-}
 
 impl Server {
     /// Returns the other node of a rank; `None` if the rank is on this node.

@@ -15,9 +15,9 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use pmi_core::ids::{NodeIndex, Rank};
 
-use super::forwarding::Origin;
+use super::forwards::Origin;
+use super::open_questions::OpenQuestion;
 use super::question::{Question, WantedOutput};
-use super::remote::OpenQuestion;
 use super::{Action, Server, Ticket};
 use crate::namespace::{JobIndex, JobState};
 use crate::wire::status;

@@ -22,11 +22,10 @@ use pmi_core::ids::{Epoch, NodeIndex, Rank};
 use pmi_core::report::EndReason;
 use pmi_core::segment::Segment;
 
-use super::data::Get;
 use super::members::Members;
+use super::open_questions::{Get, OpenQuestion};
 use super::pending::Pending;
 use super::question::Question;
-use super::remote::OpenQuestion;
 use super::{Action, Address, Server, Ticket};
 use crate::namespace::{JobIndex, Seat};
 use crate::wire::status;
