@@ -253,6 +253,27 @@ impl JobState {
         self.ranks[local].died.is_some() && !self.misses_the_dead()
     }
 
+    /// Returns the other node of a rank; `None` if the rank is on this node.
+    pub(crate) fn other_node(&self, rank: Rank) -> Option<NodeIndex> {
+        self.namespace.job.placement.node_of(rank).filter(|&node| node != self.namespace.node)
+    }
+
+    /// Returns true for a rank of this node that commits nothing more.
+    pub(crate) fn is_gone(&self, rank: Rank) -> bool {
+        self.local(rank).is_some_and(|local| self.ranks[local].is_gone())
+    }
+
+    /// The committed values of a rank for ranks of this node, if it has committed any value.
+    pub(crate) fn values(&self, rank: Rank) -> Option<&BTreeMap<Bytes, Stored>> {
+        let data = self.data.get(&rank)?;
+        Some(if self.local(rank).is_some() { &data.local } else { &data.remote })
+    }
+
+    /// Returns true if ranks of this node can read a key of a rank; `None` means any key.
+    pub(crate) fn has_value(&self, rank: Rank, key: Option<&[u8]>) -> bool {
+        self.values(rank).is_some_and(|values| key.map_or(!values.is_empty(), |key| values.contains_key(key)))
+    }
+
     /// The groups of a rank: context ids with the rank's own numbers.
     pub(crate) fn group_ids(&self, rank: Rank) -> &[(u64, u64)] {
         self.data.get(&rank).map_or(&[], |data| &data.groups)

@@ -3,7 +3,8 @@
 
 use std::collections::HashSet;
 
-use super::{Address, Server};
+use super::client::Address;
+use super::launch::Launch;
 use crate::namespace::Namespace;
 use crate::wire::value::{Info, Value};
 use crate::wire::writer::Writer;
@@ -21,35 +22,30 @@ const REQUEST: &[u8] = b"pmix.alloc.reqid";
 /// Status of a refused request.
 type Refusal = i32;
 
-impl Server {
-    /// Grants the resources that the allocation has.
-    pub(super) fn allocate(&mut self, address: Address, directive: u8, infos: &[Info<'_>]) {
-        let namespace = &self.jobs[self.job_meant(address.identity.seat)].namespace;
-        let encoding = address.identity.encoding;
-        let granted = match directive {
-            NEW | EXTEND | REACQUIRE => granted(namespace, infos),
-            _ => Err(status::NOT_SUPPORTED),
-        };
-        let reply = match granted {
-            Err(status) => reply::status(encoding, status),
-            Ok(nodes) => {
-                let list = nodes.join(",");
-                let mut answer = vec![
-                    Info::new(
-                        "pmix.alloc.id",
-                        Value::Text(namespace.allocation.as_deref().unwrap_or("local").as_bytes()),
-                    ),
-                    Info::new("pmix.alloc.nnodes", Value::U64(nodes.len() as u64)),
-                    Info::new("pmix.alloc.nlist", Value::Text(list.as_bytes())),
-                ];
-                answer.extend(infos.iter().find(|info| info.key == REQUEST).cloned());
-                let mut written = Writer::new(encoding);
-                answer.iter().for_each(|info| written.info(info));
-                reply::infos(encoding, status::SUCCESS, answer.len(), &written)
-            }
-        };
-        self.reply(address, &reply);
-    }
+/// Grants the resources that the allocation has.
+pub(super) fn allocate(launch: &mut Launch, address: Address, directive: u8, infos: &[Info<'_>]) {
+    let namespace = &launch.jobs[launch.jobs.meant_by(address.identity.seat)].namespace;
+    let encoding = address.identity.encoding;
+    let granted = match directive {
+        NEW | EXTEND | REACQUIRE => granted(namespace, infos),
+        _ => Err(status::NOT_SUPPORTED),
+    };
+    let reply = match granted {
+        Err(status) => reply::status(encoding, status),
+        Ok(nodes) => {
+            let list = nodes.join(",");
+            let mut answer = vec![
+                Info::new("pmix.alloc.id", Value::Text(namespace.allocation.as_deref().unwrap_or("local").as_bytes())),
+                Info::new("pmix.alloc.nnodes", Value::U64(nodes.len() as u64)),
+                Info::new("pmix.alloc.nlist", Value::Text(list.as_bytes())),
+            ];
+            answer.extend(infos.iter().find(|info| info.key == REQUEST).cloned());
+            let mut written = Writer::new(encoding);
+            answer.iter().for_each(|info| written.info(info));
+            reply::infos(encoding, status::SUCCESS, answer.len(), &written)
+        }
+    };
+    launch.reply(address, &reply);
 }
 
 /// The nodes for a request.

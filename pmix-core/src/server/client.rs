@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use pmi_core::connections::ConnectionId;
 
 use super::action::Ticket;
-use super::forwards::Forwards;
 use crate::namespace::{JobIndex, Seat};
 use crate::wire::Encoding;
 use crate::wire::frame::FrameBuffer;
@@ -18,8 +17,6 @@ pub(super) struct Client {
     pub(super) identity: Option<Identity>,
     /// The events that the client has registered for.
     pub(super) interest: Interest,
-    /// Output of ranks in transit to the client.
-    pub(super) forwards: Forwards,
     /// Other jobs with facts that the client received with a get: it stores them until it disconnects from the job.
     pub(super) known_jobs: BTreeSet<JobIndex>,
 }

@@ -1,4 +1,4 @@
-//! Commits of ranks, and the data that fences distribute to other nodes.
+//! Commits of ranks.
 //!
 //! With each commit, clients send all pairs that their rank has ever put. Only new or changed pairs count: for the rank's quota by the
 //! growth of its data, for fences as data to distribute.
@@ -8,12 +8,10 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use pmi_core::ids::Rank;
 use pmi_core::roster::Quota;
-use pmi_core::segment::Segment;
 
-use super::collectives::{DATA, data_key};
-use super::members::Members;
-use super::{Address, Server};
-use crate::namespace::{RankData, Seat, Stored};
+use super::client::Address;
+use super::launch::Launch;
+use crate::namespace::{RankData, Stored};
 use crate::wire::frame::VALUES_MAX;
 use crate::wire::request::Committed;
 use crate::wire::{Encoding, status, types};
@@ -76,60 +74,26 @@ fn bytes_of(committed: &Committed<'_>) -> usize {
     committed.pairs.iter().map(|(key, value)| key.len() + value.len()).sum()
 }
 
-impl Server {
-    /// A rank commits values: all of them, or none if they exceed its quota.
-    pub(super) fn commit(&mut self, address: Address, scopes: &[Committed<'_>]) {
-        let identity = address.identity;
-        let (seat, limit) = (identity.seat, self.settings.bytes_per_rank);
-        if scopes.iter().any(|scope| bytes_of(scope) > VALUES_MAX) {
-            return self.answer(address, status::OUT_OF_RESOURCE);
-        }
-        let Some(job) = self.jobs.get_mut(seat.job) else { return };
-        let Some(state) = job.ranks.get_mut(seat.local) else { return };
-        let rank = state.rank;
-        let nothing = RankData::default();
-        let known = job.data.get(&rank).unwrap_or(&nothing);
-        let changes = Changes::of(known, scopes, identity.encoding);
-        let (bytes, replaced) = changes.bytes(known);
-        if !state.quota.replace_bytes(replaced, bytes, limit) {
-            return self.answer(address, status::OUT_OF_RESOURCE);
-        }
-        job.data.entry(rank).or_default().take(&changes, identity.encoding);
-        self.answer(address, status::SUCCESS);
-        self.serve_waits(seat.job, rank);
-        self.serve_peers(seat.job, rank);
+/// A rank commits values: all of them, or none if they exceed its quota. Returns the rank if its values are stored.
+pub(super) fn commit(launch: &mut Launch, address: Address, scopes: &[Committed<'_>]) -> Option<Rank> {
+    let identity = address.identity;
+    let (seat, limit) = (identity.seat, launch.settings.bytes_per_rank);
+    if scopes.iter().any(|scope| bytes_of(scope) > VALUES_MAX) {
+        launch.answer(address, status::OUT_OF_RESOURCE);
+        return None;
     }
-
-    /// Returns all data that these ranks have committed for other nodes; no segment if there is none.
-    pub(super) fn data_of(&self, seats: &[Seat]) -> Vec<Segment> {
-        self.pairs_of(seats, |_, _| true)
+    let job = launch.jobs.get_mut(seat.job)?;
+    let state = job.ranks.get_mut(seat.local)?;
+    let rank = state.rank;
+    let nothing = RankData::default();
+    let known = job.data.get(&rank).unwrap_or(&nothing);
+    let changes = Changes::of(known, scopes, identity.encoding);
+    let (bytes, replaced) = changes.bytes(known);
+    if !state.quota.replace_bytes(replaced, bytes, limit) {
+        launch.answer(address, status::OUT_OF_RESOURCE);
+        return None;
     }
-
-    /// Returns the data of the ranks `seats` for a collective of these members. If the members are exactly the ranks of one job, that is
-    /// only data that no such collective has distributed before: the earlier data is on all nodes of the job.
-    pub(super) fn take_news_of(&mut self, seats: &[Seat], members: &Members) -> Vec<Segment> {
-        let segments = match members.are_one_job() {
-            true => self.pairs_of(seats, |data, key| data.unspread.contains(key)),
-            false => self.data_of(seats),
-        };
-        for &seat in seats.iter().filter(|seat| members.are_all_of(seat.job)) {
-            let rank = self.rank(seat).rank;
-            if let Some(data) = self.jobs[seat.job].data.get_mut(&rank) {
-                data.unspread.clear();
-            }
-        }
-        segments
-    }
-
-    fn pairs_of(&self, seats: &[Seat], is_meant: impl Fn(&RankData, &Bytes) -> bool + Copy) -> Vec<Segment> {
-        let pairs = seats.iter().flat_map(|&seat| {
-            let job = &self.jobs[seat.job];
-            let rank: Rank = self.rank(seat).rank;
-            let pairs =
-                job.data.get(&rank).into_iter().flat_map(|data| data.remote.iter().map(move |pair| (data, pair)));
-            let meant = pairs.filter(move |(data, (key, _))| is_meant(data, key));
-            meant.map(move |(_, (key, value))| (data_key(DATA, &job.namespace.name, rank, key), value.tagged()))
-        });
-        Segment::several(pairs)
-    }
+    job.data.entry(rank).or_default().take(&changes, identity.encoding);
+    launch.answer(address, status::SUCCESS);
+    Some(rank)
 }

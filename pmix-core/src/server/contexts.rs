@@ -14,22 +14,35 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use pmi_core::ids::NodeIndex;
 
+use super::jobs::Jobs;
+
 /// Context ids that a node has assigned.
 #[derive(Debug, Default)]
 pub(super) struct Contexts {
     given: u32,
+    /// Prefix of the ids; `None` means a hash of the first namespace.
+    pub(super) launch_number: Option<u32>,
 }
 
 /// Number for a launch without an assigned one. `launch` is a name that no other launch has.
-pub(super) fn hash(launch: &str) -> u32 {
+fn hash(launch: &str) -> u32 {
     let mut hasher = DefaultHasher::new();
     launch.hash(&mut hasher);
     (hasher.finish() >> 32) as u32
 }
 
 impl Contexts {
+    /// Returns a context id that no other node uses. Of the ids of several nodes, the id of the first one takes effect.
+    pub(super) fn next_of(&mut self, jobs: &Jobs) -> u64 {
+        let first = jobs.first().map(|job| &job.namespace);
+        let (launch, node) = first.map_or(("", NodeIndex(0)), |namespace| (&namespace.name, namespace.node));
+        let nodes = first.map_or(1, |namespace| namespace.hosts.len() as u32);
+        let launch = self.launch_number.unwrap_or_else(|| hash(launch));
+        self.next(launch, node, nodes)
+    }
+
     /// Returns an id that no other node of the launch assigns. This node repeats it only after it has assigned all of its numbers.
-    pub(super) fn next(&mut self, launch: u32, node: NodeIndex, nodes: u32) -> u64 {
+    fn next(&mut self, launch: u32, node: NodeIndex, nodes: u32) -> u64 {
         let last_node = nodes.saturating_sub(1).max(node.0);
         let number_bits = last_node.leading_zeros();
         let numbers = u32::MAX.checked_shr(32 - number_bits).unwrap_or(0).max(1);

@@ -1,333 +1,196 @@
-//! Gets of committed data.
+//! Committed data: its storage, its delivery to ranks and other nodes, and the need of other nodes for this node's server, which can
+//! outlast its ranks.
+//!
+//! ```text
+//! a fence left its data with the nodes ──> UntilTold ──last barrier: see `withheld`──> Over
+//! a rank with commits that no fence distributes to all nodes finalizes or ends ────> WhileRanksRun
+//! ```
 
-use std::collections::HashMap;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pmi_core::ids::Rank;
+use pmi_core::fence::{FenceError, FenceId, Merged};
+use pmi_core::ids::{NodeIndex, Rank};
+use pmi_core::segment::Segment;
 
-use super::open_questions::{AwaitedValue, Get};
-use super::{Action, Address, Server, Ticket};
-use crate::job_info::Detail;
-use crate::namespace::{JobIndex, RankData, Stored};
+use super::action::{Action, Need, Ticket};
+use super::client::Address;
+use super::commits::commit;
+use super::facts;
+use super::gets::{Gets, send_foreign_job};
+use super::launch::Launch;
+use super::members::Members;
+use super::open_questions::Get;
+use super::peer_gets::PeerGets;
+use super::segments::absorb;
+use super::withheld::WithheldData;
+use crate::namespace::JobIndex;
 use crate::node_facts::TOPOLOGY;
-use crate::wire::Encoding;
 use crate::wire::reader::Proc;
-use crate::wire::value::{Info, Value};
+use crate::wire::request::Committed;
+use crate::wire::value::Info;
 use crate::wire::{reply, status, types};
-
-/// A get that waits for a commit.
-#[derive(Clone, Debug)]
-pub(super) struct Wait {
-    address: Address,
-    wanted: AwaitedValue,
-}
-
-/// Outcome of a get that waited.
-#[derive(Clone, Copy, Debug)]
-enum GetOutcome {
-    Found,
-    NotFound,
-}
-
-/// Key of a rank's own number of a group's communicator.
-const GROUP_LOCAL_ID: &[u8] = b"pmix.grp.lclid";
-
-/// The rank that spawned a job. libpmix searches for it among the facts about a rank, and requests it when it is missing.
-const PARENT: &[u8] = b"pmix.parent";
-
-/// The key that identifies the group.
-const GROUP_CONTEXT: &str = "pmix.grp.ctxid";
 
 /// Longest key, in bytes: `PMIX_MAX_KEYLEN` of the standard.
 const KEY_MAX: usize = 511;
 
-/// Extra time for the answer of another node.
-const PEER_GRACE: Duration = Duration::from_secs(5);
+/// Requests for committed data, and the data that stayed on its nodes.
+#[derive(Debug, Default)]
+pub(super) struct Data {
+    pub(super) gets: Gets,
+    pub(super) peer_gets: PeerGets,
+    pub(super) withheld: WithheldData,
+    /// True when a rank commits nothing more, and no fence has distributed all its data to all nodes.
+    holds_unspread: bool,
+    /// The last need reported to the host.
+    need: Need,
+}
 
-impl Server {
-    pub(super) fn get(&mut self, address: Address, proc: Proc<'_>, infos: &[Info<'_>], key: Option<&[u8]>) {
-        let Some(job) = self.job_named(proc.namespace) else { return self.answer(address, status::NOT_FOUND) };
-        let is_own = job == address.identity.seat.job;
+impl Data {
+    /// A client requests a value of a rank, or facts about a job.
+    pub(super) fn get(
+        &mut self,
+        launch: &mut Launch,
+        address: Address,
+        proc: Proc<'_>,
+        infos: &[Info<'_>],
+        key: Option<&[u8]>,
+    ) {
+        let Some(job) = launch.jobs.named(proc.namespace) else { return launch.answer(address, status::NOT_FOUND) };
         if proc.rank == types::RANK_WILDCARD {
-            return match key {
-                _ if !is_own => self.tell_foreign_job(address, job),
-                Some(key) if key == TOPOLOGY.as_bytes() => self.tell_topology(address, job),
-                // A client already has the facts about its own job; other facts are unknown.
-                _ => self.answer(address, status::NOT_FOUND),
-            };
+            return get_of_job(launch, address, job, key);
         }
         if key.is_some_and(|key| key.len() > KEY_MAX) {
-            return self.answer(address, status::BAD_PARAM);
+            return launch.answer(address, status::BAD_PARAM);
         }
         let rank = Rank(proc.rank);
-        if self.jobs[job].namespace.job.placement.node_of(rank).is_none() {
-            return self.answer(address, status::NOT_FOUND);
+        if launch.jobs[job].namespace.job.placement.node_of(rank).is_none() {
+            return launch.answer(address, status::NOT_FOUND);
         }
-        let says = |what: &[u8]| infos.iter().any(|info| info.key == what && info.value.is_true());
+        let has = |directive: &[u8]| infos.iter().any(|info| info.key == directive && info.value.is_true());
         let key = key.map(Bytes::copy_from_slice);
-        let get = Get { job, rank, key, immediate: says(b"pmix.immediate"), timeout: client_timeout(infos) };
-        if says(b"pmix.get.refresh") {
-            return self.refresh_and_get(address, get);
+        let get = Get { job, rank, key, immediate: has(b"pmix.immediate"), timeout: client_timeout(infos) };
+        if has(b"pmix.get.refresh") {
+            return self.refresh_and_get(launch, address, get);
         }
-        self.serve_get(address, get);
+        self.gets.serve(launch, &self.withheld, address, get);
     }
 
-    /// Answers a get of a rank's values, at once or when they arrive.
-    pub(super) fn serve_get(&mut self, address: Address, get: Get) {
-        let Get { job, rank, ref key, immediate, timeout } = get;
-        let key = key.as_deref();
-        if key == Some(GROUP_LOCAL_ID) {
-            return self.tell_group_ids(address, job, rank);
+    /// A rank commits values.
+    pub(super) fn commit(&mut self, launch: &mut Launch, address: Address, scopes: &[Committed<'_>]) {
+        let job = address.identity.seat.job;
+        if let Some(rank) = commit(launch, address, scopes) {
+            self.gets.serve_waits(launch, job, rank);
+            self.peer_gets.serve_rank(launch, job, rank);
         }
-        let is_own = job == address.identity.seat.job;
-        let reserved = key.is_some_and(|key| key.starts_with(b"pmix."));
-        // Ranks receive the facts about ranks on their node without a request.
-        if is_own && reserved && key.is_some_and(|key| self.tell_fact(address, job, rank, key)) {
-            return;
-        }
-        let is_fact = key == Some(PARENT) && self.jobs[job].namespace.parent.is_some();
-        // The data of a collecting fence exists for its ranks, without a wait for a commit. An earlier value may be outdated.
-        if let Some(node) = self.withholder(job, rank).filter(|_| !is_fact) {
-            return self.fetch(node, address, get);
-        }
-        if self.is_there(job, rank, key) {
-            return self.tell_data(address, job, rank);
-        }
-        if is_fact {
-            return self.tell_parent(address, job, rank);
-        }
-        if reserved && !is_own {
-            return self.tell_foreign_job(address, job);
-        }
-        // Reserved keys are facts, so no rank commits them later. Of other launches, only the data of a meeting is available.
-        if immediate || reserved || self.jobs[job].is_met() || self.is_gone(job, rank) {
-            return self.answer(address, status::NOT_FOUND);
-        }
-        let questions = self.questions_max(address.identity.seat);
-        if !self.rank_mut(address.identity.seat).is_some_and(|state| state.quota.ask(questions)) {
-            return self.answer(address, status::OUT_OF_RESOURCE);
-        }
-        let wanted = AwaitedValue { job, rank, key: get.key, timeout };
-        let node = self.other_node(job, rank);
-        let after = match node {
-            // The other node limits the wait; this limit is for a node that never answers.
-            Some(_) => {
-                wanted.timeout.unwrap_or(self.settings.rank_timeout).min(self.settings.rank_timeout) + PEER_GRACE
-            }
-            None => self.timeout(job, rank, wanted.timeout),
-        };
-        if let Some(node) = node {
-            self.ask_node(node, &wanted);
-        }
-        let ticket = self.new_ticket();
-        self.waits.insert(ticket, (job, rank), Wait { address, wanted });
-        self.actions.push_back(Action::SetTimer { ticket, after });
-    }
-
-    /// Returns the time that a get may wait for a rank of this node. That is the client's timeout, if any; else a long time for a rank
-    /// without any commit, and a short time for a rank with other commits.
-    pub(super) fn timeout(&self, job: JobIndex, rank: Rank, wished: Option<Duration>) -> Duration {
-        match wished {
-            Some(told) => told.min(self.settings.rank_timeout),
-            None if self.jobs[job].data.contains_key(&rank) => self.settings.key_timeout,
-            None => self.settings.rank_timeout,
-        }
-    }
-
-    /// A timer of an [`Action::SetTimer`] has expired.
-    pub fn handle_timer(&mut self, ticket: Ticket) {
-        if let Some(wait) = self.waits.remove(ticket) {
-            self.end_waits(vec![(ticket, wait)], GetOutcome::NotFound);
-        } else if let Some(address) = self.withheld.take_get(ticket) {
-            self.give_up_get(address);
-        } else if !self.end_output_question(ticket) {
-            self.end_question(ticket);
-        }
-    }
-
-    /// Checks the gets that wait for a rank again.
-    pub(super) fn serve_waits(&mut self, job: JobIndex, rank: Rank) {
-        let values = self.jobs[job].data.get(&rank).map(|data| self.scope_of(job, rank, data));
-        let Some(values) = values else { return };
-        let is_there = |key: Option<&Bytes>| key.map_or(!values.is_empty(), |key| values.contains_key(key));
-        let mut waits = std::mem::take(&mut self.waits);
-        let served = waits.take(&(job, rank), |wait| is_there(wait.wanted.key.as_ref()));
-        self.waits = waits;
-        self.end_waits(served, GetOutcome::Found);
     }
 
     /// The rank commits nothing more.
-    pub(super) fn give_up_on(&mut self, job: JobIndex, rank: Rank) {
-        self.keep_for_others(job, rank);
-        let waits = self.waits.take(&(job, rank), |_| true);
-        self.end_waits(waits, GetOutcome::NotFound);
-        self.serve_peers(job, rank);
+    pub(super) fn give_up_on(&mut self, launch: &mut Launch, job: JobIndex, rank: Rank) {
+        self.keep_for_others(launch, job, rank);
+        self.gets.give_up(launch, job, rank);
+        self.peer_gets.serve_rank(launch, job, rank);
     }
 
-    /// Ends the gets that wait for an unavailable value.
-    pub(super) fn give_up_waits(&mut self, wanted: &AwaitedValue) {
-        let waits = self.waits.take(&(wanted.job, wanted.rank), |wait| wait.wanted == *wanted);
-        self.end_waits(waits, GetOutcome::NotFound);
-    }
-
-    fn give_up_get(&mut self, address: Address) {
-        if let Some(state) = self.rank_mut(address.identity.seat) {
-            state.quota.answered();
-        }
-        self.answer(address, status::NOT_FOUND);
-    }
-
-    fn end_waits(&mut self, waits: Vec<(Ticket, Wait)>, outcome: GetOutcome) {
-        // All gets wait for one rank. So their answers differ only by encoding, and by whether they include the facts about its job. Each
-        // variant is encoded once.
-        let mut replies = HashMap::new();
-        for (ticket, Wait { address, wanted }) in waits {
-            self.actions.push_back(Action::CancelTimer { ticket });
-            if let Some(state) = self.rank_mut(address.identity.seat) {
-                state.quota.answered();
-            }
-            match outcome {
-                GetOutcome::Found => {
-                    let encoding = address.identity.encoding;
-                    let with_facts = self.is_to_be_told(address, wanted.job);
-                    let reply = replies
-                        .entry((wanted.job, wanted.rank, encoding, with_facts))
-                        .or_insert_with(|| self.data_reply(encoding, (wanted.job, wanted.rank), with_facts));
-                    self.reply_shared(address, reply);
-                }
-                GetOutcome::NotFound => self.answer(address, status::NOT_FOUND),
-            }
+    /// The ranks of a job commit nothing more.
+    pub(super) fn give_up_on_job(&mut self, launch: &mut Launch, job: JobIndex) {
+        for rank in self.gets.awaited_ranks(job) {
+            self.give_up_on(launch, job, rank);
         }
     }
 
-    /// Returns true if a rank has committed a key, for ranks of this node; `None` means any key.
-    fn is_there(&self, job: JobIndex, rank: Rank, key: Option<&[u8]>) -> bool {
-        let data = self.jobs[job].data.get(&rank);
-        let values = data.map(|data| self.scope_of(job, rank, data));
-        values.is_some_and(|values| key.map_or(!values.is_empty(), |key| values.contains_key(key)))
+    /// Ends the requests for data of a removed job.
+    pub(super) fn remove(&mut self, launch: &mut Launch, job: JobIndex) {
+        self.withheld.remove(job);
+        self.gets.serve_fetched(launch, &self.withheld, |(of, _)| of == job);
+        self.report_need(launch);
     }
 
-    pub(super) fn scope_of<'a>(
-        &self,
+    /// Checks the gets that wait for these ranks again.
+    pub(super) fn serve_waits(&mut self, launch: &mut Launch, changed: BTreeSet<(JobIndex, Rank)>) {
+        for (job, rank) in changed {
+            self.gets.serve_waits(launch, job, rank);
+        }
+    }
+
+    /// A fence of these members left its data on the nodes.
+    pub(super) fn withhold(&mut self, launch: &mut Launch, id: &FenceId, merged: &Merged, members: Arc<Members>) {
+        self.withheld.add(&launch.jobs, id, merged, members);
+        self.report_need(launch);
+        self.withheld.begin_early(launch, id);
+    }
+
+    /// A node has sent all commits of its ranks, or has no data. Gets that waited for the data are served as if the fence had distributed
+    /// it.
+    pub(super) fn on_fetched(&mut self, launch: &mut Launch, job: JobIndex, node: NodeIndex, data: Option<Segment>) {
+        let bytes = data.as_ref().map_or(0, |data| data.as_bytes().len() as u64);
+        self.withheld.count_fetched(job, node, bytes);
+        let (_, changed) = absorb(&mut launch.jobs, &Vec::from_iter(data).into());
+        self.gets.serve_fetched(launch, &self.withheld, |at| at == (job, node));
+        self.serve_waits(launch, changed);
+        self.withheld.request_spreads(launch);
+    }
+
+    /// Handles the result of a fence for a collective's withheld data; returns false for any other fence.
+    pub(super) fn on_fence(
+        &mut self,
+        launch: &mut Launch,
         job: JobIndex,
-        rank: Rank,
-        data: &'a RankData,
-    ) -> &'a std::collections::BTreeMap<Bytes, Stored> {
-        if self.jobs[job].local(rank).is_some() { &data.local } else { &data.remote }
-    }
-
-    pub(super) fn is_gone(&self, job: JobIndex, rank: Rank) -> bool {
-        let job = &self.jobs[job];
-        job.local(rank).is_some_and(|local| job.ranks[local].is_gone())
-    }
-
-    /// Sends all committed data of a rank: clients store values that they did not request.
-    fn tell_data(&mut self, address: Address, job: JobIndex, rank: Rank) {
-        let with_facts = self.is_to_be_told(address, job);
-        let reply = self.data_reply(address.identity.encoding, (job, rank), with_facts);
-        self.reply_shared(address, &reply);
-    }
-
-    /// Returns true if the next answer about a job must include the facts about the job, and records them as sent.
-    fn is_to_be_told(&mut self, address: Address, job: JobIndex) -> bool {
-        let client = self.clients.get_mut(address.connection);
-        job != address.identity.seat.job && client.is_none_or(|client| client.known_jobs.insert(job))
-    }
-
-    fn data_reply(&mut self, encoding: Encoding, (job, rank): (JobIndex, Rank), with_facts: bool) -> Bytes {
-        let foreign = with_facts.then(|| self.foreign_facts(encoding, job));
-        let state = &self.jobs[job];
-        let proc = Proc { namespace: state.namespace.name.as_bytes(), rank: rank.0 };
-        let mut object = reply::proc_heading(encoding, proc);
-        if let Some(data) = state.data.get(&rank) {
-            for (key, value) in self.scope_of(job, rank, data) {
-                reply::push_pair(&mut object, key, value.encoded());
-            }
-        }
-        let object = object.into_bytes();
-        reply::objects(encoding, foreign.iter().map(Vec::as_slice).chain([&object[..]])).into()
-    }
-
-    fn tell_foreign_job(&mut self, address: Address, job: JobIndex) {
-        let encoding = address.identity.encoding;
-        self.is_to_be_told(address, job);
-        let facts = self.foreign_facts(encoding, job);
-        let reply = reply::objects(encoding, [&facts[..]]);
-        self.reply(address, &reply);
-    }
-
-    /// The facts about another job than the client's. Without them the client cannot determine the places of that job's ranks.
-    fn foreign_facts(&mut self, encoding: Encoding, job: JobIndex) -> Vec<u8> {
-        let state = &mut self.jobs[job];
-        let facts = state.facts(encoding);
-        let all = Proc { namespace: state.namespace.name.as_bytes(), rank: types::RANK_WILDCARD };
-        let mut object = reply::proc_heading(encoding, all);
-        object.raw(&facts);
-        object.into_bytes()
-    }
-
-    /// Open MPI 4.1 requests the topology when it first needs it (`opal_hwloc_base_get_topology`), and discovers it itself if it is
-    /// missing.
-    fn tell_topology(&mut self, address: Address, job: JobIndex) {
-        let encoding = address.identity.encoding;
-        let namespace = &self.jobs[job].namespace;
-        let Some(topology) = &namespace.here.topology else { return self.answer(address, status::NOT_FOUND) };
-        let all = Proc { namespace: namespace.name.as_bytes(), rank: types::RANK_WILDCARD };
-        let mut object = reply::proc_heading(encoding, all);
-        object.kval(TOPOLOGY, &Value::Text(topology));
-        let reply = reply::objects(encoding, [&object.into_bytes()[..]]);
-        self.reply(address, &reply);
-    }
-
-    fn tell_parent(&mut self, address: Address, job: JobIndex, rank: Rank) {
-        let encoding = address.identity.encoding;
-        let namespace = &self.jobs[job].namespace;
-        let mut object = reply::proc_heading(encoding, Proc { namespace: namespace.name.as_bytes(), rank: rank.0 });
-        if let Some(parent) = namespace.parent_proc() {
-            object.kval("pmix.parent", &Value::Proc(parent));
-        }
-        let reply = reply::objects(encoding, [&object.into_bytes()[..]]);
-        self.reply(address, &reply);
-    }
-
-    /// Sends all facts about a rank, if this key is one of them; otherwise returns false.
-    fn tell_fact(&mut self, address: Address, job: JobIndex, rank: Rank, key: &[u8]) -> bool {
-        let encoding = address.identity.encoding;
-        let namespace = &self.jobs[job].namespace;
-        let facts = namespace.facts(Detail::ThisNode).of_rank(rank);
-        if facts.iter().all(|(known, _)| known.as_bytes() != key) {
-            return false;
-        }
-        let mut object = reply::proc_heading(encoding, Proc { namespace: namespace.name.as_bytes(), rank: rank.0 });
-        for (key, value) in &facts {
-            object.kval(key, value);
-        }
-        let reply = reply::objects(encoding, [&object.into_bytes()[..]]);
-        self.reply(address, &reply);
+        id: &FenceId,
+        result: &Result<Merged, Arc<FenceError>>,
+    ) -> bool {
+        let Some(data) = self.withheld.on_fence(launch, job, id, result) else { return false };
+        self.gets.serve_fetched(launch, &self.withheld, |at| data.covered.contains(&at));
+        self.serve_waits(launch, data.changed);
+        self.report_need(launch);
         true
     }
 
-    /// Sends a rank's own numbers of the communicators of its groups.
-    fn tell_group_ids(&mut self, address: Address, job: JobIndex, rank: Rank) {
-        let encoding = address.identity.encoding;
-        let state = &self.jobs[job];
-        let groups = state.group_ids(rank);
-        if groups.is_empty() {
-            return self.answer(address, status::NOT_FOUND);
-        }
-        let mut object =
-            reply::proc_heading(encoding, Proc { namespace: state.namespace.name.as_bytes(), rank: rank.0 });
-        for &(context, number) in groups {
-            reply::push_qualified(&mut object, "pmix.grp.lclid", number, GROUP_CONTEXT, context);
-        }
-        let reply = reply::objects(encoding, [&object.into_bytes()[..]]);
-        self.reply(address, &reply);
+    /// The time of a question has expired; returns false if the ticket is of another kind.
+    pub(super) fn expire(&mut self, launch: &mut Launch, ticket: Ticket) -> bool {
+        self.gets.expire(launch, ticket) || self.peer_gets.expire(launch, ticket)
     }
+
+    /// A rank of this node commits nothing more. Commits that no fence has distributed to all nodes are then available only here.
+    fn keep_for_others(&mut self, launch: &mut Launch, job: JobIndex, rank: Rank) {
+        let state = &launch.jobs[job];
+        let has_other_nodes = state.namespace.hosts.len() > 1;
+        if has_other_nodes && state.data.get(&rank).is_some_and(|data| !data.unspread.is_empty()) {
+            self.holds_unspread = true;
+            self.report_need(launch);
+        }
+    }
+
+    /// Reports to the host how long this server is needed, if that has changed.
+    fn report_need(&mut self, launch: &mut Launch) {
+        let need = match () {
+            () if self.holds_unspread => Need::WhileRanksRun,
+            () if self.withheld.is_needed() => Need::UntilTold,
+            () => Need::Over,
+        };
+        if self.need != need {
+            self.need = need;
+            launch.actions.push_back(Action::Needed(need));
+        }
+    }
+}
+
+/// A client requests facts about a job as a whole.
+fn get_of_job(launch: &mut Launch, address: Address, job: JobIndex, key: Option<&[u8]>) {
+    if job != address.identity.seat.job {
+        return send_foreign_job(launch, address, job);
+    }
+    let encoding = address.identity.encoding;
+    // A client already has the other facts about its own job.
+    let topology = key.filter(|key| *key == TOPOLOGY.as_bytes());
+    let reply = topology.and_then(|_| facts::topology(&launch.jobs[job].namespace, encoding));
+    launch.reply(address, &reply.unwrap_or_else(|| reply::status(encoding, status::NOT_FOUND)));
 }
 
 /// Returns the client's timeout for a get.
 fn client_timeout(infos: &[Info<'_>]) -> Option<Duration> {
-    let told = infos.iter().find(|info| info.key == b"pmix.timeout")?;
-    told.value.number().filter(|&seconds| seconds > 0).map(Duration::from_secs)
+    let timeout = infos.iter().find(|info| info.key == b"pmix.timeout")?;
+    timeout.value.number().filter(|&seconds| seconds > 0).map(Duration::from_secs)
 }

@@ -7,8 +7,10 @@ use bytes::Bytes;
 
 use pmi_core::ids::Rank;
 
-use super::members::Members;
-use super::{Address, Server};
+use super::client::Address;
+use super::jobs::Jobs;
+use super::launch::Launch;
+use super::members::{Members, ranks_meant};
 use crate::namespace::JobIndex;
 use crate::wire::status;
 
@@ -87,41 +89,38 @@ impl NamedGroups {
             self.listed -= group.members.listed();
         }
     }
-}
 
-impl Server {
     /// A member leaves a group. All other members will leave it too, so the group ends. Clients request no barrier here, and none was
     /// found to need one.
-    pub(super) fn destruct_group(&mut self, address: Address, name: &[u8]) {
+    pub(super) fn destruct(&mut self, launch: &mut Launch, address: Address, name: &[u8]) {
         let seat = address.identity.seat;
-        let rank = self.rank(seat).rank;
-        if self.groups.get(name).is_some_and(|members| members.include(seat.job, rank)) {
-            self.groups.remove(name);
+        let rank = launch.jobs.rank(seat).rank;
+        if self.get(name).is_some_and(|members| members.include(seat.job, rank)) {
+            self.remove(name);
         }
-        self.answer(address, status::SUCCESS);
+        launch.answer(address, status::SUCCESS);
     }
 
-    /// The groups that ranks of this node have created and not left, in the order of their names: the first 1,024 with 1,048,576 members
-    /// that are listed one by one.
-    pub fn groups(&self) -> Vec<GroupFacts> {
+    /// Returns the groups in the order of their names.
+    pub(super) fn facts(&self, jobs: &Jobs) -> Vec<GroupFacts> {
         let facts = |(name, group): (&Bytes, &Group)| GroupFacts {
             name: name.clone(),
             context: group.context,
-            members: self.members_by_job(&group.members),
+            members: members_by_job(jobs, &group.members),
         };
-        self.groups.groups.iter().map(facts).collect()
+        self.groups.iter().map(facts).collect()
     }
+}
 
-    /// The server has the jobs of all members of a group that was created here.
-    fn members_by_job(&self, members: &Members) -> Vec<GroupMembers> {
-        let of_job = |(job, ranks): (JobIndex, &Option<Vec<Rank>>)| {
-            let state = &self.jobs[job];
-            GroupMembers {
-                job: (!state.is_met()).then_some(job),
-                namespace: state.namespace.name.clone(),
-                ranks: self.ranks_meant(job, ranks),
-            }
-        };
-        self.by_job(members).map(of_job).collect()
-    }
+/// The server has the jobs of all members of a group that was created here.
+fn members_by_job(jobs: &Jobs, members: &Members) -> Vec<GroupMembers> {
+    let of_job = |(job, ranks): (JobIndex, &Option<Vec<Rank>>)| {
+        let state = &jobs[job];
+        GroupMembers {
+            job: (!state.is_met()).then_some(job),
+            namespace: state.namespace.name.clone(),
+            ranks: ranks_meant(jobs, job, ranks),
+        }
+    };
+    members.by_job(jobs).map(of_job).collect()
 }

@@ -1,16 +1,17 @@
 //! Requests that only the host can serve: new jobs and input. Also the answers to these requests, and to calls about names
-//! ([`super::names`]).
+//! ([`names`](super::names)).
 
 use std::collections::HashSet;
 
 use bytes::Bytes;
 use pmi_core::ids::Rank;
 use pmi_core::roster::Quota;
-use pmi_core::services::{InputError, JobProcesses, SignalError, SpawnApp, SpawnRequest};
+use pmi_core::services::{InputError, NameError, SpawnApp, SpawnRequest};
 use pmi_core::wire::FrameBuffer;
 
+use super::client::Address;
+use super::launch::Launch;
 use super::open_questions::AnswerReceiver;
-use super::{Action, Address, Server, Ticket, names};
 use crate::namespace::JobIndex;
 use crate::services::{Answer, Call};
 use crate::wire::forwarding::Push;
@@ -21,113 +22,81 @@ use crate::wire::{reply, status, types};
 /// Maximum number of programs of one spawn, as in PMI-1.
 const SPAWN_APPS_MAX: usize = FrameBuffer::SPAWN_BLOCKS_MAX;
 
-impl Server {
-    /// Passes a spawn to the host. The directives of the job are copied once, and shared by its programs.
-    pub(super) fn spawn(&mut self, address: Address, infos: &[Info<'_>], apps: &[App<'_>]) {
-        let seat = address.identity.seat;
-        let open = self.rank(seat).quota.questions();
-        let questions = Quota::questions_of(spawn_bytes(infos, apps)).saturating_add(open);
-        if apps.len() > SPAWN_APPS_MAX || questions > self.questions_max(seat) {
-            return self.answer(address, status::OUT_OF_RESOURCE);
-        }
-        let mut job = SpawnApp::default();
-        take_directives(&mut job, infos);
-        let apps = apps.iter().map(|app| spawn_app(app, &job)).collect();
-        self.ask(address, Call::Spawn(SpawnRequest { apps, ..SpawnRequest::default() }));
+/// Passes a spawn to the host. The directives of the job are copied once, and shared by its programs.
+pub(super) fn spawn(launch: &mut Launch, address: Address, infos: &[Info<'_>], apps: &[App<'_>]) {
+    let seat = address.identity.seat;
+    let open = launch.jobs.rank(seat).quota.questions();
+    let questions = Quota::questions_of(spawn_bytes(infos, apps)).saturating_add(open);
+    if apps.len() > SPAWN_APPS_MAX || questions > launch.questions_max(seat) {
+        return launch.answer(address, status::OUT_OF_RESOURCE);
     }
+    let mut job = SpawnApp::default();
+    take_directives(&mut job, infos);
+    let apps = apps.iter().map(|app| spawn_app(app, &job)).collect();
+    ask(launch, address, Call::Spawn(SpawnRequest { apps, ..SpawnRequest::default() }));
+}
 
-    /// A client sends input for ranks of the launched job: no other job reads input.
-    pub(super) fn push_input(&mut self, address: Address, push: &Push<'_>) {
-        if push.bytes.is_empty() {
-            // The end of one tool's input is not the end of the launch's input.
-            return self.answer(address, status::SUCCESS);
-        }
-        let launched = JobIndex(0);
-        let size = self.jobs[launched].namespace.job.size();
-        let mut ranks = Some(Vec::new());
-        for target in &push.targets {
-            if self.own_job(target.namespace) != Some(launched) {
-                return self.answer(address, status::NOT_SUPPORTED);
-            }
-            match target.rank {
-                types::RANK_WILDCARD => ranks = None,
-                rank if rank >= size => return self.answer(address, status::NOT_FOUND),
-                rank => ranks.iter_mut().for_each(|ranks| ranks.push(Rank(rank))),
-            }
-        }
-        let ranks = ranks.filter(|ranks| !ranks.is_empty());
-        self.ask(address, Call::PushInput { ranks, bytes: Bytes::copy_from_slice(push.bytes) });
+/// A client sends input for ranks of the launched job: no other job reads input.
+pub(super) fn push_input(launch: &mut Launch, address: Address, push: &Push<'_>) {
+    if push.bytes.is_empty() {
+        // The end of one tool's input is not the end of the launch's input.
+        return launch.answer(address, status::SUCCESS);
     }
-
-    pub(super) fn ask(&mut self, address: Address, call: Call) {
-        let seat = address.identity.seat;
-        let most = self.questions_max(seat);
-        let questions = Quota::questions_of(call.waiting_bytes());
-        let Some(state) = self.rank_mut(seat) else { return };
-        let rank = state.rank;
-        if !state.quota.ask_many(questions, most) {
-            return self.answer(address, status::OUT_OF_RESOURCE);
+    let launched = JobIndex(0);
+    let size = launch.jobs[launched].namespace.job.size();
+    let mut ranks = Some(Vec::new());
+    for target in &push.targets {
+        if launch.jobs.own(target.namespace) != Some(launched) {
+            return launch.answer(address, status::NOT_SUPPORTED);
         }
-        let ticket = self.new_ticket();
-        self.asked.insert(ticket, AnswerReceiver::Rank { address, questions });
-        self.actions.push_back(Action::Call { ticket, job: self.job_meant(seat), rank, call });
-    }
-
-    /// The host answered an [`Action::Call`].
-    pub fn handle_answer(&mut self, ticket: Ticket, answer: &Answer) {
-        let nothing = JobProcesses::default();
-        let seen = || if let Answer::Seen(seen) = answer { seen } else { &nothing };
-        let signalled =
-            || if let Answer::Signalled(result) = answer { signal_status(result) } else { status::COMM_FAILURE };
-        match self.asked.remove(&ticket) {
-            Some(AnswerReceiver::Rank { address, questions }) => {
-                if let Some(state) = self.rank_mut(address.identity.seat) {
-                    state.quota.answered_many(questions);
-                }
-                self.answer_rank(address, answer);
-            }
-            Some(AnswerReceiver::Meeting(id)) => self.end_meeting(&id, answer),
-            Some(AnswerReceiver::Look { inquiry, job }) => self.on_look(inquiry, job, seen()),
-            Some(AnswerReceiver::Signal { inquiry }) => self.on_signalled(inquiry, signalled()),
-            Some(AnswerReceiver::PeerLook { ticket, job }) => {
-                let processes = self.node_processes(job, seen());
-                self.reply_to_peer(ticket, processes.encode());
-            }
-            Some(AnswerReceiver::PeerSignal { ticket }) => {
-                self.reply_to_peer(ticket, signalled().to_be_bytes().to_vec());
-            }
-            None => {}
+        match target.rank {
+            types::RANK_WILDCARD => ranks = None,
+            rank if rank >= size => return launch.answer(address, status::NOT_FOUND),
+            rank => ranks.iter_mut().for_each(|ranks| ranks.push(Rank(rank))),
         }
     }
+    let ranks = ranks.filter(|ranks| !ranks.is_empty());
+    ask(launch, address, Call::PushInput { ranks, bytes: Bytes::copy_from_slice(push.bytes) });
+}
 
-    fn answer_rank(&mut self, address: Address, answer: &Answer) {
-        let encoding = address.identity.encoding;
-        match answer {
-            Answer::Named(Ok(())) => self.answer(address, status::SUCCESS),
-            Answer::Named(Err(error)) | Answer::Found(Err(error)) => self.answer(address, names::name_status(error)),
-            Answer::Found(Ok(values)) => {
-                let found: Vec<_> = values
-                    .iter()
-                    .filter_map(|(name, value)| value.open().map(|(publisher, value)| (publisher, &name[..], value)))
-                    .collect();
-                self.reply(address, &reply::found(encoding, &found));
-            }
-            Answer::Spawned(Ok(job)) => {
-                let spawned = self.jobs.iter().find(|state| state.namespace.job.id == *job);
-                match spawned.map(|job| reply::spawned(encoding, job.namespace.name.as_bytes())) {
-                    Some(reply) => self.reply(address, &reply),
-                    None => self.answer(address, status::JOB_FAILED_TO_LAUNCH),
-                }
-            }
-            Answer::Spawned(Err(error)) => {
-                let rank = self.rank(address.identity.seat).rank;
-                tracing::warn!("a spawn of rank {rank} failed: {error}");
-                self.answer(address, status::JOB_FAILED_TO_LAUNCH);
-            }
-            Answer::Pushed(result) => self.answer(address, result.map_or_else(input_status, |()| status::SUCCESS)),
-            // No single rank sends these requests.
-            Answer::Met(_) | Answer::Seen(_) | Answer::Signalled(_) => self.answer(address, status::COMM_FAILURE),
+/// Sends the question of a client to the host.
+pub(super) fn ask(launch: &mut Launch, address: Address, call: Call) {
+    let seat = address.identity.seat;
+    let questions = Quota::questions_of(call.waiting_bytes());
+    if launch.charge(address, questions) {
+        let (job, rank) = (launch.jobs.meant_by(seat), launch.jobs.rank(seat).rank);
+        launch.call(job, rank, call, AnswerReceiver::Rank { address, questions });
+    }
+}
+
+/// Passes the host's answer to the client that sent the question.
+pub(super) fn answer_client(launch: &mut Launch, address: Address, answer: &Answer) {
+    let encoding = address.identity.encoding;
+    match answer {
+        Answer::Named(Ok(())) => launch.answer(address, status::SUCCESS),
+        Answer::Named(Err(error)) | Answer::Found(Err(error)) => launch.answer(address, name_status(error)),
+        Answer::Found(Ok(values)) => {
+            let found: Vec<_> = values
+                .iter()
+                .filter_map(|(name, value)| value.open().map(|(publisher, value)| (publisher, &name[..], value)))
+                .collect();
+            launch.reply(address, &reply::found(encoding, &found));
         }
+        Answer::Spawned(Ok(job)) => {
+            let spawned = launch.jobs.iter().find(|state| state.namespace.job.id == *job);
+            match spawned.map(|job| reply::spawned(encoding, job.namespace.name.as_bytes())) {
+                Some(reply) => launch.reply(address, &reply),
+                None => launch.answer(address, status::JOB_FAILED_TO_LAUNCH),
+            }
+        }
+        Answer::Spawned(Err(error)) => {
+            let rank = launch.jobs.rank(address.identity.seat).rank;
+            tracing::warn!("a spawn of rank {rank} failed: {error}");
+            launch.answer(address, status::JOB_FAILED_TO_LAUNCH);
+        }
+        Answer::Pushed(result) => launch.answer(address, result.map_or_else(input_status, |()| status::SUCCESS)),
+        // No single rank sends these requests.
+        Answer::Met(_) | Answer::Seen(_) | Answer::Signalled(_) => launch.answer(address, status::COMM_FAILURE),
     }
 }
 
@@ -214,11 +183,14 @@ fn input_status(error: InputError) -> i32 {
     }
 }
 
-/// Status for the result of a signal.
-fn signal_status(result: &Result<(), SignalError>) -> i32 {
-    match result {
-        Ok(()) => status::SUCCESS,
-        Err(SignalError::NoSuchSignal { .. }) => status::BAD_PARAM,
-        Err(_) => status::NOT_SUPPORTED,
+/// Status for the refusal of a call about names.
+fn name_status(error: &NameError) -> i32 {
+    match error {
+        NameError::AlreadyPublished { .. } => status::DUPLICATE_KEY,
+        NameError::NotFound | NameError::Ambiguous { .. } => status::NOT_FOUND,
+        NameError::NotPublisher { .. } => status::NO_PERMISSIONS,
+        NameError::Full { .. } | NameError::TooLong { .. } => status::OUT_OF_RESOURCE,
+        NameError::TimedOut => status::TIMEOUT,
+        _ => status::COMM_FAILURE,
     }
 }

@@ -2,16 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::{Index, IndexMut};
-use std::sync::Arc;
 
 use bytes::Bytes;
-use pmi_core::connections::ConnectionId;
-use pmi_core::gathering::Gathering;
-use pmi_core::ids::Rank;
+use pmi_core::ids::NodeIndex;
+use pmi_core::roster::RankState;
 
-use super::{Action, Client, Server, Waiter};
 use crate::namespace::{JobIndex, JobState, Seat};
-use crate::wire::status;
 
 /// Maximum number of stored names of removed jobs. Ranks that meet in one of these jobs are refused at once.
 const REMOVED_MAX: usize = 1024;
@@ -49,7 +45,8 @@ impl Jobs {
         job
     }
 
-    fn remove(&mut self, job: JobIndex) {
+    /// Removes a job; its index then refers to a job without ranks and data.
+    pub(super) fn remove(&mut self, job: JobIndex) {
         let Some(state) = self.known.remove(&job) else { return };
         let name = Bytes::from(state.namespace.name);
         if self.names.get(&name) == Some(&job) {
@@ -63,6 +60,11 @@ impl Jobs {
 
     pub(super) fn named(&self, namespace: &[u8]) -> Option<JobIndex> {
         self.names.get(namespace).copied()
+    }
+
+    /// The job of this launch with that namespace.
+    pub(super) fn own(&self, namespace: &[u8]) -> Option<JobIndex> {
+        self.named(namespace).filter(|&job| !self[job].is_met())
     }
 
     /// Returns true for the name of one of the jobs that were removed last.
@@ -90,6 +92,28 @@ impl Jobs {
     pub(super) fn indexed(&self) -> impl Iterator<Item = (JobIndex, &JobState)> {
         self.known.iter().map(|(&job, state)| (job, state))
     }
+
+    pub(super) fn rank(&self, seat: Seat) -> &RankState {
+        &self[seat.job].ranks[seat.local]
+    }
+
+    pub(super) fn rank_mut(&mut self, seat: Seat) -> Option<&mut RankState> {
+        self.get_mut(seat.job)?.ranks.get_mut(seat.local)
+    }
+
+    pub(super) fn is_tool(&self, seat: Seat) -> bool {
+        self[seat.job].is_tool()
+    }
+
+    /// The job of a request without a job: the client's own, or for a tool the first launched job.
+    pub(super) fn meant_by(&self, seat: Seat) -> JobIndex {
+        if self.is_tool(seat) { JobIndex(0) } else { seat.job }
+    }
+
+    /// Index of this node in the launch.
+    pub(super) fn own_node(&self) -> Option<NodeIndex> {
+        self.iter().find(|job| job.is_own()).map(|job| job.namespace.node)
+    }
 }
 
 impl Index<JobIndex> for Jobs {
@@ -108,50 +132,6 @@ impl IndexMut<JobIndex> for Jobs {
                 // The placeholder must not keep data of a removed job.
                 self.none = JobState::none();
                 &mut self.none
-            }
-        }
-    }
-}
-
-impl Server {
-    /// Ends the service of a job after its ranks have ended on all nodes. Its namespace is then unknown, and gets of its ranks' values
-    /// fail. Collectives with its members end with the status of lost members.
-    pub fn remove(&mut self, job: JobIndex) {
-        let is_of_job = |client: &Client| client.identity.is_some_and(|identity| identity.seat.job == job);
-        let of_job = self.clients.iter().filter(|(_, client)| is_of_job(client));
-        let connections: Vec<ConnectionId> = of_job.map(|(connection, _)| connection).collect();
-        for connection in connections {
-            self.handle_disconnect(connection);
-            self.actions.push_back(Action::Close { connection });
-        }
-        for (_, rank) in self.waits.keys((job, Rank(0))..=(job, Rank(u32::MAX))) {
-            self.give_up_on(job, rank);
-        }
-        let clients: Vec<ConnectionId> = self.clients.iter().map(|(connection, _)| connection).collect();
-        for connection in clients {
-            self.clients[connection].known_jobs.remove(&job);
-        }
-        self.jobs.remove(job);
-        self.end_collectives_with(job);
-        self.forget_withheld(job);
-        self.groups.forget(job);
-        self.publishers.retain(|seat| seat.job != job);
-        self.named_tools.retain(|seat| seat.job != job);
-    }
-
-    fn end_collectives_with(&mut self, job: JobIndex) {
-        let has_members = |gathering: &Gathering<Seat, Waiter>| {
-            let is_named = |waiter: &Waiter| waiter.members.ours.contains_key(&job);
-            gathering.members().any(|seat| seat.job == job) || gathering.waiters().any(is_named)
-        };
-        let named = self.collectives.named().filter(|(_, gathering)| has_members(gathering));
-        let ended: Vec<(Arc<str>, Vec<Waiter>)> =
-            named.map(|(name, gathering)| (Arc::clone(name), gathering.waiters().cloned().collect())).collect();
-        for (name, waiters) in ended {
-            self.collectives.forget(&name);
-            for waiter in waiters {
-                self.give_back(waiter.address.identity.seat, waiter.questions);
-                self.answer(waiter.address, status::LOST_CONNECTION);
             }
         }
     }

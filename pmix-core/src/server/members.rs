@@ -7,7 +7,7 @@ use pmi_core::gathering::digest;
 use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::roster::{Quota, RankState};
 
-use super::Server;
+use super::jobs::Jobs;
 use crate::namespace::{JobIndex, Seat};
 use crate::wire::reader::Proc;
 use crate::wire::{status, types};
@@ -27,25 +27,25 @@ pub(super) struct Members {
     pub(super) others: BTreeMap<String, Option<Vec<Rank>>>,
 }
 
-impl Server {
+impl Members {
     /// Returns the members of a list. A namespace of another launch is checked when that launch is met.
     ///
     /// # Errors
     /// Fails with the status of the answer if a member is impossible, and if the members belong to too many launches.
-    pub(super) fn members(&self, procs: &[Proc<'_>]) -> Result<Members, i32> {
-        let mut members = Members::default();
+    pub(super) fn new(jobs: &Jobs, procs: &[Proc<'_>]) -> Result<Self, i32> {
+        let mut members = Self::default();
         for proc in procs {
             let all = proc.rank == types::RANK_WILDCARD;
             let named = if all { None } else { Some(Vec::new()) };
-            let ranks = match self.job_named(proc.namespace).filter(|&job| !self.jobs[job].is_met()) {
+            let ranks = match jobs.own(proc.namespace) {
                 Some(job) => {
-                    let placement = &self.jobs[job].namespace.job.placement;
+                    let placement = &jobs[job].namespace.job.placement;
                     if !all && placement.node_of(Rank(proc.rank)).is_none() {
                         return Err(status::NOT_FOUND);
                     }
                     members.ours.entry(job).or_insert(named)
                 }
-                None if self.jobs.was_removed(proc.namespace) => return Err(status::NOT_FOUND),
+                None if jobs.was_removed(proc.namespace) => return Err(status::NOT_FOUND),
                 None => {
                     let namespace = str::from_utf8(proc.namespace).map_err(|_| status::NOT_FOUND)?;
                     if members.others.len() >= OTHERS_MAX && !members.others.contains_key(namespace) {
@@ -69,10 +69,10 @@ impl Server {
 
     /// Returns the name of a collective, the same for all its members on every node. The name is stored and sent to other nodes, so a
     /// digest replaces the end of a long name.
-    pub(super) fn collective_name(&self, kind: &str, members: &Members) -> String {
+    pub(super) fn collective_name(&self, jobs: &Jobs, kind: &str) -> String {
         let mut name = kind.to_owned();
-        let ours = members.ours.iter().map(|(&job, ranks)| (&self.jobs[job].namespace.name, ranks));
-        let mut parts: Vec<_> = ours.chain(&members.others).collect();
+        let ours = self.ours.iter().map(|(&job, ranks)| (&jobs[job].namespace.name, ranks));
+        let mut parts: Vec<_> = ours.chain(&self.others).collect();
         parts.sort_unstable_by_key(|(namespace, _)| *namespace);
         for (namespace, ranks) in parts {
             name.push(' ');
@@ -90,21 +90,22 @@ impl Server {
         name
     }
 
-    pub(super) fn seats(&self, members: &Members) -> Vec<Seat> {
+    /// Returns the members on this node.
+    pub(super) fn seats(&self, jobs: &Jobs) -> Vec<Seat> {
         let of_job = |(&job, ranks): (&JobIndex, &Option<Vec<Rank>>)| -> Vec<Seat> {
             let is_member =
                 |state: &RankState| ranks.as_ref().is_none_or(|ranks| ranks.binary_search(&state.rank).is_ok());
-            let here = self.jobs[job].ranks.iter().filter(|(_, state)| is_member(state));
+            let here = jobs[job].ranks.iter().filter(|(_, state)| is_member(state));
             here.map(|(local, _)| Seat { job, local }).collect()
         };
-        members.ours.iter().flat_map(of_job).collect()
+        self.ours.iter().flat_map(of_job).collect()
     }
 
     /// The nodes of this launch that hold a member, in order.
-    pub(super) fn nodes(&self, members: &Members) -> Vec<NodeIndex> {
+    pub(super) fn nodes(&self, jobs: &Jobs) -> Vec<NodeIndex> {
         let mut nodes = Vec::new();
-        for (&job, ranks) in &members.ours {
-            let placement = &self.jobs[job].namespace.job.placement;
+        for (&job, ranks) in &self.ours {
+            let placement = &jobs[job].namespace.job.placement;
             match ranks {
                 Some(ranks) => nodes.extend(ranks.iter().filter_map(|&rank| placement.node_of(rank))),
                 None => nodes.extend(
@@ -121,33 +122,36 @@ impl Server {
     }
 
     /// Returns the members by job, as far as the jobs are known here.
-    pub(super) fn by_job<'a>(
-        &'a self,
-        members: &'a Members,
-    ) -> impl Iterator<Item = (JobIndex, &'a Option<Vec<Rank>>)> {
-        let others = members.others.iter();
-        let known = others.filter_map(|(namespace, ranks)| Some((self.job_named(namespace.as_bytes())?, ranks)));
-        members.ours.iter().map(|(&job, ranks)| (job, ranks)).chain(known)
+    pub(super) fn by_job(&self, jobs: &Jobs) -> impl Iterator<Item = (JobIndex, &Option<Vec<Rank>>)> {
+        let others = self.others.iter();
+        let known = others.filter_map(|(namespace, ranks)| Some((jobs.named(namespace.as_bytes())?, ranks)));
+        self.ours.iter().map(|(&job, ranks)| (job, ranks)).chain(known)
     }
 
     /// Returns the members one by one.
-    pub(super) fn group_members<'a>(&'a self, members: &Members) -> Vec<Proc<'a>> {
+    pub(super) fn procs<'a>(&self, jobs: &'a Jobs) -> Vec<Proc<'a>> {
         let mut procs = Vec::new();
-        for (job, ranks) in self.by_job(members) {
-            let namespace = self.jobs[job].namespace.name.as_bytes();
-            procs.extend(self.ranks_meant(job, ranks).iter().map(|rank| Proc { namespace, rank: rank.0 }));
+        for (job, ranks) in self.by_job(jobs) {
+            let namespace = jobs[job].namespace.name.as_bytes();
+            procs.extend(ranks_meant(jobs, job, ranks).iter().map(|rank| Proc { namespace, rank: rank.0 }));
         }
         procs
     }
 
-    /// The given ranks of a job, or all its ranks.
-    pub(super) fn ranks_meant(&self, job: JobIndex, ranks: &Option<Vec<Rank>>) -> Vec<Rank> {
-        let all = || (0..self.jobs[job].namespace.job.size()).map(Rank).collect();
-        ranks.clone().unwrap_or_else(all)
+    /// Returns the job for the fence of members of several jobs. Every node must select the same job, although nodes may have received
+    /// the jobs in different orders.
+    pub(super) fn host(&self, jobs: &Jobs) -> Option<JobIndex> {
+        self.ours.keys().copied().min_by_key(|&job| &jobs[job].namespace.name)
     }
-}
 
-impl Members {
+    /// Returns true if one of the members is known to be dead.
+    pub(super) fn lack_any(&self, jobs: &Jobs) -> bool {
+        self.ours.iter().any(|(&job, ranks)| match ranks {
+            None => !jobs[job].deaths.is_empty(),
+            Some(ranks) => ranks.iter().any(|&rank| jobs[job].deaths.include(rank)),
+        })
+    }
+
     /// Returns true if ranks of other launches take part.
     pub(super) fn meet_others(&self) -> bool {
         !self.others.is_empty()
@@ -177,4 +181,10 @@ impl Members {
     pub(super) fn include(&self, job: JobIndex, rank: Rank) -> bool {
         self.ours.get(&job).is_some_and(|ranks| ranks.as_ref().is_none_or(|ranks| ranks.binary_search(&rank).is_ok()))
     }
+}
+
+/// The given ranks of a job, or all its ranks.
+pub(super) fn ranks_meant(jobs: &Jobs, job: JobIndex, ranks: &Option<Vec<Rank>>) -> Vec<Rank> {
+    let all = || (0..jobs[job].namespace.job.size()).map(Rank).collect();
+    ranks.clone().unwrap_or_else(all)
 }

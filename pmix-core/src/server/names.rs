@@ -1,12 +1,16 @@
 //! Published values: the values among the infos of a request, their range and lifetime, and the search of a lookup.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pmi_core::services::{Lifetime, NameError, NamePeer, NameRange};
+use pmi_core::services::{Lifetime, NamePeer, NameRange};
 
-use super::{Action, Address, Server};
-use crate::namespace::Seat;
+use super::action::Action;
+use super::client::Address;
+use super::host::ask;
+use super::launch::Launch;
+use crate::namespace::{JobIndex, Seat};
 use crate::services::{Call, Published};
 use crate::wire::reader::Proc;
 use crate::wire::reply::Encoded;
@@ -19,16 +23,22 @@ const WITHOUT_LIMIT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Maximum number of processes in a custom range.
 const LISTED_MAX: usize = 1024;
 
-impl Server {
+/// Publishers of values with the lifetime of their process.
+#[derive(Debug, Default)]
+pub(super) struct Publishers {
+    ranks: HashSet<Seat>,
+}
+
+impl Publishers {
     /// Publishes every info that is not a directive.
-    pub(super) fn publish(&mut self, address: Address, infos: &[Info<'_>]) {
+    pub(super) fn publish(&mut self, launch: &mut Launch, address: Address, infos: &[Info<'_>]) {
         let seat = address.identity.seat;
         let encoding = address.identity.encoding;
         let (Some(range), Some(lifetime)) = (range_of(infos), lifetime_of(infos)) else {
-            return self.answer(address, status::BAD_PARAM);
+            return launch.answer(address, status::BAD_PARAM);
         };
-        let namespace = self.jobs[seat.job].namespace.name.clone();
-        let publisher = Proc { namespace: namespace.as_bytes(), rank: self.rank(seat).rank.0 };
+        let namespace = launch.jobs[seat.job].namespace.name.clone();
+        let publisher = Proc { namespace: namespace.as_bytes(), rank: launch.jobs.rank(seat).rank.0 };
         let pack = |info: &Info<'_>| {
             let mut value = Writer::new(encoding);
             value.value(&info.value);
@@ -37,44 +47,51 @@ impl Server {
         };
         let values = infos.iter().filter(|info| !is_directive(info)).map(pack).collect();
         if lifetime == Lifetime::Process {
-            self.publishers.insert(seat);
+            self.ranks.insert(seat);
         }
-        self.ask(address, Call::Publish { values, lifetime, range });
-    }
-
-    pub(super) fn look_up(&mut self, address: Address, keys: &[&[u8]], infos: &[Info<'_>]) {
-        let number = |key: &[u8]| infos.iter().find(|info| info.key == key).map(|info| info.value.number());
-        // A tool may disconnect long before.
-        let longest = if self.is_tool(address.identity.seat) { self.settings.rank_timeout } else { WITHOUT_LIMIT };
-        let limit = match number(b"pmix.timeout") {
-            Some(Some(seconds @ 1..)) => Duration::from_secs(seconds).min(longest),
-            _ => longest,
-        };
-        // Its number is the number of values to wait for, 0 for all. A wait for one of several values returns all of them, later.
-        let timeout = number(b"pmix.wait").map(|_| limit);
-        let range = match number(b"pmix.range").flatten().and_then(|range| u8::try_from(range).ok()) {
-            Some(types::RANGE_RM) => NameRange::Host,
-            Some(types::RANGE_LOCAL) => NameRange::Node,
-            Some(types::RANGE_NAMESPACE) => NameRange::Job,
-            Some(types::RANGE_GLOBAL) => NameRange::User,
-            Some(types::RANGE_PROC_LOCAL) => NameRange::Process,
-            // Open MPI 5 sends an uninitialized number: an undefined number counts as no range.
-            _ => NameRange::Session,
-        };
-        self.ask(address, Call::Lookup { names: keys.iter().map(|key| own(key)).collect(), timeout, range });
-    }
-
-    pub(super) fn unpublish(&mut self, address: Address, keys: &[&[u8]]) {
-        self.ask(address, Call::Unpublish { names: keys.iter().map(|key| own(key)).collect() });
+        ask(launch, address, Call::Publish { values, lifetime, range });
     }
 
     /// The process of a rank has ended: withdraws the values with the lifetime of the process.
-    pub(super) fn end_publisher(&mut self, seat: Seat) {
-        if self.publishers.remove(&seat) {
-            let (ticket, rank) = (self.new_ticket(), self.rank(seat).rank);
-            self.actions.push_back(Action::Call { ticket, job: seat.job, rank, call: Call::Leave });
+    pub(super) fn end(&mut self, launch: &mut Launch, seat: Seat) {
+        if self.ranks.remove(&seat) {
+            let (ticket, rank) = (launch.new_ticket(), launch.jobs.rank(seat).rank);
+            launch.actions.push_back(Action::Call { ticket, job: seat.job, rank, call: Call::Leave });
         }
     }
+
+    /// Drops the ranks of a removed job.
+    pub(super) fn remove(&mut self, job: JobIndex) {
+        self.ranks.retain(|seat| seat.job != job);
+    }
+}
+
+/// A client searches for published values.
+pub(super) fn look_up(launch: &mut Launch, address: Address, keys: &[&[u8]], infos: &[Info<'_>]) {
+    let number = |key: &[u8]| infos.iter().find(|info| info.key == key).map(|info| info.value.number());
+    // A tool may disconnect long before.
+    let longest = if launch.jobs.is_tool(address.identity.seat) { launch.settings.rank_timeout } else { WITHOUT_LIMIT };
+    let limit = match number(b"pmix.timeout") {
+        Some(Some(seconds @ 1..)) => Duration::from_secs(seconds).min(longest),
+        _ => longest,
+    };
+    // Its number is the number of values to wait for, 0 for all. A wait for one of several values returns all of them, later.
+    let timeout = number(b"pmix.wait").map(|_| limit);
+    let range = match number(b"pmix.range").flatten().and_then(|range| u8::try_from(range).ok()) {
+        Some(types::RANGE_RM) => NameRange::Host,
+        Some(types::RANGE_LOCAL) => NameRange::Node,
+        Some(types::RANGE_NAMESPACE) => NameRange::Job,
+        Some(types::RANGE_GLOBAL) => NameRange::User,
+        Some(types::RANGE_PROC_LOCAL) => NameRange::Process,
+        // Open MPI 5 sends an uninitialized number: an undefined number counts as no range.
+        _ => NameRange::Session,
+    };
+    ask(launch, address, Call::Lookup { names: keys.iter().map(|key| own(key)).collect(), timeout, range });
+}
+
+/// A client withdraws values.
+pub(super) fn unpublish(launch: &mut Launch, address: Address, keys: &[&[u8]]) {
+    ask(launch, address, Call::Unpublish { names: keys.iter().map(|key| own(key)).collect() });
 }
 
 fn is_directive(info: &Info<'_>) -> bool {
@@ -126,18 +143,6 @@ fn lifetime_of(infos: &[Info<'_>]) -> Option<Lifetime> {
         types::PERSIST_PROC => Some(Lifetime::Process),
         0..=types::PERSIST_SESSION => Some(Lifetime::Withdrawn),
         _ => None,
-    }
-}
-
-/// Status of a refusal.
-pub(super) fn name_status(error: &NameError) -> i32 {
-    match error {
-        NameError::AlreadyPublished { .. } => status::DUPLICATE_KEY,
-        NameError::NotFound | NameError::Ambiguous { .. } => status::NOT_FOUND,
-        NameError::NotPublisher { .. } => status::NO_PERMISSIONS,
-        NameError::Full { .. } | NameError::TooLong { .. } => status::OUT_OF_RESOURCE,
-        NameError::TimedOut => status::TIMEOUT,
-        _ => status::COMM_FAILURE,
     }
 }
 

@@ -1,12 +1,18 @@
 //! Processes of a job on one node: the data for ranks that query them, and its encoding between nodes.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
-use pmi_core::ids::Rank;
+use pmi_core::ids::{NodeIndex, Rank};
 use pmi_core::services::{JobProcesses, ProcessState};
 
+use crate::namespace::JobIndex;
 use crate::wire::reader::Reader;
 use crate::wire::writer::Writer;
 use crate::wire::{Encoding, WireError, status, types};
+
+/// Processes by job and node.
+pub(super) type Seen = BTreeMap<(JobIndex, NodeIndex), NodeProcesses>;
 
 /// Processes of a job on one node, and the memory there.
 #[derive(Clone, Debug, PartialEq, Eq)]

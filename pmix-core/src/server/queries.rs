@@ -8,9 +8,11 @@ use std::ops::Range;
 use pmi_core::connections::ANSWER_MAX;
 use pmi_core::ids::NodeIndex;
 
-use super::inquiries::Seen;
-use super::node_processes::NodeProcesses;
-use super::{Address, Server};
+use super::client::Address;
+use super::groups::NamedGroups;
+use super::jobs::Jobs;
+use super::launch::Launch;
+use super::node_processes::{NodeProcesses, Seen};
 use crate::namespace::{JobIndex, Namespace, Seat};
 use crate::wire::reader::Proc;
 use crate::wire::request::Query;
@@ -97,22 +99,17 @@ struct About<'a> {
     extent: Extent,
 }
 
-impl Server {
-    fn about<'a>(&self, seat: Seat, qualifiers: &[Info<'a>]) -> About<'a> {
-        let mut about = About {
-            job: Some(self.job_meant(seat)),
-            is_named: false,
-            set: None,
-            group: None,
-            extent: Extent::AllNodes,
-        };
+impl<'a> About<'a> {
+    fn new(jobs: &Jobs, seat: Seat, qualifiers: &[Info<'a>]) -> Self {
+        let mut about =
+            Self { job: Some(jobs.meant_by(seat)), is_named: false, set: None, group: None, extent: Extent::AllNodes };
         for qualifier in qualifiers {
             match (qualifier.key, &qualifier.value) {
                 (b"pmix.nspace", Value::Text(namespace)) if !namespace.is_empty() => {
-                    (about.job, about.is_named) = (self.own_job(namespace), true);
+                    (about.job, about.is_named) = (jobs.own(namespace), true);
                 }
                 (b"pmix.procid", Value::Proc(proc)) if !proc.namespace.is_empty() => {
-                    (about.job, about.is_named) = (self.own_job(proc.namespace), true);
+                    (about.job, about.is_named) = (jobs.own(proc.namespace), true);
                 }
                 (b"pmix.pset.nm", Value::Text(name)) => about.set = Some(name),
                 (b"pmix.grp.id", Value::Text(name)) => about.group = Some(name),
@@ -122,67 +119,86 @@ impl Server {
         }
         about
     }
+}
 
-    /// Returns the jobs and nodes with processes that these queries need.
-    pub(super) fn processes_wanted(&self, seat: Seat, queries: &[Query<'_>]) -> BTreeSet<(JobIndex, NodeIndex)> {
-        let mut wanted = BTreeSet::new();
-        for query in queries {
-            let about = self.about(seat, &query.qualifiers);
-            let Some(job) = about.job else { continue };
-            let namespace = &self.jobs[job].namespace;
-            for subject in query.keys.iter().filter_map(|key| subject(key)) {
-                let extent = match subject {
-                    Subject::Processes(extent) => extent,
-                    Subject::MemoryUsage => about.extent,
-                    Subject::NodeMemory | Subject::TimeLeft => Extent::ThisNode,
-                    _ => continue,
-                };
-                match extent {
-                    Extent::ThisNode => drop(wanted.insert((job, namespace.node))),
-                    Extent::AllNodes => {
-                        wanted.extend(namespace.job.placement.nodes_with_ranks().into_iter().map(|node| (job, node)));
-                    }
+/// Returns the jobs and nodes with processes that these queries need.
+pub(super) fn processes_wanted(jobs: &Jobs, seat: Seat, queries: &[Query<'_>]) -> BTreeSet<(JobIndex, NodeIndex)> {
+    let mut wanted = BTreeSet::new();
+    for query in queries {
+        let about = About::new(jobs, seat, &query.qualifiers);
+        let Some(job) = about.job else { continue };
+        let namespace = &jobs[job].namespace;
+        for subject in query.keys.iter().filter_map(|key| subject(key)) {
+            let extent = match subject {
+                Subject::Processes(extent) => extent,
+                Subject::MemoryUsage => about.extent,
+                Subject::NodeMemory | Subject::TimeLeft => Extent::ThisNode,
+                _ => continue,
+            };
+            match extent {
+                Extent::ThisNode => drop(wanted.insert((job, namespace.node))),
+                Extent::AllNodes => {
+                    wanted.extend(namespace.job.placement.nodes_with_ranks().into_iter().map(|node| (job, node)));
                 }
             }
         }
-        wanted
     }
+    wanted
+}
 
-    /// Answers queries from the data of this server, and from the processes that were requested for them.
-    pub(super) fn answer_query(&mut self, address: Address, queries: &[Query<'_>], seen: &Seen) {
-        let encoding = address.identity.encoding;
-        let asked: usize = queries.iter().map(|query| query.keys.len()).sum();
-        let (mut infos, mut found, mut known) = (Writer::new(encoding), 0, false);
-        for query in queries {
-            let about = self.about(address.identity.seat, &query.qualifiers);
-            for key in &query.keys {
-                let Some(subject) = subject(key) else { continue };
-                known = true;
-                let mut value = Writer::new(encoding);
-                if self.push_value(&mut value, address.identity.seat, subject, about, seen).is_some() {
-                    infos.text(Some(key));
-                    infos.u32(0);
-                    infos.raw(value.as_bytes());
-                    found += 1;
-                }
-                if infos.as_bytes().len() > ANSWER_MAX {
-                    return self.answer(address, status::OUT_OF_RESOURCE);
-                }
+/// Answers queries from the data of this server, and from the processes that were requested for them.
+pub(super) fn answer_query(
+    launch: &mut Launch,
+    groups: &NamedGroups,
+    address: Address,
+    queries: &[Query<'_>],
+    seen: &Seen,
+) {
+    let (seat, encoding) = (address.identity.seat, address.identity.encoding);
+    let sources = Sources { jobs: &launch.jobs, groups, seen, seat };
+    let asked: usize = queries.iter().map(|query| query.keys.len()).sum();
+    let (mut infos, mut found, mut known) = (Writer::new(encoding), 0, false);
+    for query in queries {
+        let about = About::new(&launch.jobs, seat, &query.qualifiers);
+        for key in &query.keys {
+            let Some(subject) = subject(key) else { continue };
+            known = true;
+            let mut value = Writer::new(encoding);
+            if sources.push_value(&mut value, subject, about).is_some() {
+                infos.text(Some(key));
+                infos.u32(0);
+                infos.raw(value.as_bytes());
+                found += 1;
+            }
+            if infos.as_bytes().len() > ANSWER_MAX {
+                return launch.answer(address, status::OUT_OF_RESOURCE);
             }
         }
-        let status = match found {
-            0 if known => status::NOT_FOUND,
-            0 => status::NOT_SUPPORTED,
-            _ if found < asked => status::PARTIAL_SUCCESS,
-            _ => status::SUCCESS,
-        };
-        let reply =
-            if found == 0 { reply::status(encoding, status) } else { reply::infos(encoding, status, found, &infos) };
-        self.reply(address, &reply);
     }
+    let status = match found {
+        0 if known => status::NOT_FOUND,
+        0 => status::NOT_SUPPORTED,
+        _ if found < asked => status::PARTIAL_SUCCESS,
+        _ => status::SUCCESS,
+    };
+    let reply =
+        if found == 0 { reply::status(encoding, status) } else { reply::infos(encoding, status, found, &infos) };
+    launch.reply(address, &reply);
+}
 
+/// The data for answers to a client.
+#[derive(Clone, Copy)]
+struct Sources<'a> {
+    jobs: &'a Jobs,
+    groups: &'a NamedGroups,
+    seen: &'a Seen,
+    /// The client.
+    seat: Seat,
+}
+
+impl<'a> Sources<'a> {
     /// Writes the value of a subject; `None` if there is none.
-    fn push_value(&self, out: &mut Writer, seat: Seat, subject: Subject, about: About<'_>, seen: &Seen) -> Option<()> {
+    fn push_value(&self, out: &mut Writer, subject: Subject, about: About<'_>) -> Option<()> {
         match subject {
             Subject::Keys => out.value(&Value::Text(KEYS.map(|(key, _)| key).join(",").as_bytes())),
             Subject::Qualifiers => out.value(&Value::Text(QUALIFIERS.as_bytes())),
@@ -200,7 +216,7 @@ impl Server {
                 let names: Vec<&str> = self.set_names().into_iter().collect();
                 out.value(&Value::Text(names.join(",").as_bytes()));
             }
-            Subject::SetMembers => out.value(&Value::Procs(self.set_members(seat, about.set?)?)),
+            Subject::SetMembers => out.value(&Value::Procs(self.set_members(about.set?)?)),
             Subject::GroupCount => out.value(&Value::Size(self.groups.names().len() as u64)),
             Subject::GroupNames => {
                 out.u16(types::DATA_ARRAY);
@@ -209,14 +225,14 @@ impl Server {
                 self.groups.names().for_each(|name| out.text(Some(name)));
             }
             Subject::GroupMembers => {
-                out.value(&Value::Procs(self.group_members(self.groups.get(about.group?)?)));
+                out.value(&Value::Procs(self.groups.get(about.group?)?.procs(self.jobs)));
             }
             Subject::NodeMemory => {
-                out.value(&Value::U64(Some(self.seen_here(about, seen)?.node_memory).filter(|&bytes| bytes > 0)?));
+                out.value(&Value::U64(Some(self.seen_here(about)?.node_memory).filter(|&bytes| bytes > 0)?));
             }
-            Subject::TimeLeft => out.value(&Value::U32(self.seen_here(about, seen)?.seconds_left?)),
-            Subject::Processes(extent) => self.push_processes(out, about.job?, extent, seen)?,
-            Subject::MemoryUsage => self.push_memory(out, about.job?, about.extent, seen)?,
+            Subject::TimeLeft => out.value(&Value::U32(self.seen_here(about)?.seconds_left?)),
+            Subject::Processes(extent) => self.push_processes(out, about.job?, extent)?,
+            Subject::MemoryUsage => self.push_memory(out, about.job?, about.extent)?,
         }
         Some(())
     }
@@ -242,18 +258,19 @@ impl Server {
     }
 
     /// Names of the sets of all jobs of this launch.
-    fn set_names(&self) -> BTreeSet<&str> {
+    fn set_names(&self) -> BTreeSet<&'a str> {
         self.jobs.iter().flat_map(|job| &job.namespace.sets).map(|set| set.name.as_str()).collect()
     }
 
-    fn set_members(&self, seat: Seat, name: &[u8]) -> Option<Vec<Proc<'_>>> {
-        let own = &self.jobs[self.job_meant(seat)].namespace;
+    fn set_members(&self, name: &[u8]) -> Option<Vec<Proc<'a>>> {
+        let Self { jobs, seat, .. } = *self;
+        let own = &jobs[jobs.meant_by(seat)].namespace;
         let found = match name {
             WORLD => procs(own, 0..own.job.size()).collect(),
-            SELF if self.is_tool(seat) => Vec::new(),
-            SELF => procs(own, self.rank(seat).rank.0..self.rank(seat).rank.0 + 1).collect(),
+            SELF if jobs.is_tool(seat) => Vec::new(),
+            SELF => procs(own, jobs.rank(seat).rank.0..jobs.rank(seat).rank.0 + 1).collect(),
             _ => {
-                let sets = self.jobs.iter().map(|job| &job.namespace);
+                let sets = jobs.iter().map(|job| &job.namespace);
                 let sets = sets.flat_map(|job| job.sets.iter().map(move |set| (job, set)));
                 let meant = sets.filter(|(_, set)| set.name.as_bytes() == name);
                 let ranks = meant.flat_map(|(job, set)| set.ranks.iter().map(move |ranks| (job, ranks.clone())));
@@ -264,19 +281,15 @@ impl Server {
     }
 
     /// The processes of this node, as requested for a job.
-    fn seen_here<'a>(&self, about: About<'_>, seen: &'a Seen) -> Option<&'a NodeProcesses> {
+    fn seen_here(&self, about: About<'_>) -> Option<&'a NodeProcesses> {
         let job = about.job?;
-        seen.get(&(job, self.jobs[job].namespace.node))
+        self.seen.get(&(job, self.jobs[job].namespace.node))
     }
 
     /// The nodes of a job with requested processes: all nodes, or this one.
-    fn seen_of<'a>(
-        &'a self,
-        job: JobIndex,
-        extent: Extent,
-        seen: &'a Seen,
-    ) -> impl Iterator<Item = (&'a str, &'a NodeProcesses)> {
-        let namespace = &self.jobs[job].namespace;
+    fn seen_of(&self, job: JobIndex, extent: Extent) -> impl Iterator<Item = (&'a str, &'a NodeProcesses)> + use<'a> {
+        let Self { jobs, seen, .. } = *self;
+        let namespace = &jobs[job].namespace;
         let meant = move |node: NodeIndex| extent == Extent::AllNodes || node == namespace.node;
         let of_job = seen.iter().filter(move |((of, node), _)| *of == job && meant(*node));
         of_job.map(|((_, node), processes)| {
@@ -285,9 +298,9 @@ impl Server {
         })
     }
 
-    fn push_processes(&self, out: &mut Writer, job: JobIndex, extent: Extent, seen: &Seen) -> Option<()> {
+    fn push_processes(&self, out: &mut Writer, job: JobIndex, extent: Extent) -> Option<()> {
         let namespace = self.jobs[job].namespace.name.as_bytes();
-        let nodes: Vec<_> = self.seen_of(job, extent, seen).collect();
+        let nodes: Vec<_> = self.seen_of(job, extent).collect();
         let ranks = || nodes.iter().flat_map(|(host, node)| node.ranks.iter().map(move |process| (*host, process)));
         let mut ranks: Vec<_> = ranks().collect();
         if ranks.is_empty() {
@@ -308,8 +321,8 @@ impl Server {
     }
 
     /// Memory of the server and the ranks of a node, in MB: for this node the facts themselves, for all nodes one array each.
-    fn push_memory(&self, out: &mut Writer, job: JobIndex, extent: Extent, seen: &Seen) -> Option<()> {
-        let nodes: Vec<_> = self.seen_of(job, extent, seen).collect();
+    fn push_memory(&self, out: &mut Writer, job: JobIndex, extent: Extent) -> Option<()> {
+        let nodes: Vec<_> = self.seen_of(job, extent).collect();
         if nodes.is_empty() {
             return None;
         }

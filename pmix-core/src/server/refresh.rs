@@ -7,76 +7,64 @@ use std::time::Duration;
 use bytes::Bytes;
 use pmi_core::ids::Rank;
 
+use super::client::Address;
+use super::data::Data;
+use super::facts;
+use super::launch::Launch;
 use super::open_questions::{Get, OpenQuestion, Refresh};
 use super::question::{DataQuestion, Question};
-use super::remote::decode_answer;
-use super::{Address, Server};
-use crate::namespace::JobIndex;
+use super::segments::decode_values;
 use crate::wire::reader::Proc;
-use crate::wire::writer::Writer;
-use crate::wire::{reply, status};
+use crate::wire::status;
 
 /// Time that a node waits for a rank without commits: only existing data is requested. Nodes treat 0 as no limit.
 const AT_ONCE: Duration = Duration::from_millis(1);
 
-impl Server {
+impl Data {
     /// A client requests all current commits of a rank.
-    pub(super) fn refresh(&mut self, address: Address, proc: Proc<'_>) {
+    pub(super) fn refresh(&mut self, launch: &mut Launch, address: Address, proc: Proc<'_>) {
         let rank = Rank(proc.rank);
-        let job = self.job_named(proc.namespace);
-        let Some(job) = job.filter(|&job| self.jobs[job].namespace.job.placement.node_of(rank).is_some()) else {
-            return self.answer(address, status::NOT_FOUND);
+        let job = launch.jobs.named(proc.namespace);
+        let Some(job) = job.filter(|&job| launch.jobs[job].namespace.job.placement.node_of(rank).is_some()) else {
+            return launch.answer(address, status::NOT_FOUND);
         };
-        self.refresh_for(Refresh { address, job, rank, get: None });
+        self.begin_refresh(launch, Refresh { address, job, rank, get: None });
     }
 
     /// Serves a get after a refresh from its rank's node.
-    pub(super) fn refresh_and_get(&mut self, address: Address, get: Get) {
-        self.refresh_for(Refresh { address, job: get.job, rank: get.rank, get: Some(get) });
+    pub(super) fn refresh_and_get(&mut self, launch: &mut Launch, address: Address, get: Get) {
+        self.begin_refresh(launch, Refresh { address, job: get.job, rank: get.rank, get: Some(get) });
     }
 
-    fn refresh_for(&mut self, refresh: Refresh) {
+    fn begin_refresh(&mut self, launch: &mut Launch, refresh: Refresh) {
         let Refresh { address, job, rank, .. } = refresh;
-        let node = self.other_node(job, rank).filter(|_| !self.jobs[job].is_met());
-        let Some(node) = node else { return self.end_refresh(refresh) };
-        let questions = self.questions_max(address.identity.seat);
-        if !self.rank_mut(address.identity.seat).is_some_and(|state| state.quota.ask(questions)) {
-            return self.answer(address, status::OUT_OF_RESOURCE);
+        let state = &launch.jobs[job];
+        let node = state.other_node(rank).filter(|_| !state.is_met());
+        let Some(node) = node else { return self.end_refresh(launch, refresh) };
+        if !launch.charge(address, 1) {
+            return;
         }
-        let namespace = self.jobs[job].namespace.name.clone().into();
+        let namespace = launch.jobs[job].namespace.name.clone().into();
         let question = DataQuestion { namespace, rank, key: None, timeout: Some(AT_ONCE) };
-        self.ask_peer(node, &Question::Data(question), OpenQuestion::Refresh(refresh));
+        launch.ask_peer(node, &Question::Data(question), OpenQuestion::Refresh(refresh));
     }
 
     /// The rank's node has answered; `None` if it gives no answer.
-    pub(super) fn on_refreshed(&mut self, refresh: Refresh, answer: Option<&Bytes>) {
+    pub(super) fn on_refreshed(&mut self, launch: &mut Launch, refresh: Refresh, answer: Option<&Bytes>) {
         let Refresh { address, job, rank, .. } = refresh;
-        if let Some(state) = self.rank_mut(address.identity.seat) {
-            state.quota.answered();
+        launch.credit(address.identity.seat, 1);
+        if let Some(data) = answer.and_then(decode_values) {
+            launch.jobs[job].data.entry(rank).or_default().remote.extend(data);
+            self.gets.serve_waits(launch, job, rank);
         }
-        if let Some(data) = answer.and_then(decode_answer) {
-            self.jobs[job].data.entry(rank).or_default().remote.extend(data);
-            self.serve_waits(job, rank);
-        }
-        self.end_refresh(refresh);
+        self.end_refresh(launch, refresh);
     }
 
-    fn end_refresh(&mut self, Refresh { address, job, rank, get }: Refresh) {
-        match get {
-            Some(get) => self.serve_get(address, get),
-            None => self.tell_all_of(address, job, rank),
+    fn end_refresh(&mut self, launch: &mut Launch, Refresh { address, job, rank, get }: Refresh) {
+        if let Some(get) = get {
+            return self.gets.serve(launch, &self.withheld, address, get);
         }
-    }
-
-    /// Sends a status, and all pairs of a rank, which replace the pairs that the client has.
-    fn tell_all_of(&mut self, address: Address, job: JobIndex, rank: Rank) {
-        let mut reply = Writer::new(address.identity.encoding);
-        reply.status(status::SUCCESS);
-        if let Some(data) = self.jobs[job].data.get(&rank) {
-            for (key, value) in self.scope_of(job, rank, data) {
-                reply::push_pair(&mut reply, key, value.encoded());
-            }
-        }
-        self.reply(address, &reply.into_bytes());
+        let reply = facts::refreshed_values(&launch.jobs[job], address.identity.encoding, rank);
+        launch.reply(address, &reply);
     }
 }

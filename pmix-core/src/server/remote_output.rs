@@ -15,11 +15,11 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use pmi_core::ids::{NodeIndex, Rank};
 
-use super::forwards::Origin;
+use super::action::{Action, Ticket};
+use super::forwards::{Origin, Output};
+use super::launch::Launch;
 use super::open_questions::OpenQuestion;
 use super::question::{Question, WantedOutput};
-use super::{Action, Server, Ticket};
-use crate::namespace::{JobIndex, JobState};
 use crate::wire::status;
 
 /// Time that a question waits for output.
@@ -32,12 +32,12 @@ const ANSWER_MAX: usize = 256 * 1024;
 /// Output of a rank; without bytes, the end of the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    namespace: Bytes,
-    rank: Rank,
-    channel: u16,
+    pub(super) namespace: Bytes,
+    pub(super) rank: Rank,
+    pub(super) channel: u16,
     /// Bytes that were dropped before it.
-    lost: u64,
-    bytes: Bytes,
+    pub(super) lost: u64,
+    pub(super) bytes: Bytes,
 }
 
 /// Output between this node and other nodes.
@@ -75,6 +75,18 @@ impl ForNode {
         piece.lost = std::mem::take(&mut self.lost);
         self.bytes += piece.cost();
         self.pieces.push_back(piece);
+    }
+
+    /// Answers the question of the node, if it has an open question and there is output.
+    fn answer(&mut self, launch: &mut Launch) {
+        if self.pieces.is_empty() {
+            return;
+        }
+        if let Some(ticket) = self.waiting.take() {
+            let answer = self.take();
+            launch.actions.push_back(Action::CancelTimer { ticket });
+            launch.reply_to_peer(ticket, answer);
+        }
     }
 
     /// Returns the next answer.
@@ -136,176 +148,120 @@ fn decode_answer(answer: &Bytes) -> Option<Vec<Piece>> {
     Some(pieces)
 }
 
-impl Server {
-    /// Requests output from other nodes for the pulls of clients here, as far as the pulls have changed.
-    pub(super) fn ask_for_output(&mut self) {
-        let mut wanted = self.output_wanted();
-        let former: Vec<NodeIndex> = self.remote_output.from_nodes.keys().copied().collect();
-        for node in former {
+impl RemoteOutput {
+    /// Requests output from other nodes, as far as it differs from the output requested before.
+    pub(super) fn request(&mut self, launch: &mut Launch, mut wanted: BTreeMap<NodeIndex, WantedOutput>) {
+        for &node in self.from_nodes.keys() {
             wanted.entry(node).or_default();
         }
         for (node, wanted) in wanted {
-            if self.remote_output.from_nodes.get(&node).is_none_or(|from| from.wanted != wanted) {
-                self.ask_node_for_output(node, wanted);
+            if self.from_nodes.get(&node).is_none_or(|from| from.wanted != wanted) {
+                self.ask_node(launch, node, wanted);
             }
         }
     }
 
-    fn ask_node_for_output(&mut self, node: NodeIndex, wanted: WantedOutput) {
-        let asker = self.jobs.first().map_or(NodeIndex(0), |job| job.namespace.node);
-        let asked =
-            self.ask_peer(node, &Question::Output { asker, wanted: wanted.clone() }, OpenQuestion::Output { node });
+    fn ask_node(&mut self, launch: &mut Launch, node: NodeIndex, wanted: WantedOutput) {
+        let asker = launch.jobs.first().map_or(NodeIndex(0), |job| job.namespace.node);
+        let question = Question::Output { asker, wanted: wanted.clone() };
+        let asked = launch.ask_peer(node, &question, OpenQuestion::Output { node });
         if wanted.sources.is_empty() {
-            self.remote_output.from_nodes.remove(&node);
+            self.from_nodes.remove(&node);
         } else {
-            self.remote_output.from_nodes.insert(node, FromNode { wanted, asked });
+            self.from_nodes.insert(node, FromNode { wanted, asked });
         }
     }
 
-    /// Output that clients here request from each other node.
-    fn output_wanted(&self) -> BTreeMap<NodeIndex, WantedOutput> {
-        let mut wanted = BTreeMap::<_, WantedOutput>::new();
-        for pull in self.pullers.iter().flat_map(|&puller| self.clients[puller].forwards.pulls()) {
-            for (job, rank) in pull.sources() {
-                for state in self.jobs_meant(job) {
-                    let namespace = Bytes::copy_from_slice(state.namespace.name.as_bytes());
-                    for node in state.nodes_elsewhere(rank) {
-                        wanted.entry(node).or_default().add(pull.channels(), &namespace, rank);
-                    }
-                }
-            }
-        }
-        wanted
-    }
-
-    fn jobs_meant(&self, job: Option<JobIndex>) -> impl Iterator<Item = &JobState> {
-        let is_meant = move |index: JobIndex| job.is_none_or(|job| job == index);
-        let own = self.jobs.indexed().filter(move |(index, job)| job.is_own() && is_meant(*index));
-        own.map(|(_, job)| job)
-    }
-
-    /// A node has returned output of its ranks; `None` if it gives no answer.
-    pub(super) fn on_output(&mut self, ticket: Ticket, node: NodeIndex, answer: Option<&Bytes>) {
+    /// Returns the output in the answer of a node, which is `None` if the node gives no answer.
+    pub(super) fn on_output(
+        &mut self,
+        launch: &mut Launch,
+        ticket: Ticket,
+        node: NodeIndex,
+        answer: Option<&Bytes>,
+    ) -> Vec<Piece> {
         let pieces = answer.and_then(decode_answer);
         let is_last_asked = |from: &FromNode| from.asked == ticket;
-        let wanted = self.remote_output.from_nodes.get(&node).filter(|from| is_last_asked(from));
+        let wanted = self.from_nodes.get(&node).filter(|from| is_last_asked(from));
         let wanted = wanted.map(|from| from.wanted.clone());
         match (&pieces, wanted) {
-            (Some(_), Some(wanted)) => self.ask_node_for_output(node, wanted),
+            (Some(_), Some(wanted)) => self.ask_node(launch, node, wanted),
             // The node is lost, or has finished its part.
-            (None, Some(_)) => drop(self.remote_output.from_nodes.remove(&node)),
+            (None, Some(_)) => drop(self.from_nodes.remove(&node)),
             (_, None) => {}
         }
-        for Piece { namespace, rank, channel, lost, bytes } in pieces.into_iter().flatten() {
-            if let Some(job) = self.own_job(&namespace) {
-                self.deliver(Origin { job, rank }, channel, lost, &bytes);
-            }
-        }
+        pieces.unwrap_or_default()
     }
 
     /// A server of another node requests output of ranks here.
-    pub(super) fn on_output_question(&mut self, ticket: Ticket, asker: NodeIndex, wanted: WantedOutput) {
-        let nodes = self.jobs.first().map_or(0, |job| job.namespace.hosts.len());
+    pub(super) fn on_question(&mut self, launch: &mut Launch, ticket: Ticket, asker: NodeIndex, wanted: WantedOutput) {
+        let nodes = launch.jobs.first().map_or(0, |job| job.namespace.hosts.len());
         if asker.index() >= nodes {
-            return self.reply_to_peer(ticket, status::BAD_PARAM.to_be_bytes().to_vec());
+            return launch.answer_peer(ticket, status::BAD_PARAM);
         }
         let is_over = wanted.sources.is_empty();
-        let node = self.remote_output.for_nodes.entry(asker).or_default();
+        let node = self.for_nodes.entry(asker).or_default();
         let former = node.waiting.replace(ticket);
         node.wanted = wanted;
-        self.answer_with_nothing(former);
+        answer_with_nothing(launch, former);
         if is_over {
-            self.remote_output.for_nodes.remove(&asker);
-            self.answer_with_nothing(Some(ticket));
+            self.for_nodes.remove(&asker);
+            answer_with_nothing(launch, Some(ticket));
         } else {
-            self.actions.push_back(Action::SetTimer { ticket, after: WAIT });
-            self.answer_output(asker);
-        }
-        self.tell_whether_output_is_wanted();
-    }
-
-    /// Answers the question of a node, if it has an open question and there is output.
-    fn answer_output(&mut self, asker: NodeIndex) {
-        let Some(node) = self.remote_output.for_nodes.get_mut(&asker) else { return };
-        if node.pieces.is_empty() {
-            return;
-        }
-        if let Some(ticket) = node.waiting.take() {
-            let answer = node.take();
-            self.actions.push_back(Action::CancelTimer { ticket });
-            self.reply_to_peer(ticket, answer);
-        }
-    }
-
-    fn answer_with_nothing(&mut self, ticket: Option<Ticket>) {
-        if let Some(ticket) = ticket {
-            self.actions.push_back(Action::CancelTimer { ticket });
-            self.reply_to_peer(ticket, status::SUCCESS.to_be_bytes().to_vec());
+            launch.actions.push_back(Action::SetTimer { ticket, after: WAIT });
+            node.answer(launch);
         }
     }
 
     /// The time of a question for output has expired; returns false if the ticket is of another kind.
-    pub(super) fn end_output_question(&mut self, ticket: Ticket) -> bool {
+    pub(super) fn expire(&mut self, launch: &mut Launch, ticket: Ticket) -> bool {
         let waiting = |node: &&mut ForNode| node.waiting == Some(ticket);
-        let Some(node) = self.remote_output.for_nodes.values_mut().find(waiting) else { return false };
+        let Some(node) = self.for_nodes.values_mut().find(waiting) else { return false };
         node.waiting = None;
-        self.reply_to_peer(ticket, status::SUCCESS.to_be_bytes().to_vec());
+        launch.answer_peer(ticket, status::SUCCESS);
         true
     }
 
     /// Queues output of a rank here for the nodes that request it.
-    pub(super) fn keep_for_nodes(&mut self, origin: Origin, channel: u16, bytes: &[u8]) {
-        let namespace = &self.jobs[origin.job].namespace.name;
-        let wants = |node: &ForNode| node.wanted.has(namespace.as_bytes(), origin.rank, channel);
-        let nodes = self.remote_output.for_nodes.iter().filter(|(_, node)| wants(node));
-        let nodes: Vec<NodeIndex> = nodes.map(|(&node, _)| node).collect();
-        if nodes.is_empty() {
+    pub(super) fn push(&mut self, launch: &mut Launch, output: Output<'_>) {
+        let Output { origin: Origin { job, rank }, channel, bytes, .. } = output;
+        let namespace = launch.jobs[job].namespace.name.as_bytes();
+        let wants = |node: &&mut ForNode| node.wanted.has(namespace, rank, channel);
+        let mut nodes = self.for_nodes.values_mut().filter(wants).peekable();
+        if nodes.peek().is_none() {
             return;
         }
-        let piece = Piece {
-            namespace: Bytes::copy_from_slice(namespace.as_bytes()),
-            rank: origin.rank,
-            channel,
-            lost: 0,
-            bytes: Bytes::copy_from_slice(bytes),
-        };
-        for asker in nodes {
-            if let Some(node) = self.remote_output.for_nodes.get_mut(&asker) {
-                node.push(piece.clone());
-            }
-            self.answer_output(asker);
+        let (namespace, bytes) = (Bytes::copy_from_slice(namespace), Bytes::copy_from_slice(bytes));
+        let piece = Piece { namespace, rank, channel, lost: 0, bytes };
+        let nodes: Vec<&mut ForNode> = nodes.collect();
+        for node in nodes {
+            node.push(piece.clone());
+            node.answer(launch);
         }
     }
 
     /// Ranks here write no further output: nodes that wait for output receive an empty answer.
-    pub fn end_output(&mut self) {
-        for node in std::mem::take(&mut self.remote_output.for_nodes).into_values() {
-            self.answer_with_nothing(node.waiting);
+    pub(super) fn end(&mut self, launch: &mut Launch) {
+        for node in std::mem::take(&mut self.for_nodes).into_values() {
+            answer_with_nothing(launch, node.waiting);
         }
-        self.tell_whether_output_is_wanted();
     }
 
     /// Returns true while another node requests output of ranks here.
-    pub fn is_asked_for_output(&self) -> bool {
-        !self.remote_output.for_nodes.is_empty()
+    pub(super) fn is_requested(&self) -> bool {
+        !self.for_nodes.is_empty()
     }
 
     /// Returns true while output waits for the question of another node.
-    pub(super) fn keeps_output(&self) -> bool {
-        self.remote_output.for_nodes.values().any(|node| !node.pieces.is_empty())
+    pub(super) fn has_pieces(&self) -> bool {
+        self.for_nodes.values().any(|node| !node.pieces.is_empty())
     }
 }
 
-impl JobState {
-    /// The other nodes that hold this rank, or any rank.
-    fn nodes_elsewhere(&self, rank: Option<Rank>) -> Vec<NodeIndex> {
-        let placement = &self.namespace.job.placement;
-        let mut nodes: Vec<NodeIndex> = match rank {
-            Some(rank) => placement.node_of(rank).into_iter().collect(),
-            None => placement.nodes_with_ranks(),
-        };
-        nodes.retain(|&node| node != self.namespace.node);
-        nodes
+fn answer_with_nothing(launch: &mut Launch, ticket: Option<Ticket>) {
+    if let Some(ticket) = ticket {
+        launch.actions.push_back(Action::CancelTimer { ticket });
+        launch.answer_peer(ticket, status::SUCCESS);
     }
 }
 

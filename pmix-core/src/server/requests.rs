@@ -3,209 +3,180 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pmi_core::Phase;
 use pmi_core::connections::ConnectionId;
-use pmi_core::report::{EndReason, Sender};
-use pmi_core::roster::Quota;
+use pmi_core::report::Sender;
 
+use super::Server;
+use super::action::Action;
+use super::allocations::allocate;
+use super::client::{Address, Client};
+use super::ends::{abort, finalize, offend};
+use super::events::notify;
+use super::host::{push_input, spawn};
 use super::inquiries::signal_wanted;
-use super::{Action, Address, Client, Server};
+use super::launch::Launch;
+use super::names::{look_up, unpublish};
+use super::tools;
 use crate::clean_up::CleanUp;
-use crate::namespace::Seat;
-use crate::wire::forwarding::channel;
 use crate::wire::reader::Proc;
 use crate::wire::request::{Request, command_name, command_of};
-use crate::wire::value::{Info, Value};
+use crate::wire::value::Info;
 use crate::wire::{frame, reply, status, types};
 
 impl Server {
     pub(super) fn handle_message(&mut self, connection: ConnectionId, tag: u32, payload: Bytes) {
-        if self.settings.trace {
-            self.trace(connection, Sender::Client, tag, &payload);
+        let launch = &mut self.launch;
+        if launch.settings.trace {
+            launch.trace(connection, Sender::Client, tag, &payload);
         }
-        let Client { identity: Some(identity), .. } = self.clients[connection] else { return };
+        let Client { identity: Some(identity), .. } = launch.clients[connection] else { return };
         if tag < frame::TAG_FIRST_REQUEST {
             // Heartbeats, and input for tools: the server has requested neither.
             return;
         }
         let address = Address { connection, tag, identity };
         if let Ok(code) = command_of(identity.encoding, &payload)
-            && let Some(state) = self.rank_mut(identity.seat)
+            && let Some(state) = launch.jobs.rank_mut(identity.seat)
         {
             state.last_command = Some(command_name(code).into());
         }
+        let is_tool = launch.jobs.is_tool(identity.seat);
         match Request::decode(identity.encoding, &payload) {
-            Ok(request) if self.is_tool(identity.seat) => self.handle_tool_request(address, request, &payload),
+            Ok(request) if is_tool => self.handle_tool_request(address, request, &payload),
             Ok(request) => self.handle_rank_request(address, request, &payload),
             Err(error) => match error.status() {
                 Some(status) => {
-                    let kind = if self.is_tool(identity.seat) { "tool" } else { "rank" };
-                    tracing::warn!("a request of {kind} {} is refused: {error}", self.rank(identity.seat).rank);
-                    self.answer(address, status);
+                    let kind = if is_tool { "tool" } else { "rank" };
+                    tracing::warn!("a request of {kind} {} is refused: {error}", launch.jobs.rank(identity.seat).rank);
+                    launch.answer(address, status);
                 }
-                None => self.offend(connection, Arc::new(error)),
+                None => offend(launch, &mut self.streams, connection, Arc::new(error)),
             },
         }
     }
 
-    pub(super) fn handle_rank_request(&mut self, address: Address, request: Request<'_>, payload: &Bytes) {
-        let seat = address.identity.seat;
+    fn handle_rank_request(&mut self, address: Address, request: Request<'_>, payload: &Bytes) {
+        let Self { launch, data, collectives, streams, inquiries, publishers, refused, .. } = self;
         match request {
-            Request::JobInfo => self.tell_job(address),
-            Request::Commit(scopes) => self.commit(address, &scopes),
-            Request::Get { proc, infos, key } => self.get(address, proc, &infos, key),
-            Request::Fence { procs, collect } => self.fence(address, &procs, collect),
-            Request::Connect { procs } => self.connect(address, &procs),
-            Request::Disconnect { procs } => self.disconnect(address, &procs),
-            Request::GroupConstruct { name, procs, infos } => self.construct_group(address, name, &procs, &infos),
-            Request::GroupDestruct { name } => self.destruct_group(address, name),
-            Request::Finalize => self.finalize(address),
-            Request::Abort { code, message } => self.abort(address, code, message),
-            Request::Publish(infos) => self.publish(address, &infos),
-            Request::Lookup { keys, infos } => self.look_up(address, &keys, &infos),
-            Request::Unpublish { keys } => self.unpublish(address, &keys),
-            Request::Spawn { infos, apps } => self.spawn(address, &infos, &apps),
-            Request::Notify { status, range, infos } => self.notify(address, status, range, &infos, payload),
+            Request::JobInfo => send_job_info(launch, address),
+            Request::Commit(scopes) => data.commit(launch, address, &scopes),
+            Request::Get { proc, infos, key } => data.get(launch, address, proc, &infos, key),
+            Request::Fence { procs, collect } => collectives.fence(launch, address, &procs, collect),
+            Request::Connect { procs } => collectives.connect(launch, address, &procs),
+            Request::Disconnect { procs } => collectives.disconnect(launch, address, &procs),
+            Request::GroupConstruct { name, procs, infos } => {
+                collectives.construct_group(launch, address, name, &procs, &infos);
+            }
+            Request::GroupDestruct { name } => collectives.groups.destruct(launch, address, name),
+            Request::Finalize => {
+                if let Some(rank) = finalize(launch, streams, address) {
+                    data.give_up_on(launch, address.identity.seat.job, rank);
+                    collectives.look_for_deserters(launch);
+                }
+            }
+            Request::Abort { code, message } => abort(launch, address, code, message),
+            Request::Publish(infos) => publishers.publish(launch, address, &infos),
+            Request::Lookup { keys, infos } => look_up(launch, address, &keys, &infos),
+            Request::Unpublish { keys } => unpublish(launch, address, &keys),
+            Request::Spawn { infos, apps } => spawn(launch, address, &infos, &apps),
+            Request::Notify { status, range, infos } => notify(launch, address, status, range, &infos, payload),
             Request::RegisterEvents(codes) => {
-                let taken = self.clients[address.connection].interest.register(&codes);
-                self.answer(address, if taken { status::SUCCESS } else { status::OUT_OF_RESOURCE });
+                let taken = launch.clients[address.connection].interest.register(&codes);
+                launch.answer(address, if taken { status::SUCCESS } else { status::OUT_OF_RESOURCE });
             }
-            Request::DeregisterEvents(codes) => {
-                self.clients[address.connection].interest.deregister(&codes);
+            Request::DeregisterEvents(codes) => launch.clients[address.connection].interest.deregister(&codes),
+            Request::Log(infos) => streams.log(launch, address, &infos),
+            Request::JobControl { targets, infos } => match signal_wanted(&infos) {
+                Some(signal) => inquiries.signal(launch, address, &targets, signal),
+                None => register_clean_up(launch, address, &targets, &infos),
+            },
+            Request::Allocate { directive, infos } => allocate(launch, address, directive, &infos),
+            Request::Query(queries) => inquiries.query(launch, &collectives.groups, address, &queries, payload),
+            Request::PullOutput(pull) => streams.pull(launch, address, &pull),
+            Request::PushInput(push) => push_input(launch, address, &push),
+            Request::EndPull { number } => streams.end_pull(launch, address, number),
+            Request::Refresh { proc } => data.refresh(launch, address, proc),
+            Request::Unsupported(code) => refuse(launch, refused, address, code),
+        }
+    }
+
+    /// Serves a request of a tool. All other requests would make it a part of the launch.
+    fn handle_tool_request(&mut self, address: Address, request: Request<'_>, payload: &Bytes) {
+        let launch = &mut self.launch;
+        match request {
+            Request::JobInfo => tools::send_job_info(launch, address),
+            Request::Get { .. }
+            | Request::Query(_)
+            | Request::Lookup { .. }
+            | Request::Notify { .. }
+            | Request::RegisterEvents(_)
+            | Request::DeregisterEvents(_)
+            | Request::PullOutput(_)
+            | Request::PushInput(_)
+            | Request::EndPull { .. } => self.handle_rank_request(address, request, payload),
+            Request::JobControl { targets, infos } => match signal_wanted(&infos) {
+                Some(signal) => self.inquiries.signal(launch, address, &targets, signal),
+                None => launch.answer(address, status::NOT_SUPPORTED),
+            },
+            Request::Finalize => {
+                finalize(launch, &mut self.streams, address);
             }
-            Request::Log(infos) => self.log(address, &infos),
-            Request::JobControl { targets, infos } => self.control(address, &targets, &infos),
-            Request::Allocate { directive, infos } => self.allocate(address, directive, &infos),
-            Request::Query(queries) => self.query(address, &queries, payload),
-            Request::PullOutput(pull) => self.pull(address, &pull),
-            Request::PushInput(push) => self.push_input(address, &push),
-            Request::EndPull { number } => self.end_pull(address, number),
-            Request::Refresh { proc } => self.refresh(address, proc),
-            Request::Unsupported(code) => self.refuse(address, seat, code),
-        }
-    }
-
-    pub(super) fn answer(&mut self, address: Address, status: i32) {
-        self.reply(address, &reply::status(address.identity.encoding, status));
-    }
-
-    fn tell_job(&mut self, address: Address) {
-        let identity = address.identity;
-        let job = &mut self.jobs[identity.seat.job];
-        let heading = reply::job_heading(identity.encoding, job.namespace.name.as_bytes(), identity.module);
-        let facts = job.facts_here(identity.encoding);
-        self.reply_in_parts(address, &heading, facts);
-    }
-
-    fn finalize(&mut self, address: Address) {
-        let seat = address.identity.seat;
-        let Some(state) = self.rank_mut(seat) else { return };
-        state.phase = Phase::Finalized;
-        let rank = state.rank;
-        self.jobs[seat.job].has_left = true;
-        self.end_pulls(address.connection);
-        self.answer(address, status::SUCCESS);
-        self.give_up_on(seat.job, rank);
-        self.look_for_deserters();
-    }
-
-    fn abort(&mut self, address: Address, code: i32, message: &[u8]) {
-        let seat = address.identity.seat;
-        // Open MPI 4.1 sends this in place of an empty text.
-        let message = if message == b"N/A" { b"" } else { message };
-        let message = String::from_utf8_lossy(message).into_owned();
-        self.answer(address, status::SUCCESS);
-        let rank = self.rank(seat).rank;
-        self.end(seat.job, EndReason::Abort { rank, code: Some(code), whole_job: true, message });
-    }
-
-    /// Forwards texts: all of them, or none if too many bytes wait for the host.
-    fn log(&mut self, address: Address, infos: &[Info<'_>]) {
-        let seat = address.identity.seat;
-        let rank = self.rank(seat).rank;
-        let texts: Vec<(bool, &[u8])> = infos.iter().filter_map(text_of).collect();
-        if texts.is_empty() {
-            return self.answer(address, status::NOT_SUPPORTED);
-        }
-        let bytes: usize = texts.iter().map(|(_, text)| text_cost(text.len())).sum();
-        if self.unheard.saturating_add(bytes) > self.settings.texts_max {
-            return self.answer(address, status::OUT_OF_RESOURCE);
-        }
-        self.unheard += bytes;
-        for (on_stderr, text) in texts {
-            let channel = if on_stderr { channel::STDERR } else { channel::STDOUT };
-            self.handle_output(seat, channel, text);
-            let text = Bytes::copy_from_slice(text);
-            self.actions.push_back(Action::Say { job: seat.job, rank, on_stderr, text });
-        }
-        self.answer(address, status::SUCCESS);
-    }
-
-    /// The host has forwarded a text of `bytes` bytes from a rank: there is room for further texts.
-    pub fn handle_heard(&mut self, bytes: usize) {
-        self.unheard = self.unheard.saturating_sub(text_cost(bytes));
-    }
-
-    /// Sends a signal, or registers files to remove at the end; other controls of a job are not supported.
-    fn control(&mut self, address: Address, targets: &[Proc<'_>], infos: &[Info<'_>]) {
-        let seat = address.identity.seat;
-        if let Some(signal) = signal_wanted(infos) {
-            return self.signal(address, targets, signal);
-        }
-        let Some(clean_up) = CleanUp::from_infos(infos) else {
-            return self.answer(address, status::NOT_SUPPORTED);
-        };
-        let own = self.jobs[seat.job].namespace.name.clone();
-        let rank = self.rank(seat).rank.0;
-        let mine = |target: &Proc<'_>| {
-            target.namespace == own.as_bytes() && (target.rank == rank || target.rank == types::RANK_WILDCARD)
-        };
-        if !targets.iter().all(mine) {
-            return self.answer(address, status::NOT_SUPPORTED);
-        }
-        let Some(registered) = self.jobs[seat.job].clean_up(seat.local) else { return };
-        // A program that runs again registers the files of its previous run.
-        if registered.contains(&clean_up) {
-            return self.answer(address, status::SUCCESS);
-        }
-        let paths: usize = registered.iter().map(CleanUp::len).sum();
-        let fits = paths + clean_up.len() <= CleanUp::PATHS_MAX;
-        if fits {
-            let files = clean_up.removed_files();
-            registered.push(clean_up);
-            if !files.is_empty() {
-                self.actions.push_back(Action::Registered { files });
+            _ => {
+                let name = command_of(address.identity.encoding, payload).map_or("", command_name);
+                tracing::debug!("a tool asks for PMIx command {name}, which is not served to tools");
+                launch.answer(address, status::NOT_SUPPORTED);
             }
         }
-        self.answer(address, if fits { status::SUCCESS } else { status::OUT_OF_RESOURCE });
-    }
-
-    /// Refuses a command that is not served; clients continue without it.
-    fn refuse(&mut self, address: Address, seat: Seat, code: u8) {
-        let bit = 1 << (code % 64);
-        if self.refused & bit == 0 {
-            self.refused |= bit;
-            let (rank, name) = (self.rank(seat).rank, command_name(code));
-            tracing::warn!("rank {rank} asks for PMIx command {code} ({name}), which is not served");
-        }
-        self.answer(address, status::NOT_SUPPORTED);
     }
 }
 
-/// Returns a text for one of the rank's streams, and true for standard error.
-fn text_of<'a>(info: &Info<'a>) -> Option<(bool, &'a [u8])> {
-    let on_stderr = match info.key {
-        b"pmix.log.stderr" => true,
-        b"pmix.log.stdout" => false,
-        _ => return None,
+/// Sends the facts about the job of a rank.
+fn send_job_info(launch: &mut Launch, address: Address) {
+    let identity = address.identity;
+    let job = &mut launch.jobs[identity.seat.job];
+    let heading = reply::job_heading(identity.encoding, job.namespace.name.as_bytes(), identity.module);
+    let facts = job.facts_here(identity.encoding);
+    launch.reply_in_parts(address, &heading, facts);
+}
+
+/// Refuses a command that is not served; clients continue without it. `refused` has one bit for each command: each warning is logged
+/// once.
+fn refuse(launch: &mut Launch, refused: &mut u64, address: Address, code: u8) {
+    let bit = 1 << (code % 64);
+    if *refused & bit == 0 {
+        *refused |= bit;
+        let (rank, name) = (launch.jobs.rank(address.identity.seat).rank, command_name(code));
+        tracing::warn!("rank {rank} asks for PMIx command {code} ({name}), which is not served");
+    }
+    launch.answer(address, status::NOT_SUPPORTED);
+}
+
+/// Registers files to remove at the end of a rank; other controls of a job are not supported.
+fn register_clean_up(launch: &mut Launch, address: Address, targets: &[Proc<'_>], infos: &[Info<'_>]) {
+    let seat = address.identity.seat;
+    let Some(clean_up) = CleanUp::from_infos(infos) else {
+        return launch.answer(address, status::NOT_SUPPORTED);
     };
-    match info.value {
-        Value::Text(text) => Some((on_stderr, text)),
-        _ => None,
+    let own = launch.jobs[seat.job].namespace.name.as_bytes();
+    let rank = launch.jobs.rank(seat).rank.0;
+    let is_own =
+        |target: &Proc<'_>| target.namespace == own && (target.rank == rank || target.rank == types::RANK_WILDCARD);
+    if !targets.iter().all(is_own) {
+        return launch.answer(address, status::NOT_SUPPORTED);
     }
-}
-
-/// Bytes that a text counts for until the host has forwarded it.
-fn text_cost(bytes: usize) -> usize {
-    bytes.saturating_add(Quota::PAIR_COST)
+    let Some(registered) = launch.jobs[seat.job].clean_up(seat.local) else { return };
+    // A program that runs again registers the files of its previous run.
+    if registered.contains(&clean_up) {
+        return launch.answer(address, status::SUCCESS);
+    }
+    let paths: usize = registered.iter().map(CleanUp::len).sum();
+    let fits = paths + clean_up.len() <= CleanUp::PATHS_MAX;
+    if fits {
+        let files = clean_up.removed_files();
+        registered.push(clean_up);
+        if !files.is_empty() {
+            launch.actions.push_back(Action::Registered { files });
+        }
+    }
+    launch.answer(address, if fits { status::SUCCESS } else { status::OUT_OF_RESOURCE });
 }

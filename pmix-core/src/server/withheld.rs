@@ -16,19 +16,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use pmi_core::fence::{Contribution, Exchange, FenceError, FenceId, Merged, Scope};
 use pmi_core::ids::{Epoch, NodeIndex, Rank};
 use pmi_core::report::EndReason;
-use pmi_core::segment::Segment;
 
+use super::action::Action;
+use super::jobs::Jobs;
+use super::launch::Launch;
 use super::members::Members;
-use super::open_questions::{Get, OpenQuestion};
-use super::pending::Pending;
+use super::open_questions::OpenQuestion;
 use super::question::Question;
-use super::{Action, Address, Server, Ticket};
-use crate::namespace::{JobIndex, Seat};
-use crate::wire::status;
+use super::segments::{absorb, data_of};
+use crate::namespace::JobIndex;
 
 /// Bytes through a node for each spread byte: one in, two out, in the binary tree of fences with data.
 const SPREAD_COST: u64 = 3;
@@ -46,7 +45,7 @@ const EARLY_MAX: usize = 1024;
 const SPREAD: &str = " spread";
 const LAST: &str = " last";
 
-/// Collectives with withheld data, by name, and the gets that wait for the data.
+/// Collectives with withheld data, by name.
 #[derive(Debug, Default)]
 pub(super) struct WithheldData {
     rounds: BTreeMap<Arc<str>, Round>,
@@ -54,15 +53,15 @@ pub(super) struct WithheldData {
     early: BTreeMap<Arc<str>, Epoch>,
     /// Wishes of lower nodes that arrived before the end of their fence here.
     early_wishes: BTreeMap<Arc<str>, Epoch>,
-    /// Gets that wait for the data of a node.
-    gets: Pending<(JobIndex, NodeIndex), WaitingGet>,
 }
 
-/// A get that waits for the data of its rank's node.
-#[derive(Clone, Debug)]
-struct WaitingGet {
-    address: Address,
-    get: Get,
+/// Data that a spread has brought.
+#[derive(Debug, Default)]
+pub(super) struct SpreadData {
+    /// Jobs and nodes with all their data here.
+    pub(super) covered: BTreeSet<(JobIndex, NodeIndex)>,
+    /// Ranks with new data.
+    pub(super) changed: BTreeSet<(JobIndex, Rank)>,
 }
 
 /// State of this node in one collective's last round with withheld data.
@@ -116,24 +115,15 @@ impl WithheldData {
         self.rounds.values().any(|round| round.last != Last::Over)
     }
 
-    /// Removes a get; returns the address of its answer.
-    pub(super) fn take_get(&mut self, ticket: Ticket) -> Option<Address> {
-        self.gets.remove(ticket).map(|waiting| waiting.address)
-    }
-}
-
-impl Server {
-    /// A fence left its data on the nodes. The first node's data may be in its result.
-    pub(super) fn withhold(&mut self, id: &FenceId, merged: &Merged) {
+    /// A fence of these members left its data on the nodes. The first node's data may be in its result.
+    pub(super) fn add(&mut self, jobs: &Jobs, id: &FenceId, merged: &Merged, members: Arc<Members>) {
         let Scope::Foreign { name, nodes } = &id.scope else { return };
-        let members = self.collectives.get_mut(name).and_then(|gathering| gathering.leaving().first());
-        let Some(members) = members.map(|waiter| Arc::clone(&waiter.members)) else { return };
-        let Some(host) = self.host_of(&members) else { return };
+        let Some(host) = members.host(jobs) else { return };
         let mut here = BTreeSet::new();
         if let Some(&first) = nodes.first().filter(|_| !merged.segments.is_empty()) {
             here.extend(members.ours.keys().map(|&job| (job, first)));
         }
-        let before = self.withheld.rounds.get(name);
+        let before = self.rounds.get(name);
         let spread_epoch = before.and_then(|before| before.spread_epoch);
         let withheld_before =
             before.filter(|before| before.spread != Spread::Whole).map_or(0, |before| before.withheld);
@@ -149,111 +139,78 @@ impl Server {
             spread_epoch,
             last: Last::Ahead,
         };
-        self.withheld.rounds.insert(Arc::clone(name), round);
-        self.tell_need();
-        if let Some(epoch) = self.withheld.early.remove(name) {
-            self.spread(name, epoch);
+        self.rounds.insert(Arc::clone(name), round);
+    }
+
+    /// Takes part in spreads that other nodes requested before the end of the fence here.
+    pub(super) fn begin_early(&mut self, launch: &mut Launch, id: &FenceId) {
+        let Scope::Foreign { name, .. } = &id.scope else { return };
+        if let Some(epoch) = self.early.remove(name) {
+            self.spread(launch, name, epoch);
         }
-        if let Some(epoch) = self.withheld.early_wishes.remove(name) {
-            self.on_wish(name, epoch);
+        if let Some(epoch) = self.early_wishes.remove(name) {
+            self.on_wish(launch, name, epoch);
         }
     }
 
     /// The node that withholds a rank's commits; `None` if no node does, or the data has arrived here.
-    pub(super) fn withholder(&self, job: JobIndex, rank: Rank) -> Option<NodeIndex> {
-        let node = self.other_node(job, rank)?;
+    pub(super) fn withholder(&self, jobs: &Jobs, job: JobIndex, rank: Rank) -> Option<NodeIndex> {
+        let node = jobs[job].other_node(rank)?;
         let withholds = |round: &Round| {
             let is_apart = round.spread != Spread::Whole && !round.here.contains(&(job, node));
             is_apart && round.members.include(job, rank)
         };
-        self.withheld.rounds.values().any(withholds).then_some(node)
+        self.rounds.values().any(withholds).then_some(node)
     }
 
-    /// Makes a get wait for the data of a node, which is requested once.
-    pub(super) fn fetch(&mut self, node: NodeIndex, address: Address, get: Get) {
-        let (job, after) = (get.job, self.settings.rank_timeout);
-        let questions = self.questions_max(address.identity.seat);
-        if !self.rank_mut(address.identity.seat).is_some_and(|state| state.quota.ask(questions)) {
-            return self.answer(address, status::OUT_OF_RESOURCE);
-        }
-        if !self.withheld.gets.has(&(job, node)) {
-            let namespace = Bytes::copy_from_slice(self.jobs[job].namespace.name.as_bytes());
-            self.ask_peer(node, &Question::AllOf { namespace }, OpenQuestion::Withheld { job, node });
-        }
-        let ticket = self.new_ticket();
-        self.withheld.gets.insert(ticket, (job, node), WaitingGet { address, get });
-        self.actions.push_back(Action::SetTimer { ticket, after });
-    }
-
-    /// A node has sent all commits of its ranks, or has no data. Gets that waited for the data are served as if the fence had distributed
-    /// it.
-    pub(super) fn on_fetched(&mut self, job: JobIndex, node: NodeIndex, data: Option<Segment>) {
-        let bytes = data.as_ref().map_or(0, |data| data.as_bytes().len() as u64);
-        for round in self.withheld.rounds.values_mut() {
+    /// A node has sent all commits of its ranks: `bytes` bytes.
+    pub(super) fn count_fetched(&mut self, job: JobIndex, node: NodeIndex, bytes: u64) {
+        for round in self.rounds.values_mut() {
             if round.nodes.contains(&node) && round.members.ours.contains_key(&job) && round.here.insert((job, node)) {
                 round.spent = round.spent.saturating_add(QUESTION_COST + bytes);
-            }
-        }
-        let (_, changed) = self.absorb(&Vec::from_iter(data).into());
-        self.serve_fetched(|at| at == (job, node));
-        for (job, rank) in changed {
-            self.serve_waits(job, rank);
-        }
-        self.ask_for_spreads();
-    }
-
-    /// Serves the gets that wait for these nodes' data again.
-    fn serve_fetched(&mut self, is_here: impl Fn((JobIndex, NodeIndex)) -> bool) {
-        for at in self.withheld.gets.keys(..).into_iter().filter(|&at| is_here(at)) {
-            for (ticket, WaitingGet { address, get }) in self.withheld.gets.take(&at, |_| true) {
-                self.actions.push_back(Action::CancelTimer { ticket });
-                if let Some(state) = self.rank_mut(address.identity.seat) {
-                    state.quota.answered();
-                }
-                self.serve_get(address, get);
             }
         }
     }
 
     /// Requests the spread of data of which this node has fetched too much.
-    fn ask_for_spreads(&mut self) {
-        if self.settings.exchange != Exchange::Auto {
+    pub(super) fn request_spreads(&mut self, launch: &mut Launch) {
+        if launch.settings.exchange != Exchange::Auto {
             return;
         }
         let is_due =
             |round: &Round| round.spread == Spread::Apart && round.spent >= price(round.withheld, round.nodes.len());
-        let due = self.withheld.rounds.iter().filter(|(_, round)| is_due(round));
+        let due = self.rounds.iter().filter(|(_, round)| is_due(round));
         let due: Vec<_> = due.map(|(name, round)| (Arc::clone(name), round.epoch)).collect();
         for (name, epoch) in due {
-            self.on_wish(&name, epoch);
+            self.on_wish(launch, &name, epoch);
         }
     }
 
     /// This node or a lower one requests a spread: the first node begins it, any other node forwards the wish, once.
-    pub(super) fn on_wish(&mut self, name: &Arc<str>, epoch: Epoch) {
-        let own = self.own_node();
-        let Some(round) = self.withheld.rounds.get_mut(name).filter(|round| round.epoch >= epoch) else {
-            if self.withheld.early_wishes.len() < EARLY_MAX {
-                self.withheld.early_wishes.insert(Arc::clone(name), epoch);
+    pub(super) fn on_wish(&mut self, launch: &mut Launch, name: &Arc<str>, epoch: Epoch) {
+        let own = launch.jobs.own_node();
+        let Some(round) = self.rounds.get_mut(name).filter(|round| round.epoch >= epoch) else {
+            if self.early_wishes.len() < EARLY_MAX {
+                self.early_wishes.insert(Arc::clone(name), epoch);
             }
             return;
         };
         let Some(own) = own.and_then(|own| round.nodes.binary_search(&own).ok()) else { return };
         if own == 0 {
-            return self.spread(name, epoch);
+            return self.spread(launch, name, epoch);
         }
         if round.epoch == epoch && round.spread == Spread::Apart {
             round.spread = Spread::Wished;
             let above = round.nodes[(own - 1) / FAN_OUT];
-            self.ask_peer(above, &Question::Wish { name: Arc::clone(name), epoch }, OpenQuestion::Spread);
+            launch.ask_peer(above, &Question::Wish { name: Arc::clone(name), epoch }, OpenQuestion::Spread);
         }
     }
 
     /// Takes part in the spread of a collective's data, once, and notifies the lower nodes.
-    pub(super) fn spread(&mut self, name: &Arc<str>, epoch: Epoch) {
-        let Some(round) = self.withheld.rounds.get_mut(name).filter(|round| round.epoch >= epoch) else {
-            if self.withheld.early.len() < EARLY_MAX {
-                self.withheld.early.insert(Arc::clone(name), epoch);
+    pub(super) fn spread(&mut self, launch: &mut Launch, name: &Arc<str>, epoch: Epoch) {
+        let Some(round) = self.rounds.get_mut(name).filter(|round| round.epoch >= epoch) else {
+            if self.early.len() < EARLY_MAX {
+                self.early.insert(Arc::clone(name), epoch);
             }
             return;
         };
@@ -265,95 +222,79 @@ impl Server {
             round.spread = Spread::Begun;
         }
         let (nodes, members, job) = (Arc::clone(&round.nodes), Arc::clone(&round.members), round.host);
-        let own = self.own_node().and_then(|own| nodes.binary_search(&own).ok()).unwrap_or(nodes.len());
+        let own = launch.jobs.own_node().and_then(|own| nodes.binary_search(&own).ok()).unwrap_or(nodes.len());
         for &below in nodes.iter().skip(own.saturating_mul(FAN_OUT) + 1).take(FAN_OUT) {
-            self.ask_peer(below, &Question::Spread { name: Arc::clone(name), epoch }, OpenQuestion::Spread);
+            launch.ask_peer(below, &Question::Spread { name: Arc::clone(name), epoch }, OpenQuestion::Spread);
         }
-        let seats = self.seats(&members);
-        let contribution = self.data_of(&seats).into();
-        self.begin_fence(job, &format!("{name}{SPREAD}"), nodes, epoch, contribution);
+        let contribution = data_of(&launch.jobs, &members.seats(&launch.jobs)).into();
+        begin_fence(launch, job, &format!("{name}{SPREAD}"), nodes, epoch, contribution);
     }
 
-    /// Handles the result of a fence for a collective's withheld data; returns false for any other fence.
-    pub(super) fn on_withheld_fence(
+    /// Handles the result of a fence for a collective's withheld data; returns `None` for any other fence.
+    pub(super) fn on_fence(
         &mut self,
+        launch: &mut Launch,
         job: JobIndex,
         id: &FenceId,
         result: &Result<Merged, Arc<FenceError>>,
-    ) -> bool {
-        let Scope::Foreign { name, .. } = &id.scope else { return false };
-        if let Some(round) = name.strip_suffix(LAST).and_then(|name| self.withheld.rounds.get_mut(name)) {
+    ) -> Option<SpreadData> {
+        let Scope::Foreign { name, .. } = &id.scope else { return None };
+        if let Some(round) = name.strip_suffix(LAST).and_then(|name| self.rounds.get_mut(name)) {
             // A node that left without this barrier sends no further requests either.
             round.last = Last::Over;
-            self.tell_need();
-            return true;
+            return Some(SpreadData::default());
         }
-        let Some(name) = name.strip_suffix(SPREAD).filter(|name| self.withheld.rounds.contains_key(*name)) else {
-            return false;
-        };
+        let round = self.rounds.get_mut(name.strip_suffix(SPREAD)?)?;
         match result {
-            Ok(merged) => self.on_spread(name, id.epoch, merged),
-            Err(error) if self.withheld.rounds[name].last == Last::Ahead => {
-                self.end(job, EndReason::Fence(Arc::clone(error)));
+            Ok(merged) => {
+                let (_, changed) = absorb(&mut launch.jobs, merged);
+                return Some(SpreadData { covered: round.end_spread(id.epoch), changed });
             }
+            Err(error) if round.last == Last::Ahead => launch.end(job, EndReason::Fence(Arc::clone(error))),
             // The other nodes have no rank left that could send requests.
             Err(_) => {}
         }
-        true
-    }
-
-    fn on_spread(&mut self, name: &str, epoch: Epoch, merged: &Merged) {
-        let (_, changed) = self.absorb(merged);
-        let mut covered = BTreeSet::new();
-        if let Some(round) = self.withheld.rounds.get_mut(name).filter(|round| round.epoch == epoch) {
-            round.spread = Spread::Whole;
-            for &job in round.members.ours.keys() {
-                covered.extend(round.nodes.iter().map(|&node| (job, node)));
-            }
-        }
-        self.serve_fetched(|at| covered.contains(&at));
-        for (job, rank) in changed {
-            self.serve_waits(job, rank);
-        }
+        Some(SpreadData::default())
     }
 
     /// Joins the last barrier of each collective after all its members on this node have exited.
-    pub(super) fn look_for_last_exits(&mut self) {
-        let exited = |server: &Self, seat: &Seat| server.rank(*seat).exited;
-        let ahead = self.withheld.rounds.iter().filter(|(_, round)| round.last == Last::Ahead);
-        let through: Vec<Arc<str>> = ahead
-            .filter(|(_, round)| self.seats(&round.members).iter().all(|seat| exited(self, seat)))
-            .map(|(name, _)| Arc::clone(name))
-            .collect();
-        for name in through {
-            let Some(round) = self.withheld.rounds.get_mut(&name) else { continue };
-            round.last = Last::Waiting;
-            let (nodes, job, epoch) = (Arc::clone(&round.nodes), round.host, round.epoch);
-            self.begin_fence(job, &format!("{name}{LAST}"), nodes, epoch, Contribution::default());
+    pub(super) fn look_for_last_exits(&mut self, launch: &mut Launch) {
+        for (name, round) in self.rounds.iter_mut().filter(|(_, round)| round.last == Last::Ahead) {
+            let mut seats = round.members.seats(&launch.jobs).into_iter();
+            if seats.all(|seat| launch.jobs.rank(seat).exited) {
+                round.last = Last::Waiting;
+                let nodes = Arc::clone(&round.nodes);
+                begin_fence(launch, round.host, &format!("{name}{LAST}"), nodes, round.epoch, Contribution::default());
+            }
         }
     }
 
-    /// Drops the rounds with members of a removed job, and gets of its ranks' data.
-    pub(super) fn forget_withheld(&mut self, job: JobIndex) {
-        self.withheld.rounds.retain(|_, round| !round.members.ours.contains_key(&job));
-        self.serve_fetched(|(of, _)| of == job);
-        self.tell_need();
+    /// Drops the rounds with members of a removed job.
+    pub(super) fn remove(&mut self, job: JobIndex) {
+        self.rounds.retain(|_, round| !round.members.ours.contains_key(&job));
     }
+}
 
-    fn begin_fence(
-        &mut self,
-        job: JobIndex,
-        name: &str,
-        nodes: Arc<[NodeIndex]>,
-        epoch: Epoch,
-        contribution: Contribution,
-    ) {
-        let scope = Scope::Foreign { name: name.into(), nodes };
-        self.actions.push_back(Action::Fence { job, id: FenceId { scope, epoch }, contribution });
+impl Round {
+    /// The spread of an epoch has brought its data. Returns the jobs and nodes with all their data here.
+    fn end_spread(&mut self, epoch: Epoch) -> BTreeSet<(JobIndex, NodeIndex)> {
+        if self.epoch != epoch {
+            return BTreeSet::new();
+        }
+        self.spread = Spread::Whole;
+        let jobs = self.members.ours.keys();
+        jobs.flat_map(|&job| self.nodes.iter().map(move |&node| (job, node))).collect()
     }
+}
 
-    /// Index of this node in the launch.
-    fn own_node(&self) -> Option<NodeIndex> {
-        self.jobs.iter().find(|job| job.is_own()).map(|job| job.namespace.node)
-    }
+fn begin_fence(
+    launch: &mut Launch,
+    job: JobIndex,
+    name: &str,
+    nodes: Arc<[NodeIndex]>,
+    epoch: Epoch,
+    contribution: Contribution,
+) {
+    let scope = Scope::Foreign { name: name.into(), nodes };
+    launch.actions.push_back(Action::Fence { job, id: FenceId { scope, epoch }, contribution });
 }
