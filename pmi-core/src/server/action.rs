@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::Ticket;
 use crate::connections::ConnectionId;
 use crate::deaths::Death;
 use crate::fence::{Contribution, FenceId};
@@ -13,6 +12,10 @@ use crate::report::{EndReason, Trace};
 use crate::resources::Resource;
 use crate::segment::Segment;
 use crate::services::Call;
+
+/// Identifier of a [`Call`] until its answer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Ticket(pub(super) u64);
 
 /// Identifier of the deadline of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

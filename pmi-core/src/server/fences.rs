@@ -1,257 +1,286 @@
-//! Arrival of ranks in fences, exchange with other nodes, and release of the ranks.
+//! Fences of the whole job, of groups, and rings: arrival of ranks, exchange with other nodes, and release of the ranks.
 
 use std::collections::HashSet;
-use std::str;
 use std::sync::Arc;
 
-use bytes::Bytes;
-
-use super::requests::address_of;
-use super::{Action, Server, Waiter};
-use crate::connections::ConnectionId;
-use crate::fence::{Contribution, FenceError, FenceId, Merged, Scope};
-use crate::gathering::Gathering;
-use crate::ids::{Epoch, LocalRank, NodeIndex, Rank};
-use crate::job::Block;
+use super::action::Action;
+use super::node::{JobNode, Origin, Waiter};
+use super::ring::Ring;
+use crate::fence::{FenceError, FenceId, Merged, Scope};
+use crate::gathering::{Gathering, Groups};
+use crate::ids::{Epoch, LocalRank, Rank};
+use crate::kvs::Kvs;
 use crate::report::EndReason;
+use crate::roster::Roster;
 use crate::segment::Segment;
-use crate::wire::request::{Group, Message, RingValue};
+use crate::wire::request::{Group, RingValue};
 use crate::wire::{ErrorCode, Response};
 
-impl Server {
+/// Names of fences in the data of a restart; names of groups follow `GROUP`.
+const WORLD: &[u8] = b"world";
+const RING: &[u8] = b"ring";
+const GROUP: u8 = b'g';
+
+/// Result of the arrival of a rank in a fence: true if the fence has begun, or a refusal.
+type Arrival = Result<bool, Response<'static>>;
+
+/// The fences of this node's ranks.
+///
+/// Methods that may begin a fence return true if it has begun. Otherwise ranks wait for other ranks of this node, which may have left.
+pub(super) struct Fences {
+    pub(super) world: Gathering<LocalRank, Waiter>,
+    pub(super) groups: Groups<LocalRank, Waiter>,
+    pub(super) ring: Ring,
+    /// True if the host requests the results of fences.
+    pub(super) reports_merged: bool,
+}
+
+impl Fences {
+    pub(super) fn new(ranks: &Roster) -> Self {
+        Self {
+            world: Gathering::new(ranks.locals()),
+            groups: Groups::default(),
+            ring: Ring::new(ranks),
+            reports_merged: false,
+        }
+    }
+
+    /// Returns true while a fence is in exchange with other nodes.
+    pub(super) fn are_exchanging(&self) -> bool {
+        [&self.world, &self.ring.gathering].into_iter().chain(self.groups.iter()).any(Gathering::is_exchanging)
+    }
+
     /// Adds a rank to the fence of the whole job.
-    pub(super) fn arrive(
-        &mut self,
-        connection: ConnectionId,
-        local: LocalRank,
-        message: &Message<'_>,
-    ) -> Option<Response<'static>> {
-        let tag = self.conversations[connection].has_tags().then_some(0);
-        let waiter = waiter(connection, tag, message);
-        if !self.world.arrive(local, waiter) {
-            return Some(too_many());
+    pub(super) fn arrive(&mut self, node: &mut JobNode, kvs: &mut Kvs, origin: Origin<'_>) -> Arrival {
+        let tag = node.conversations[origin.connection].has_tags().then_some(0);
+        if !self.world.arrive(origin.local, origin.waiter(tag)) {
+            return Err(too_many());
         }
-        match self.begin_world() {
-            Some(epoch) => self.exchange_world(epoch),
-            None => self.look_for_deserters(),
-        }
-        None
+        Ok(self.begin_world(node, kvs))
     }
 
-    pub(super) fn exchange_world(&mut self, epoch: Epoch) {
-        let contribution = self.kvs.contribute();
-        self.exchange(FenceId { scope: Scope::World, epoch }, contribution);
-        self.look_for_missed_node();
+    /// Begins the exchange of the next fence of all ranks, if no needed rank is missing.
+    pub(super) fn begin_world(&mut self, node: &mut JobNode, kvs: &mut Kvs) -> bool {
+        let epoch = self.world.begin(|local| node.is_dispensable(local));
+        if let Some(epoch) = epoch {
+            self.exchange_world(node, kvs, epoch);
+        }
+        epoch.is_some()
     }
 
-    pub(super) fn exchange(&mut self, id: FenceId, contribution: Contribution) {
-        self.actions.push_back(Action::Fence { id, contribution });
+    fn exchange_world(&self, node: &mut JobNode, kvs: &mut Kvs, epoch: Epoch) {
+        node.exchange(FenceId { scope: Scope::World, epoch }, kvs.contribute());
+        self.end_if_node_is_missed(node);
+    }
+
+    /// Ends the job if all ranks of this node are in the first fence of all ranks, and a node without living ranks is missing there.
+    pub(super) fn end_if_node_is_missed(&self, node: &mut JobNode) {
+        if !self.world.leaving().is_empty() {
+            node.end_if_node_is_missed();
+        }
     }
 
     /// Adds a rank to a PMI-1.2 fence of some ranks.
     pub(super) fn arrive_in_group(
         &mut self,
-        connection: ConnectionId,
-        local: LocalRank,
+        node: &mut JobNode,
+        kvs: &mut Kvs,
+        origin: Origin<'_>,
         group: &Group<'_>,
         tag: u32,
         name: &str,
-        message: &Message<'_>,
-    ) -> Option<Response<'static>> {
-        let refused = |code, text| Some(Response::FenceRefused { tag, code, text });
+    ) -> Arrival {
+        let refused = |code, text| Err(Response::FenceRefused { tag, code, text });
         let members = members_of(group);
-        if !members.as_ref().is_none_or(|members| members.contains(&self.ranks[local].rank)) {
+        if !members.as_ref().is_none_or(|members| members.contains(&node.ranks[origin.local].rank)) {
             return refused(ErrorCode::InvalidArgument, "not a member of this group");
         }
-        let Some(gathering) = self.open_group(name, members.as_ref()) else {
+        let Some(gathering) = self.open_group(node, name, members.as_ref()) else {
             return refused(ErrorCode::NoMemory, TOO_MANY);
         };
-        if !gathering.arrive(local, waiter(connection, Some(tag), message)) {
+        if !gathering.arrive(origin.local, origin.waiter(Some(tag))) {
             return refused(ErrorCode::NoMemory, TOO_MANY);
         }
-        match self.begin_group(name) {
-            Some(epoch) => self.exchange_group(name, group, epoch),
-            None => self.look_for_deserters(),
-        }
-        None
+        Ok(match self.begin_group(node, name) {
+            Some(epoch) => self.exchange_group(node, kvs, name, group, epoch),
+            None => false,
+        })
     }
 
     /// Returns the fence of a group: of all ranks of this node, or of the local ranks in `members`. Returns `None` when too many are
     /// open.
-    pub(super) fn open_group(
+    fn open_group(
         &mut self,
+        node: &JobNode,
         name: &str,
         members: Option<&HashSet<Rank>>,
     ) -> Option<&mut Gathering<LocalRank, Waiter>> {
         let includes = |rank| members.is_none_or(|members| members.contains(&rank));
-        let here = || self.ranks.iter().filter(|(_, state)| includes(state.rank)).map(|(local, _)| local);
+        let here = || node.ranks.iter().filter(|(_, state)| includes(state.rank)).map(|(local, _)| local);
         self.groups.open(name, || Gathering::new(here()))
     }
 
-    pub(super) fn exchange_group(&mut self, name: &str, group: &Group<'_>, epoch: Epoch) {
-        let nodes = self.nodes_of(group).into();
+    /// Begins a group's next fence, if no needed rank is missing.
+    fn begin_group(&mut self, node: &JobNode, name: &str) -> Option<Epoch> {
+        self.groups.get_mut(name)?.begin(|local| node.is_dispensable(local))
+    }
+
+    fn exchange_group(
+        &mut self,
+        node: &mut JobNode,
+        kvs: &mut Kvs,
+        name: &str,
+        group: &Group<'_>,
+        epoch: Epoch,
+    ) -> bool {
+        let nodes = node.nodes_of(group).into();
         let id = FenceId { scope: Scope::Group { name: name.into(), nodes }, epoch };
-        self.exchange_scope(id);
+        self.exchange_scope(node, kvs, id)
     }
 
     /// Contributes this node's pairs to a group's fence. Pairs are readable at once on their own node, so a group on one node exchanges
     /// nothing.
-    fn exchange_scope(&mut self, id: FenceId) {
+    fn exchange_scope(&mut self, node: &mut JobNode, kvs: &mut Kvs, id: FenceId) -> bool {
         match &id.scope {
-            Scope::Group { nodes, .. } if nodes.len() == 1 => self.leave_fence(&id, Merged::default()),
+            Scope::Group { nodes, .. } if nodes.len() == 1 => self.leave(node, kvs, &id, Merged::default()),
             _ => {
-                let contribution = self.kvs.share();
-                self.exchange(id, contribution);
+                node.exchange(id, kvs.share());
+                true
             }
         }
     }
 
-    /// Returns true if a fence or ring still has to answer on a connection.
-    pub(super) fn is_in_fence(&self, connection: ConnectionId) -> bool {
-        let all = self.whole_gatherings().into_iter().chain(self.groups.iter());
-        all.flat_map(Gathering::waiters).any(|waiter| waiter.connection == connection)
-    }
-
-    /// The nodes that hold a member of the group, in order.
-    pub(super) fn nodes_of(&self, group: &Group<'_>) -> Vec<NodeIndex> {
-        let placement = &self.job.placement;
-        let mut nodes: Vec<_> = match group {
-            Group::World => placement.blocks().iter().flat_map(nodes_of_block).collect(),
-            Group::Node => vec![self.node],
-            Group::Ranks(ranks) => ranks.iter().filter_map(|rank| placement.node_of(rank)).collect(),
-        };
-        nodes.sort_unstable();
-        nodes.dedup();
-        nodes
-    }
-
-    /// Adds a rank to a PMI-2 ring: a fence that carries one value from each rank to its neighbours.
-    pub(super) fn arrive_in_ring(
-        &mut self,
-        connection: ConnectionId,
-        local: LocalRank,
-        value: &RingValue,
-        message: &Message<'_>,
-    ) -> Option<Response<'static>> {
-        let waiter = Waiter { connection, answer: Bytes::new() };
-        if !self.ring.gathering.arrive(local, waiter) {
-            return Some(too_many());
+    /// Begins a group's next fence, if no needed rank is missing. Returns false if it is complete at once, and the following one waits.
+    pub(super) fn begin_waiting_group(&mut self, node: &mut JobNode, kvs: &mut Kvs, name: &str) -> bool {
+        if let Some(epoch) = self.begin_group(node, name)
+            && let Some((group, _)) = Group::parse(name)
+        {
+            return self.exchange_group(node, kvs, name, &group, epoch);
         }
-        self.ring.brought[local.index()].push_back(value.clone());
-        self.ring.addresses[local.index()].push_back(address_of(message));
-        self.begin_ring();
-        None
+        true
     }
 
-    pub(super) fn begin_ring(&mut self) {
-        let Some(epoch) = self.begin_next_ring() else { return self.look_for_deserters() };
-        let ranks = self.ranks.iter().zip(&mut self.ring.brought);
-        let segment: Segment = ranks
-            .filter_map(|((_, state), brought)| Some((state.rank, brought.pop_front()?)))
-            .map(|(rank, value)| (rank.0.to_be_bytes(), encode_ring_value(&value)))
-            .collect();
-        self.exchange(FenceId { scope: Scope::Ring, epoch }, vec![segment].into());
+    /// Adds a rank to a ring.
+    pub(super) fn arrive_in_ring(&mut self, node: &mut JobNode, origin: Origin<'_>, value: &RingValue) -> Arrival {
+        if self.ring.arrive(origin, value) { Ok(self.ring.begin(node)) } else { Err(too_many()) }
     }
 
-    /// All nodes have arrived: their pairs become readable, and this node's ranks continue.
-    pub(super) fn leave_fence(&mut self, id: &FenceId, merged: Merged) {
+    /// Begins the exchange of the next ring, if no needed rank is missing.
+    pub(super) fn begin_ring(&mut self, node: &mut JobNode) -> bool {
+        self.ring.begin(node)
+    }
+
+    /// All nodes have arrived: their pairs become readable, and this node's ranks continue. Returns true if the next fence has begun.
+    pub(super) fn leave(&mut self, node: &mut JobNode, kvs: &mut Kvs, id: &FenceId, merged: Merged) -> bool {
         match &id.scope {
             Scope::World => {
                 let brought = self.reports_merged.then(|| merged.segments.clone());
-                self.kvs.commit(merged);
-                self.fences += 1;
-                self.report(brought);
-                let waiters = self.world.complete();
-                self.release(waiters);
+                kvs.commit(merged);
+                node.fences += 1;
+                report(node, brought);
+                node.release(self.world.complete());
                 // The first fence has distributed all data that ranks need from each other.
-                self.tell_deaths();
-                match self.begin_world() {
-                    Some(epoch) => self.exchange_world(epoch),
-                    // A rank may have finalized after this fence, while other ranks wait for it in the next one.
-                    None => self.look_for_deserters(),
-                }
+                node.report_deaths();
+                // If none begins: a rank may have finalized after this fence, while other ranks wait for it in the next one.
+                self.begin_world(node, kvs)
             }
             Scope::Group { name, nodes } => {
-                let brought = match self.kvs.absorb(&merged) {
+                let brought = match kvs.absorb(&merged) {
                     Ok(brought) => brought,
                     Err(error) => {
                         let error = FenceError::BadSegment { epoch: id.epoch, reason: error.to_string() };
-                        return self.end(EndReason::Fence(Arc::new(error)));
+                        node.end(EndReason::Fence(Arc::new(error)));
+                        return true;
                     }
                 };
-                self.report(self.reports_merged.then_some(brought));
-                let Some(gathering) = self.groups.get_mut(name) else { return };
+                report(node, self.reports_merged.then_some(brought));
+                let Some(gathering) = self.groups.get_mut(name) else { return true };
                 let waiters = gathering.complete();
-                let next = self.begin_group(name);
-                if self.groups.get_mut(name).is_some_and(|gathering| gathering.is_idle()) {
+                let next = gathering.begin(|local| node.is_dispensable(local));
+                if gathering.is_idle() {
                     if nodes.len() > 1 { self.groups.rest(name) } else { self.groups.forget(name) }
                 }
-                self.release(waiters);
+                node.release(waiters);
                 match next {
-                    Some(epoch) => self.exchange_scope(FenceId { scope: id.scope.clone(), epoch }),
-                    None => self.look_for_deserters(),
+                    Some(epoch) => self.exchange_scope(node, kvs, FenceId { scope: id.scope.clone(), epoch }),
+                    None => false,
                 }
             }
             Scope::Ring => {
-                self.leave_ring(&merged);
-                self.begin_ring();
+                self.ring.leave(node, &merged);
+                self.ring.begin(node)
             }
-            // The server begins no other fence of this scope.
-            Scope::Foreign { .. } => self.agree_on_restart(&merged),
-        }
-        self.end_restart();
-    }
-
-    fn report(&mut self, brought: Option<Vec<Segment>>) {
-        if let Some(segments) = brought {
-            self.actions.push_back(Action::Merged { fences: self.fences, segments });
+            // No fence of this server's ranks.
+            Scope::Foreign { .. } => true,
         }
     }
 
-    pub(super) fn release(&mut self, waiters: Vec<Waiter>) {
-        for Waiter { connection, answer } in waiters {
-            self.send(connection, answer);
-        }
+    /// Removes the waiters of all fences that have not begun.
+    pub(super) fn dismiss(&mut self) {
+        self.world.dismiss();
+        self.ring.dismiss();
+        self.groups.iter_mut().for_each(Gathering::dismiss);
     }
 
-    fn leave_ring(&mut self, merged: &Merged) {
-        let mut values: Vec<(u32, RingValue)> = Vec::with_capacity(self.job.size() as usize);
-        for (key, value) in merged.segments.iter().flat_map(Segment::pairs) {
-            if let (Ok(rank), Some(value)) = (key.try_into().map(u32::from_be_bytes), decode_ring_value(value)) {
-                values.push((rank, value));
+    /// Number of fences begun here, for each kind that other nodes may also have to begin.
+    pub(super) fn begun(&self) -> Segment {
+        let of_groups = self.groups.named().filter(|(_, group)| group.is_exchanging());
+        let of_groups = of_groups.map(|(name, group)| ([&[GROUP], name.as_bytes()].concat(), group.epoch()));
+        let of_all = [(WORLD, &self.world), (RING, &self.ring.gathering)];
+        let of_all = of_all.map(|(name, gathering)| (name.to_vec(), gathering.epoch()));
+        of_all.into_iter().chain(of_groups).map(|(name, Epoch(begun))| (name, begun.to_be_bytes())).collect()
+    }
+
+    /// Begins the fence of this name, if another node has begun it and this node has not. No node is ahead by two fences, because the
+    /// first one waits for this node.
+    pub(super) fn catch_up(&mut self, node: &mut JobNode, kvs: &mut Kvs, name: &[u8], begun: Epoch) {
+        match name {
+            WORLD if self.world.epoch() < begun => {
+                if let Some(epoch) = self.world.begin_as_it_is() {
+                    self.exchange_world(node, kvs, epoch);
+                }
             }
+            RING => self.ring.catch_up(node, begun),
+            [GROUP, name @ ..] => self.catch_up_with_group(node, kvs, name, begun),
+            _ => {}
         }
-        values.sort_unstable_by_key(|(rank, _)| *rank);
-        let mut counts = Vec::with_capacity(values.len());
-        let mut sum = 0_u32;
-        for (_, value) in &values {
-            counts.push(sum);
-            sum = sum.wrapping_add(value.count);
+    }
+
+    fn catch_up_with_group(&mut self, node: &mut JobNode, kvs: &mut Kvs, name: &[u8], begun: Epoch) {
+        let Some((name, (group, _))) = str::from_utf8(name).ok().and_then(|name| Some((name, Group::parse(name)?)))
+        else {
+            return;
+        };
+        if !node.nodes_of(&group).contains(&node.index) {
+            return;
         }
-        for waiter in self.ring.gathering.complete() {
-            let Some(local) = self.conversations[waiter.connection].rank else { continue };
-            let Some(address) = self.ring.addresses[local.index()].pop_front() else { continue };
-            let rank = self.ranks[local].rank.0;
-            let Ok(at) = values.binary_search_by_key(&rank, |(rank, _)| *rank) else { continue };
-            let before = &values[(at + values.len() - 1) % values.len()].1;
-            let after = &values[(at + 1) % values.len()].1;
-            let answer = Response::Ring { count: counts[at], left: &before.right, right: &after.left };
-            self.send(waiter.connection, answer.encode_to(&address).into());
+        let members = members_of(&group);
+        let Some(gathering) = self.open_group(node, name, members.as_ref()) else { return };
+        if gathering.epoch() < begun
+            && let Some(epoch) = gathering.begin_as_it_is()
+        {
+            self.exchange_group(node, kvs, name, &group, epoch);
+        }
+    }
+
+    /// Closes the fences of an earlier generation of ranks. None is in exchange.
+    pub(super) fn restart(&mut self) {
+        self.ring.forget_addresses();
+        let idle: Vec<Arc<str>> = self.groups.names().cloned().collect();
+        for name in idle {
+            self.groups.rest(&name);
         }
     }
 }
 
-fn waiter(connection: ConnectionId, tag: Option<u32>, message: &Message<'_>) -> Waiter {
-    let answer = Response::Fence { tag }.encode(message.dialect, message.command, message.thread);
-    Waiter { connection, answer: answer.into() }
-}
-
-fn nodes_of_block(block: &Block) -> impl Iterator<Item = NodeIndex> + use<> {
-    (block.first_node.0..block.first_node.0 + block.nodes).map(NodeIndex)
+fn report(node: &mut JobNode, brought: Option<Vec<Segment>>) {
+    if let Some(segments) = brought {
+        node.actions.push_back(Action::Merged { fences: node.fences, segments });
+    }
 }
 
 /// Ranks of a group that lists single ranks; `None` if it includes all ranks of each of its nodes.
-pub(super) fn members_of(group: &Group<'_>) -> Option<HashSet<Rank>> {
+fn members_of(group: &Group<'_>) -> Option<HashSet<Rank>> {
     match group {
         Group::World | Group::Node => None,
         Group::Ranks(ranks) => Some(ranks.iter().collect()),
@@ -262,32 +291,4 @@ const TOO_MANY: &str = "too many fences begun at once";
 
 fn too_many() -> Response<'static> {
     Response::Error { code: ErrorCode::NoMemory, text: TOO_MANY.into() }
-}
-
-/// `count` and the length of `left` in four bytes each, then both values.
-fn encode_ring_value(value: &RingValue) -> Vec<u8> {
-    let mut bytes = value.count.to_be_bytes().to_vec();
-    bytes.extend_from_slice(&(value.left.len() as u32).to_be_bytes());
-    bytes.extend_from_slice(&value.left);
-    bytes.extend_from_slice(&value.right);
-    bytes
-}
-
-fn decode_ring_value(bytes: &[u8]) -> Option<RingValue> {
-    let (count, rest) = bytes.split_first_chunk()?;
-    let (left_len, rest) = rest.split_first_chunk()?;
-    let (left, right) = rest.split_at_checked(u32::from_be_bytes(*left_len) as usize)?;
-    Some(RingValue { count: u32::from_be_bytes(*count), left: left.to_vec(), right: right.to_vec() })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ring_values_survive_the_way_between_nodes() {
-        let value = RingValue { count: 3, left: b"l;=".to_vec(), right: Vec::new() };
-        assert_eq!(decode_ring_value(&encode_ring_value(&value)), Some(value));
-        assert_eq!(decode_ring_value(b"\0\0\0\x01\0\0\0\x09short"), None);
-    }
 }

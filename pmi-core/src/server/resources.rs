@@ -9,23 +9,30 @@
 //! Each step waits for the host, which checks the resource; a refusal keeps the earlier state. The table has no clock: a deadline is an
 //! [`Action`] for the host.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use super::Server;
 use super::action::{Action, ReleaseTimer};
-use crate::connections::ConnectionId;
+use super::calls::Calls;
+use super::node::{JobNode, Origin};
 use crate::ids::LocalRank;
 use crate::resources::{Resource, ResourceChange, ResourceError, ResourceStep};
 use crate::services::Call;
-use crate::wire::request::{Message, ResourceRequest, ResourceWish};
+use crate::wire::request::{ResourceRequest, ResourceWish};
 use crate::wire::{ErrorCode, Response};
 
 /// Maximum number of registered resources of one rank.
 pub const RESOURCES_MAX: usize = 256;
 
+/// Tables of the ranks that have registered resources.
+#[derive(Default)]
+pub(super) struct Resources {
+    tables: HashMap<LocalRank, Table>,
+}
+
 /// Resources of one rank.
 #[derive(Debug, Default)]
-pub(super) struct Table {
+struct Table {
     entries: Vec<Entry>,
     /// Number of the last deadline.
     last: u64,
@@ -172,16 +179,16 @@ impl Table {
     }
 }
 
-impl Server {
+impl Resources {
     /// Answers a request about a resource, or passes it to the host.
-    pub(super) fn handle_resource(
+    pub(super) fn handle(
         &mut self,
-        connection: ConnectionId,
-        local: LocalRank,
+        node: &mut JobNode,
+        calls: &mut Calls,
+        origin: Origin<'_>,
         request: &ResourceRequest<'_>,
-        message: &Message<'_>,
     ) -> Option<Response<'static>> {
-        if !self.settings.resources {
+        if !node.settings.resources {
             return Some(Response::Error { code: ErrorCode::Other, text: "unknown command".into() });
         }
         let resource = match Resource::parse(&request.name) {
@@ -190,71 +197,78 @@ impl Server {
                 return Some(Response::Error { code: ErrorCode::InvalidArgument, text: error.to_string().into() });
             }
         };
+        let local = origin.local;
         let step = match request.wish {
             ResourceWish::Intend => ResourceStep::Intend,
             ResourceWish::Hold => ResourceStep::Hold,
             ResourceWish::EndRelease => ResourceStep::Release,
-            ResourceWish::BeginRelease { within } => return Some(self.begin_release(local, &resource, within)),
+            ResourceWish::BeginRelease { within } => return Some(self.begin_release(node, local, &resource, within)),
         };
         let change = ResourceChange { resource, step };
-        let forgotten = match self.resources.entry(local).or_default().ask(&change) {
+        let forgotten = match self.tables.entry(local).or_default().ask(&change) {
             Ok(forgotten) => forgotten,
             Err(error) => return Some(refused(error)),
         };
         if let Some(number) = forgotten {
-            self.actions.push_back(Action::CancelTimer(ReleaseTimer { local, number }));
+            node.actions.push_back(Action::CancelTimer(ReleaseTimer { local, number }));
         }
-        let refusal = self.call(connection, local, Call::Resource(change.clone()), message);
+        let refusal = calls.ask(node, origin, Call::Resource(change.clone()));
         if refusal.is_some() {
-            self.answer_resource(local, &change, false);
+            self.end_step(local, &change, false);
         }
         refusal
     }
 
-    fn begin_release(&mut self, local: LocalRank, resource: &Resource, within: Option<Duration>) -> Response<'static> {
-        let Some(table) = self.resources.get_mut(&local) else { return refused(StepError::NotThere) };
+    fn begin_release(
+        &mut self,
+        node: &mut JobNode,
+        local: LocalRank,
+        resource: &Resource,
+        within: Option<Duration>,
+    ) -> Response<'static> {
+        let Some(table) = self.tables.get_mut(&local) else { return refused(StepError::NotThere) };
         let (forgotten, number) = match table.begin_release(resource, within.unwrap_or_default()) {
             Ok(timers) => timers,
             Err(error) => return refused(error),
         };
         if let Some(number) = forgotten {
-            self.actions.push_back(Action::CancelTimer(ReleaseTimer { local, number }));
+            node.actions.push_back(Action::CancelTimer(ReleaseTimer { local, number }));
         }
         if let Some(after) = within {
-            self.actions.push_back(Action::SetTimer { timer: ReleaseTimer { local, number }, after });
+            node.actions.push_back(Action::SetTimer { timer: ReleaseTimer { local, number }, after });
         }
         Response::Done
     }
 
     /// The host has recorded a step, or refused it.
-    pub(super) fn resource_answered(
+    pub(super) fn handle_answer(
         &mut self,
         local: LocalRank,
         change: &ResourceChange,
         result: &Result<(), ResourceError>,
     ) -> Response<'static> {
-        self.answer_resource(local, change, result.is_ok());
+        self.end_step(local, change, result.is_ok());
         match result {
             Ok(()) => Response::Done,
             Err(error) => Response::Error { code: ErrorCode::Failed, text: error.to_string().into() },
         }
     }
 
-    fn answer_resource(&mut self, local: LocalRank, change: &ResourceChange, accepted: bool) {
-        if let Some(table) = self.resources.get_mut(&local) {
+    fn end_step(&mut self, local: LocalRank, change: &ResourceChange, accepted: bool) {
+        if let Some(table) = self.tables.get_mut(&local) {
             table.answered(change, accepted);
         }
     }
 
-    /// The time of an [`Action::SetTimer`] has expired.
-    pub fn handle_timer(&mut self, timer: ReleaseTimer) {
+    /// A deadline has expired. Reports the resource that is still held.
+    pub(super) fn handle_timer(&mut self, node: &mut JobNode, timer: ReleaseTimer) {
         let ReleaseTimer { local, number } = timer;
-        let overdue = self.resources.get_mut(&local).and_then(|table| table.overdue(number));
+        let overdue = self.tables.get_mut(&local).and_then(|table| table.overdue(number));
         if let Some((resource, within)) = overdue
-            && !self.ended
+            && !node.has_ended()
         {
-            let rank = self.ranks[local].rank;
-            self.actions.push_back(Action::Overdue { rank, resource, within });
+            let rank = node.ranks[local].rank;
+            node.actions.push_back(Action::Overdue { rank, resource, within });
         }
     }
 }
