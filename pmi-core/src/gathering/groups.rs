@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::Gathering;
+use super::round::Gathering;
 use crate::ids::Epoch;
 
 /// The fences of groups on one node, by name.

@@ -4,15 +4,16 @@
 
 mod error;
 mod range;
+mod user;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
 
 pub use self::error::NameError;
 pub use self::range::{NamePeer, NameRange};
+pub use self::user::{NameUser, Program};
 use crate::ids::Rank;
 
 /// Lifetime of a published name. No name outlives its launch, because its port is gone by then.
@@ -25,47 +26,6 @@ pub enum Lifetime {
     FirstRead,
     /// Until its publisher ends.
     Process,
-}
-
-/// Identity of a program, to recognise two launches of the same program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub struct Program {
-    /// Hash of the last part of its path.
-    pub name: u64,
-    /// Hash of its path and its arguments.
-    pub line: u64,
-}
-
-/// A process that publishes, looks up or withdraws a name.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct NameUser {
-    /// Id of its launch.
-    pub launch: String,
-    /// Id of its job.
-    pub job: String,
-    /// Its rank in the job.
-    pub rank: u32,
-    /// Name of its node.
-    pub host: String,
-    /// Its program; for a spawned process, the first program of the launch.
-    pub program: Program,
-}
-
-impl NameUser {
-    /// Returns true if both are the same process.
-    pub fn is(&self, other: &Self) -> bool {
-        self.rank == other.rank && self.job == other.job
-    }
-}
-
-impl fmt::Display for NameUser {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { launch, job, rank, .. } = self;
-        match launch.is_empty() {
-            true => write!(f, "rank {rank} of job {job}"),
-            false => write!(f, "rank {rank} of launch {launch}"),
-        }
-    }
 }
 
 /// A request of a process about names. A server of ranks sets only the rank; its host adds the other facts.
@@ -164,9 +124,9 @@ impl Names {
     /// Maximum number of names of a launch.
     pub const LIMIT: usize = 16_384;
     /// Maximum length of a name and of a port, in bytes.
-    pub const LENGTH_MAX: usize = 64 << 10;
+    pub const LENGTH_MAX: usize = error::LENGTH_MAX;
     /// Maximum number of bytes of all names and ports of a launch.
-    pub const BYTES_MAX: usize = 16 << 20;
+    pub const BYTES_MAX: usize = error::BYTES_MAX;
 
     /// Publishes a port under `service`.
     ///

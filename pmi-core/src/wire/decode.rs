@@ -1,7 +1,8 @@
 //! Decodes a frame into a message, in either dialect.
 
+use super::frame::Frame;
 use super::request::{Message, NoCommand};
-use super::{Frame, pmi1, pmi2};
+use super::{pmi1, pmi2};
 
 impl<'a> Message<'a> {
     /// Decodes a frame.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::VALUE_MAX;
+use super::limits::VALUE_MAX;
 
 /// One complete message, without its framing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,10 +12,11 @@ use nom::bytes::complete::{tag, take_till, take_while1};
 use nom::sequence::{preceded, terminated};
 use nom::{IResult, Parser};
 
+use super::dialect::Dialect;
+use super::frame::FrameBuffer;
 use super::request::{
     Group, Message, NoCommand, Request, RequestError, ResourceRequest, ResourceWish, Version, number,
 };
-use super::{Dialect, FrameBuffer};
 use crate::services::{SpawnApp, SpawnRequest};
 
 type Bytestring<'a> = &'a [u8];

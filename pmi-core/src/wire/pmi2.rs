@@ -11,7 +11,7 @@ use nom::bytes::complete::{tag, take_while1};
 use nom::sequence::preceded;
 use nom::{IResult, Parser};
 
-use super::Dialect;
+use super::dialect::Dialect;
 use super::request::{Message, NoCommand, Request, RequestError, ResourceRequest, ResourceWish, RingValue, number};
 use crate::services::{SpawnApp, SpawnRequest};
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::str;
 use std::time::Duration;
 
-use super::Dialect;
+use super::dialect::Dialect;
 use super::frame::Quoted;
 use crate::ids::Rank;
 use crate::services::SpawnRequest;

@@ -6,8 +6,9 @@
 
 use std::borrow::Cow;
 
+use super::dialect::Dialect;
+use super::limits::{KEY_MAX, KVSNAME_MAX_ANNOUNCED, PairError, VALUE_MAX_ANNOUNCED};
 use super::request::Version;
-use super::{Dialect, KEY_MAX, KVSNAME_MAX_ANNOUNCED, PairError, VALUE_MAX_ANNOUNCED};
 use crate::ids::Rank;
 
 /// The answer to one [`super::Request`].

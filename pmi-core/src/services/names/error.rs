@@ -1,6 +1,10 @@
 //! Refusals of the name service.
 
-use super::Names;
+/// Maximum length of a name and of a port, in bytes.
+pub(super) const LENGTH_MAX: usize = 64 << 10;
+
+/// Maximum number of bytes of all names and ports of a launch.
+pub(super) const BYTES_MAX: usize = 16 << 20;
 
 /// Reason why a name cannot be published, found or withdrawn.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -45,8 +49,8 @@ pub enum NameError {
     /// The name, the port, or the sum of all names and ports is too long.
     #[error(
         "{bytes} bytes are too many: a name and a port have {} at most, and all of a launch {}",
-        Names::LENGTH_MAX,
-        Names::BYTES_MAX
+        LENGTH_MAX,
+        BYTES_MAX
     )]
     TooLong {
         /// Length of the name, of the port, or of all names and ports.

@@ -1,6 +1,6 @@
 //! Ranges of names: the processes that may find a name, and the publishers that a lookup searches.
 
-use super::NameUser;
+use super::user::NameUser;
 
 /// Processes that may find a published name, or publishers that a lookup searches.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
