@@ -5,6 +5,17 @@ use std::hash::Hash;
 
 use tokio::time::Instant;
 
+use crate::connections::ConnectionId;
+
+/// An event at a set time, unless it is cancelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Deadline<T> {
+    /// The connection must have claimed a rank.
+    Claim(ConnectionId),
+    /// A timer of the protocol.
+    Timer(T),
+}
+
 /// Pending deadlines, at most one for each name.
 #[derive(Debug)]
 pub(super) struct Deadlines<K> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Beginning, Protocol, Started};
+use super::protocol::{Beginning, Protocol, Started};
 use crate::fence::{Begun, Contribution, Fence, FenceError, FenceId, Merged};
 
 /// Begins a fence. `event` converts its result to the protocol's event.

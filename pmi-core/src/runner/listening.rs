@@ -12,9 +12,11 @@ use tokio::sync::Semaphore;
 use tokio::{task, time};
 
 use super::connection::{ReadHalf, WriteHalf};
+use super::deadlines::Deadline;
+use super::host::Runner;
 use super::owner::{Endpoint, Owner, owner_in_tables, owner_of_peer};
-use super::timing::Deadline;
-use super::{Protocol, Runner, SHORTAGE_PAUSE, Shared};
+use super::protocol::Protocol;
+use super::state::{SHORTAGE_PAUSE, Shared};
 use crate::quiet;
 
 /// Maximum number of connections of one server without a claimed rank. Further connections are closed at once.

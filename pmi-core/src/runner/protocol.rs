@@ -2,14 +2,12 @@
 
 use std::fmt::Debug;
 use std::hash::Hash;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::Shared;
 use crate::connections::ConnectionId;
 
 /// A protocol's server for the ranks of one node: a pure state machine, together with the host's services.
@@ -67,14 +65,24 @@ pub trait Protocol: Sized + Send + 'static {
 pub type Task<E> = Pin<Box<dyn Future<Output = E> + Send>>;
 
 /// Passes the result of an [`Effect::Begin`] to its protocol, if that still runs.
-pub struct Finish<P: Protocol>(pub(super) Weak<Shared<P>>);
+pub struct Finish<P: Protocol>(Weak<dyn EventSink<P::Event>>);
+
+/// Receiver of the results of operations.
+pub(super) trait EventSink<E>: Send + Sync {
+    /// Passes a result to the protocol, and carries out all resulting effects.
+    fn receive(self: Arc<Self>, event: E);
+}
 
 impl<P: Protocol> Finish<P> {
+    pub(super) fn new(sink: &Arc<impl EventSink<P::Event> + 'static>) -> Self {
+        let sink = Arc::downgrade(sink);
+        Self(sink)
+    }
+
     /// Passes the result, and carries out all resulting effects. Must not be called during the [`Beginning`].
     pub fn with(self, event: P::Event) {
-        let Some(shared) = self.0.upgrade() else { return };
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| shared.finish(event))) {
-            shared.report_panic(&*panic);
+        if let Some(sink) = self.0.upgrade() {
+            sink.receive(event);
         }
     }
 }

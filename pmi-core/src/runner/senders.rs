@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use super::{Protocol, State};
+use super::protocol::Protocol;
+use super::state::State;
 use crate::connections::ConnectionId;
 
 impl<P: Protocol> State<P> {

@@ -9,7 +9,8 @@ use std::task::Poll;
 
 use tokio::task::AbortHandle;
 
-use super::{Protocol, Shared, State};
+use super::protocol::Protocol;
+use super::state::{Shared, State};
 
 /// Maximum length of a reported panic text, in characters.
 const TEXT_MAX: usize = 200;

@@ -3,11 +3,14 @@
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::yield_now;
 
+use super::state::READ_SIZE;
 use super::*;
+use crate::connections::ConnectionId;
 
 /// Length of the answer to an [`ASK`].
 const ANSWER: usize = 100 * 1024;

@@ -5,17 +5,9 @@ use std::time::Duration;
 
 use tokio::time::{self, Instant};
 
-use super::{Protocol, Shared, State};
-use crate::connections::ConnectionId;
-
-/// An event at a set time, unless it is cancelled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Deadline<T> {
-    /// The connection must have claimed a rank.
-    Claim(ConnectionId),
-    /// A timer of the protocol.
-    Timer(T),
-}
+use super::deadlines::Deadline;
+use super::protocol::Protocol;
+use super::state::{Shared, State};
 
 /// Longest time to a deadline, longer than any job; a later time may exceed the range of `Instant`.
 const FOREVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
