@@ -345,16 +345,17 @@ async fn a_strangers_garbage_costs_the_stranger_alone() {
     assert!(ended.try_recv().is_err());
 }
 
+/// Connects without a turn of the runtime: tokio's clock must not run while the kernel answers.
+fn dial(address: std::net::SocketAddr) -> TcpStream {
+    let stream = StdTcpStream::connect(address).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    TcpStream::from_std(stream).unwrap()
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_does_not_say_which_rank_it_is_is_sent_away_in_time() {
     let (_driver, mut ended, address) = listen(2, Duration::from_secs(10));
-    let dial = || async {
-        // A blocking connect: tokio's clock must not run while the kernel answers.
-        let stream = StdTcpStream::connect(address).unwrap();
-        stream.set_nonblocking(true).unwrap();
-        TcpStream::from_std(stream).unwrap()
-    };
-    let (mut silent, mut flood, mut rank) = (dial().await, dial().await, dial().await);
+    let (mut silent, mut flood, mut rank) = (dial(address), dial(address), dial(address));
     ask(&mut rank, b"cmd=initack pmiid=0\n", b"cmd=initack rc=0\ncmd=set size=2\ncmd=set rank=0\ncmd=set debug=0\n")
         .await;
     // A client that sends continuously, and reads nothing.
@@ -369,7 +370,7 @@ async fn who_does_not_say_which_rank_it_is_is_sent_away_in_time() {
     // The rank stays connected, and later clients can still connect.
     time::sleep(Duration::from_secs(60)).await;
     ask(&mut rank, INIT, GREETED).await;
-    let mut late = dial().await;
+    let mut late = dial(address);
     ask(&mut late, b"cmd=initack pmiid=1\n", b"cmd=initack rc=0\ncmd=set size=2\ncmd=set rank=1\ncmd=set debug=0\n")
         .await;
     time::sleep(Duration::from_secs(60)).await;
@@ -380,18 +381,11 @@ async fn who_does_not_say_which_rank_it_is_is_sent_away_in_time() {
 #[tokio::test(start_paused = true)]
 async fn the_time_of_one_stranger_is_not_that_of_the_next() {
     let (_driver, _ended, address) = listen(1, Duration::from_secs(10));
-    let mut first = TcpStream::from_std({
-        let stream = StdTcpStream::connect(address).unwrap();
-        stream.set_nonblocking(true).unwrap();
-        stream
-    })
-    .unwrap();
+    let mut first = dial(address);
     ask(&mut first, b"cmd=get_maxes\n", b"cmd=maxes rc=1 msg=init_comes_first\n").await;
     drop(first);
     time::sleep(Duration::from_secs(9)).await;
-    let second = StdTcpStream::connect(address).unwrap();
-    second.set_nonblocking(true).unwrap();
-    let mut second = TcpStream::from_std(second).unwrap();
+    let mut second = dial(address);
     // The second connection reuses the slot of the first, but not its deadline.
     time::sleep(Duration::from_secs(5)).await;
     ask(&mut second, b"cmd=initack pmiid=0\n", b"cmd=initack rc=0\ncmd=set size=1\ncmd=set rank=0\ncmd=set debug=0\n")
