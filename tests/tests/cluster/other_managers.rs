@@ -10,29 +10,7 @@ use lattice_tests::mpi::Flavour;
 use lattice_tests::{Command, cluster};
 
 /// Leaves the test's cluster except for its namespaces. `enter NODE WORDS...` runs a command on a node, and is a program as well.
-const NODES_ALONE: &str = r#"
-    here=$LATTICE_DEV_CLUSTER
-    enter=$here/enter
-    cat >$enter <<END
-#!/bin/sh
-pid=\$(cat $here/\$1.pid) || exit
-shift
-exec nsenter --net=/proc/\$pid/ns/net --uts=/proc/\$pid/ns/uts --ipc=/proc/\$pid/ns/ipc --mount=/proc/\$pid/ns/mnt --wdns=\$PWD -- "\$@"
-END
-    chmod +x $enter
-    # Neither its allocation nor what it tells unchanged launchers.
-    unset LATTICE_ALLOC_ID LATTICE_API_URL LATTICE_DEV_CLUSTER ${!HYDRA_*} ${!I_MPI_*} ${!OMPI_MCA_*} ${!PRTE_MCA_*}
-    PATH=$(dirname $(readlink -f $(command -v lattice))):/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-    # The agents that were started on the nodes, and the sleeping ranks.
-    started_on_nodes() {
-        local node
-        for node in $here/node*.pid; do
-            pgrep --ns $(cat $node) --nslist net -f 'lattice-agent join|^sleep 1000'
-        done
-    }
-    # `lattice` with what it is given, on node0, whose way to the others is `enter`.
-    on_node0() { LATTICE_VIA="$enter {host} {command}" "$enter" node0 "$@"; }
-"#;
+const NODES_ALONE: &str = include_str!("../../scripts/nodes_without_daemons.sh");
 
 /// Returns a bash script on a machine with `nodes` further nodes, on which Lattice is not installed.
 fn script_with(nodes: u32, script: &str) -> Command {
