@@ -4,43 +4,28 @@
 //! allows them. The words of a launch are split at each lone `:` before clap parses them, so that every program has its own
 //! `-n`, `--env`, `--env-remove` and `--chdir`.
 
-mod batch;
-mod batch_line;
-mod batch_tasks;
-mod cluster;
 mod copies;
 mod cpu_bind;
 mod deferred;
-pub(crate) mod dev_cluster;
 mod distribution;
 pub(crate) mod exec;
 mod export;
-mod front_end;
 mod gpu_bind;
 mod groups;
 mod hint;
-mod idle;
 mod launch;
 mod list_entries;
 mod mem_bind;
 mod node_group;
 mod other_launchers;
-mod overlay;
-mod per_object;
-pub(crate) mod pki;
 mod placement;
 mod pmi;
 pub(crate) mod pmi_command;
 mod propagate;
-mod remote_shell;
-mod scontrol;
-mod signal;
 mod size;
-mod slurm_time;
 mod tips;
 mod topics;
 mod value;
-mod via;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -49,49 +34,36 @@ use std::path::PathBuf;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-
-pub use self::batch::{BatchArgs, BatchOptions, BatchScriptArgs, CancelArgs, QueueArgs};
-pub(crate) use self::batch::{RUN_SCRIPT, SCRIPT};
-pub use self::batch_tasks::TaskArgs;
-pub use self::cluster::{
-    AllocCommand, AttachArgs, CreateArgs, CxiCommand, DebugArgs, ExplainArgs, LaunchTableArgs, LaunchesArgs, Nodes,
-    NodesArgs, NodesCommand, Requeue, ServerArgs, ShellArgs, SignalArgs, StacksArgs, TableArgs, TopArgs, TopOrder,
-    TopologyFormat,
+use lattice_commands::args::{
+    self as commands, AllocCommand, AttachArgs, BatchArgs, BatchScriptArgs, CancelArgs, CxiCommand, DebugArgs,
+    ExplainArgs, LaunchTableArgs, LaunchesArgs, NodesArgs, PkiCommand, QueueArgs, ScontrolArgs, SetCommand, SignalArgs,
+    StacksArgs, TableArgs, TopArgs,
 };
+use lattice_console::formatting::typed_line;
+use lattice_console::{Verbosity, report};
+use lattice_dialects::remote_shell::{RemoteShellArgs, RemoteShellName};
+use lattice_dialects::{Called, SEPARATOR, Translation};
+use lattice_private_cluster::dev_cluster::args::DevClusterArgs;
+use lattice_private_cluster::via::args::StartArgs;
+
 pub use self::copies::{Compression, CopyArgs, Excluded, SendLibs};
 pub use self::deferred::Deferred;
-pub use self::dev_cluster::DevClusterArgs;
 pub use self::distribution::{Distribution, Order};
 pub use self::exec::ExecArgs;
 pub use self::export::{Export, ExportError};
-pub(crate) use self::front_end::distinct;
-use self::front_end::{Called, Translation};
 pub use self::hint::Hint;
-pub(crate) use self::idle::Allocation;
-pub use self::idle::IdleArgs;
 pub use self::launch::{
     ClusterArgs, ContainerArgs, DebuggerArgs, EnvironmentArgs, FailureArgs, KillOnBadExit, Label, LaunchArgs,
     NextProgramArgs, PmiArgs, ProgramArgs, ResourceTimeout, ScriptArgs, StreamArgs, TimeArgs, Unbuffered,
 };
 pub use self::node_group::NodeGroupArgs;
 use self::other_launchers::translate;
-pub use self::overlay::{CallArgs, PingArgs, SetCommand};
-pub use self::per_object::{Filling, PerObject, RankBy};
-pub use self::pki::PkiCommand;
 pub use self::placement::PlacementArgs;
 pub use self::pmi::{Exchange, Pmi, Restartable};
 pub use self::pmi_command::PmiCommand;
 pub use self::propagate::Propagate;
-pub use self::remote_shell::{RemoteLine, RemoteShellArgs, RemoteShellError, RemoteShellName};
-pub use self::scontrol::{ScontrolArgs, ScontrolCommand, Shown};
-pub use self::signal::SignalAhead;
 use self::tips::{About, improved};
-pub use self::value::{EnvSetting, EnvSettingError, NodeCount, NodeListError, RankCountError, Stdin};
-pub use self::via::{HostArgs, JoinArgs, StartArgs, Via, ViaParseError, WayArgs};
-use crate::console::{Verbosity, report};
-
-/// Separator of the programs of a launch.
-const SEPARATOR: &str = ":";
+pub use self::value::{EnvSetting, EnvSettingError, NodeCount, RankCountError, Stdin};
 
 /// Start MPI programs of any MPI library, on one machine or a cluster, without SSH.
 #[derive(Debug, Parser)]
@@ -155,18 +127,18 @@ pub enum Command {
     /// Run a script when nodes are free.
     ///
     /// It runs on the first node of its own allocation.
-    #[command(after_help = batch::AFTER_HELP)]
+    #[command(after_help = commands::BATCH_AFTER_HELP)]
     Batch(Deferred<BatchArgs>),
     /// Run the script of a batch job here (for calls of the API server).
-    #[command(name = batch::RUN_SCRIPT, hide = true)]
+    #[command(name = commands::RUN_SCRIPT, hide = true)]
     BatchScript(Deferred<BatchScriptArgs>),
     /// Show waiting and running batch jobs and allocations.
     ///
     /// Yours; for administrators, those of all users.
-    #[command(after_help = batch::QUEUE_AFTER_HELP)]
+    #[command(after_help = commands::QUEUE_AFTER_HELP)]
     Queue(Deferred<QueueArgs>),
     /// End launches, batch jobs or allocations.
-    #[command(visible_aliases = ["abort", "kill"], after_help = batch::CANCEL_AFTER_HELP)]
+    #[command(visible_aliases = ["abort", "kill"], after_help = commands::CANCEL_AFTER_HELP)]
     Cancel(Deferred<CancelArgs>),
     /// Create, show and release allocations: nodes of a cluster to launch on.
     #[command(subcommand)]
@@ -190,7 +162,7 @@ pub enum Command {
     /// Show the progress of each rank of a launch, node by node.
     Status(Deferred<LaunchTableArgs>),
     /// Explain an exit code, or print the first cause of a launch with the next step.
-    #[command(after_help = cluster::EXPLAIN_AFTER_HELP)]
+    #[command(after_help = commands::EXPLAIN_AFTER_HELP)]
     Explain(Deferred<ExplainArgs>),
     /// Follow a running launch; Ctrl-C detaches from it.
     Attach(Deferred<AttachArgs>),
@@ -204,10 +176,10 @@ pub enum Command {
     /// Show the sets that you can call, and call their processes.
     ///
     /// A set is a launch of yours on this machine or on the cluster, or this command.
-    #[command(subcommand, after_help = overlay::SET_AFTER_HELP)]
+    #[command(subcommand, after_help = commands::SET_AFTER_HELP)]
     Set(Deferred<SetCommand>),
     /// Check this machine, the settings in force and the cluster, with the next step for each fault.
-    #[command(after_help = cluster::DOCTOR_AFTER_HELP)]
+    #[command(after_help = commands::DOCTOR_AFTER_HELP)]
     Doctor(Deferred<TableArgs>),
     /// Manage fabric credentials; for administrators.
     #[command(subcommand)]
@@ -321,14 +293,13 @@ impl Cli {
 /// Returns clap's error for an invalid command line, and also for `--help` and `--version`, as clap does.
 pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let words: Vec<OsString> = words.into_iter().collect();
-    if let Some(Called { front_end, words, verbosity }) = Called::of(&words) {
-        let translation = front_end.translate(words)?;
-        return parse_translated(Translation { verbosity: translation.verbosity.or(verbosity), ..translation });
+    if let Some(called) = Called::of(&words) {
+        return parse_translated(called.translate()?);
     }
     if let Some((name, rest)) = RemoteShellName::of(&words) {
         return Ok(Cli::of(Command::RemoteShell(name.read(rest)?)));
     }
-    let words = scontrol::own_words(&words).unwrap_or(words);
+    let words = commands::own_words(&words).unwrap_or(words);
     match launch_position(&words) {
         Some(position) => parse_launch(&words, position).map_err(|error| improved(error, About::Launch, &words)),
         None => Cli::try_parse_from(&words).map_err(|error| improved(error, About::Other, &words)),
@@ -339,7 +310,7 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Err
 fn parse_translated(translation: Translation) -> Result<Cli, clap::Error> {
     let Translation { words, notes, warnings, verbosity } = translation;
     let words: Vec<OsString> = ["lattice", "launch"].map(OsString::from).into_iter().chain(words).collect();
-    let meant = format!("this means: {}", tips::line("launch", &words[2..]));
+    let meant = format!("this means: {}", typed_line("launch", &words[2..]));
     let mut cli = parse_launch(&words, 1).map_err(|error| {
         let error = improved(error, About::Launch, &words);
         if !error.use_stderr() {
@@ -399,8 +370,8 @@ pub(crate) fn is_command(word: &str) -> bool {
 
 /// Command line that prints the help for the command in these words, or for the other launcher that they call.
 pub(crate) fn help_line(words: &[OsString]) -> String {
-    if let Some(Called { front_end, .. }) = Called::of(words) {
-        return format!("lattice {} --help", front_end.name());
+    if let Some(called) = Called::of(words) {
+        return format!("lattice {} --help", called.name());
     }
     let mut cli = Cli::command();
     // This defines the subcommands of deferred commands.

@@ -6,9 +6,9 @@ use std::{fs, io};
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
+use lattice_console::formatting::nearest;
 
 use crate::args::Cli;
-use crate::formatting::nearest;
 
 /// A man page cannot be made.
 #[derive(Debug, thiserror::Error)]

@@ -3,17 +3,17 @@
 
 use std::io;
 
+use lattice_commands::CommandError;
+use lattice_console::exit;
 use lattice_pki::{CA_KEY_FILE, PkiError};
+use lattice_private_cluster::dev_cluster::DevClusterError;
+use lattice_private_cluster::via::ViaError;
 use pmi_transport::error_chain::chain;
 
-use crate::commands::CommandError;
-use crate::dev_cluster::DevClusterError;
 use crate::documents::ManPageError;
-use crate::exit;
 use crate::launch::LaunchError;
 use crate::pmi_command::PmiCommandError;
 use crate::remote_shell::{self, RemoteShellRefusal};
-use crate::via::ViaError;
 
 /// A command that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,9 +125,10 @@ impl From<ViaError> for Failure {
 
 #[cfg(test)]
 mod tests {
+    use lattice_private_cluster::PrivateClusterError;
+
     use super::*;
     use crate::client_libraries::ClientLibraryError;
-    use crate::private_cluster::PrivateClusterError;
 
     #[test]
     fn a_command_of_a_dev_cluster_fails_as_in_a_shell() {

@@ -25,6 +25,11 @@ mod scripts;
 mod start_watch;
 mod viewed;
 
+use lattice_cluster_client::ApiServer;
+use lattice_console::machine::Machine;
+use lattice_console::{Verbosity, print, report, signals};
+use lattice_dialects::idle::Allocation;
+use lattice_render::{OpenFiles, PreparedLaunch, plan};
 use nix::sys::resource::{Resource, setrlimit};
 use rank_spawner::{DescriptorPlan, raise_descriptor_limit};
 
@@ -32,14 +37,8 @@ use self::broadcast::Broadcast;
 pub use self::broadcast::BroadcastError;
 pub use self::error::LaunchError;
 pub(crate) use self::remote::{attach, run as run_on_cluster};
-use crate::args::{Allocation, LaunchArgs};
-use crate::cluster::{self, ApiServer};
-use crate::console::{Verbosity, print, report};
-use crate::machine::Machine;
-use crate::output::{OpenFiles, plan};
-use crate::prepared::PreparedLaunch;
+use crate::args::LaunchArgs;
 use crate::request::{Action, LaunchCommand, RequestError};
-use crate::signals;
 
 /// Runs a launch, or prints its plan; returns the exit code.
 ///
@@ -49,7 +48,7 @@ use crate::signals;
 /// Fails if the launch cannot start; no rank has started then. Also fails if the contact to a launch on a cluster is lost.
 pub fn run(args: &LaunchArgs, verbosity: Verbosity) -> Result<u8, LaunchError> {
     let machine = Machine::this()?;
-    let allocation = cluster::allocation(args.cluster.alloc.as_deref(), &machine.environment)?;
+    let allocation = lattice_cluster_client::allocation(args.cluster.alloc.as_deref(), &machine.environment)?;
     let given = if allocation.is_some() { Allocation::Given } else { Allocation::Missing };
     args.idle.notes(given, verbosity).for_each(|note| report(&note));
     let mut args = args.clone();
@@ -83,7 +82,7 @@ fn descriptors_of_files(command: &LaunchCommand) -> DescriptorPlan {
 /// Fails if neither the flags nor the environment name an allocation.
 pub(crate) fn need_allocation(args: &LaunchArgs) -> Result<(), LaunchError> {
     let environment: Vec<_> = std::env::vars_os().collect();
-    match cluster::allocation(args.cluster.alloc.as_deref(), &environment)? {
+    match lattice_cluster_client::allocation(args.cluster.alloc.as_deref(), &environment)? {
         Some(_) => Ok(()),
         None => Err(RequestError::NoNodes { nodes: args.placement.nodelist.clone().unwrap_or_default() }.into()),
     }

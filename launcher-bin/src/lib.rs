@@ -1,7 +1,7 @@
 //! Command `lattice`: interpretation of its arguments, launches on this machine, and printed output.
 //!
 //! A library, so that the binary is a thin wrapper. A launch passes through the modules in this order. A module imports only modules to its left
-//! ([`args`] and [`exit`] import none of them):
+//! ([`args`] imports none of them):
 //!
 //! ```text
 //! words ─> args ─> request ─> prepared > launch ─────────────────> exit code
@@ -14,64 +14,38 @@
 //!
 //! [`args`] converts lines of `mpiexec`, `mpirun` and `srun` to lines of `lattice launch`, by one table each.
 //!
-//! All other commands are `args -> commands -> console`: one request to the API server, one table or JSON document. Only [`console`] prints,
-//! except for the output of ranks. Only [`exit`] selects exit codes. Calls to the API server are made below [`cluster`]. Messages between a
-//! client and the API server about a running launch are types in `attachment`, and protocol messages in `wire`.
+//! All other commands are `args -> commands -> lattice_console`: one request to the API server, one table or JSON document. Calls to the API
+//! server are made through `lattice_cluster_client`.
 
 pub mod args;
-mod attachment;
-mod bounded_file;
 mod build;
 mod client_libraries;
-pub mod cluster;
-mod commands;
-mod config_lines;
-pub mod console;
-pub mod dev_cluster;
 mod documents;
-mod environment;
-pub mod exit;
 mod failure;
-mod foreground;
-mod formatting;
-pub mod hostfile;
-mod job_control;
 pub mod launch;
-pub mod limits;
-mod local_launches;
-pub mod machine;
-mod map;
-mod mpirun_setup;
-pub mod output;
-mod own_set;
-pub mod pki;
 pub mod pmi_command;
 pub mod prepared;
-pub mod private_cluster;
 mod remote_shell;
 pub mod request;
-mod runtime;
 mod signal_forwarder;
-mod signals;
 mod stdin;
-mod table;
-mod terminal;
-mod trace;
-mod updates;
-mod usage;
-pub mod via;
-mod wire;
 
+use std::error::Error;
 use std::ffi::OsString;
 
 use clap::error::ErrorKind;
+use lattice_commands::{self as commands, args::AttachArgs, pki};
+use lattice_console::machine::Machine;
+use lattice_console::{Verbosity, exit, print, report, signals, styled, write_stderr};
+use lattice_private_cluster::{dev_cluster, via};
+use lattice_session::request::LaunchRequest;
 use tracing::level_filters::LevelFilter;
 
 use self::args::{Cli, Command, Remarks};
 use self::build::BUILD;
-use self::console::{Verbosity, print, report};
 use self::failure::Failure;
 use self::launch::LaunchError;
+use self::request::LaunchCommand;
 
 /// Runs a command line. Its first word is the name of the called program. Returns the exit code. If Ctrl-C has ended a command, this function
 /// does not return: SIGINT ends the process, as the calling shell expects.
@@ -107,17 +81,17 @@ fn carry_out(command: Command, verbosity: Verbosity) -> Result<u8, Failure> {
         Command::Exec(args) => exec(&args, verbosity)?,
         Command::RemoteShell(args) => remote_shell::run(&args)?,
         Command::Attach(args) => attach(&args, verbosity)?,
-        Command::Batch(args) => commands::batch(&args, verbosity)?,
+        Command::Batch(args) => commands::batch(&args, verbosity, launch_request)?,
         Command::BatchScript(args) => commands::run_script(&args)?,
         Command::Queue(args) => commands::queue(&args)?,
         Command::Cancel(args) => commands::cancel(&args, verbosity)?,
         Command::Alloc(command) => commands::alloc(&command, verbosity)?,
         Command::Nodes(args) => commands::nodes(&args, verbosity)?,
         Command::Launches(args) => commands::launches(&args)?,
-        Command::Doctor(args) => commands::doctor(&args, verbosity)?,
+        Command::Doctor(args) => commands::doctor(&args, verbosity, BUILD, container_runtimes)?,
         Command::Explain(args) => commands::explain(&args)?,
         Command::Top(args) => commands::top(&args)?,
-        Command::Debug(args) => commands::debug(&args, verbosity)?,
+        Command::Debug(args) => commands::debug(&args, |command| exec(&command.into(), verbosity))?,
         Command::Stacks(args) => commands::stacks(&args)?,
         Command::Status(args) => commands::status(&args.launch, &args.table)?,
         Command::Signal(args) => commands::signal(&args, verbosity)?,
@@ -139,7 +113,7 @@ fn carry_out(command: Command, verbosity: Verbosity) -> Result<u8, Failure> {
 }
 
 /// Follows a launch. Searches this machine first, unless an API server is named, and then the cluster.
-fn attach(args: &args::AttachArgs, verbosity: Verbosity) -> Result<u8, Failure> {
+fn attach(args: &AttachArgs, verbosity: Verbosity) -> Result<u8, Failure> {
     launch::attach(args, verbosity).map_err(|error| match error {
         LaunchError::Cluster(error) if args.api.api.is_none() && error.is_absence() => {
             commands::not_here(&args.launch, &error).into()
@@ -155,10 +129,20 @@ fn exec(args: &args::ExecArgs, verbosity: Verbosity) -> Result<u8, Failure> {
     Ok(launch::run(&args, verbosity)?)
 }
 
+/// The request of a launch of one program, from words of `lattice launch`.
+fn launch_request(words: Vec<OsString>, machine: &Machine) -> Result<LaunchRequest, Box<dyn Error + Send + Sync>> {
+    let args = args::launch_of_one_program(words).map_err(|error| error.to_string())?;
+    Ok(LaunchCommand::new(&args, machine)?.request)
+}
+
+fn container_runtimes(machine: &Machine) -> Result<Vec<String>, Box<dyn Error + Send + Sync>> {
+    Ok(request::container_runtimes(machine)?)
+}
+
 /// Launches on this machine or on the available cluster. If `--via` or the surrounding allocation selects other means to reach nodes, first
 /// creates a cluster on these nodes. The same command line then runs there, and reports the remarks.
 fn launch(args: &args::LaunchArgs, remarks: &Remarks, words: &[OsString], verbosity: Verbosity) -> Result<u8, Failure> {
-    match via::Way::of_launch(args)? {
+    match via::Way::of_launch(&args.way_flags())? {
         Some(way) => Ok(via::launch(&way, words, verbosity)?),
         None => {
             remarks.report(verbosity);
@@ -186,7 +170,7 @@ fn answer(error: &clap::Error, words: &[OsString]) -> Result<u8, Failure> {
     match error.kind() {
         // This help was not requested, so it is neither a message of Lattice nor a result.
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            console::write_stderr(text.as_bytes());
+            write_stderr(text.as_bytes());
             Ok(exit::OURS)
         }
         _ if error.use_stderr() => {
@@ -194,7 +178,7 @@ fn answer(error: &clap::Error, words: &[OsString]) -> Result<u8, Failure> {
             Err(Failure { text, code: exit::OURS })
         }
         ErrorKind::DisplayVersion if is_build_requested(words) => show(BUILD.to_string().as_bytes()),
-        _ if is_help => show(console::styled(&rendered).as_bytes()),
+        _ if is_help => show(styled(&rendered).as_bytes()),
         _ => show(text.as_bytes()),
     }
 }

@@ -13,6 +13,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use lattice_console::formatting::count as plural;
+use lattice_console::{OutputError, print};
 use pmi_client::{SpawnApp, SpawnRequest};
 use pmi_transport::error_chain::chain;
 
@@ -22,8 +24,6 @@ use self::member::{CallError, Member};
 use crate::args::PmiCommand;
 use crate::args::pmi_command::{Method, Probe};
 use crate::client_libraries::{self, ClientLibraryError};
-use crate::console::{OutputError, print};
-use crate::formatting::count as plural;
 
 /// Failure of a probe.
 #[derive(Debug, thiserror::Error)]

@@ -1,4 +1,4 @@
-//! A placed launch, with all data that the launcher needs to show it. This machine or the API server has placed it.
+//! Makes a placed launch with all data that the launcher needs to show it. This machine or the API server has placed it.
 //!
 //! On this machine, everything is checked that can be known before the first rank starts: programs, directories, files, CPUs, limits. On a
 //! cluster, the nodes check this, because only they have the data.
@@ -14,151 +14,85 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use lattice_cluster_client::KnownNode;
+use lattice_console::machine::Machine;
+use lattice_dialects::hostfile;
+use lattice_dialects::per_object::{Filling, PerObject};
 use lattice_inventory::ThisNode;
-use lattice_session::event::Stream;
+use lattice_render::PreparedLaunch;
 use lattice_session::gpus::GpuBind;
-use lattice_session::placed::{PlacedLaunch, RankPlace};
 use lattice_session::random;
 use lattice_session::request::{Assignment, Candidates, LaunchRequest, Ownership, PlacementRequest};
 use lattice_session::settings::StdinTarget;
 use lattice_session::spec::AppSpec;
-use lattice_session::template::{Place, Template};
 use nix::unistd::{AccessFlags, eaccess};
 use pmi_core::job::Placement;
-use rank_spawner::{BindError, BindHereError, CpuBind, CpuSet, MemBind, Program, plan_here, usable_cpus, usable_here};
+use rank_spawner::{BindError, BindHereError, CpuBind, MemBind, Program, plan_here, usable_cpus, usable_here};
 
+pub(crate) use self::binding::bind;
 use self::binding::check_devices;
 pub use self::binding::{BindingError, NodeBindError};
 pub use self::objects::ObjectsError;
 pub(crate) use self::objects::placed_by_objects;
-use crate::args::{Filling, PerObject};
-use crate::cluster::KnownNode;
-use crate::hostfile;
-use crate::machine::Machine;
-use crate::request::{Action, EXCLUDE, LaunchCommand, OutputRequest, RequestError, placed_in_groups};
+use crate::request::{Action, EXCLUDE, LaunchCommand, RequestError, placed_in_groups};
 
-/// A placed launch, and its presentation.
-#[derive(Clone, Debug)]
-pub struct PreparedLaunch {
-    /// The launch.
-    pub placed: PlacedLaunch,
-    /// Its ranks, in order.
-    pub ranks: Vec<RankRow>,
-    /// Destinations of the ranks' output, and the parts of the launch that are shown.
-    pub output: OutputRequest,
-    /// Lines of node pictures with bound ranks. They are printed below the map.
-    pub pictures: Vec<String>,
+/// Places all ranks on this machine, checks that they can run on it, and gives the launch a new id.
+///
+/// # Errors
+/// See the variants of [`RequestError`].
+pub fn on_this_machine(command: LaunchCommand, machine: &Machine) -> Result<PreparedLaunch, RequestError> {
+    let LaunchCommand { mut request, per_object, open_hosts, node_groups, output, action, .. } = command;
+    let node = ThisNode::default();
+    let room = |_: &str| room_of(per_object.unwrap_or(PerObject::SLOTS), &node).map(Some);
+    if let Some(hosts) = open_hosts {
+        // Several names of this machine do not add cores.
+        let hosts = hosts.renamed(|name| machine.is_called(name).then(|| machine.host.clone()));
+        hosts.settle(&mut request.placement, room)?;
+    }
+    if !node_groups.is_empty() {
+        placed_in_groups(&mut request.placement, &node_groups, std::slice::from_ref(&machine.host), room)?;
+    }
+    refuse_flags_for_nodes(&request, machine)?;
+    let ranks = rank_counts(&request, per_object, &node)?;
+    let size = ranks.iter().sum();
+    let cpus = usable_cpus().get() as u32;
+    request.placement.check_cpus(&machine.host, size, cpus)?;
+    // Before memory for that many ranks is allocated.
+    machine.limits.check(size, 0)?;
+    let programs: Vec<PathBuf> =
+        request.programs.iter().map(|program| resolve(&program.app, machine)).collect::<Result<_, _>>()?;
+    let assignment = Assignment { hosts: vec![machine.host.clone()], ranks, placement: Placement::one_node(size) };
+    let slots = |placement: &PlacementRequest, _: &Assignment| {
+        let room = per_object.and_then(|per_object| room_of(per_object, &node).ok());
+        slots_here(placement, room.map_or(cpus, NonZeroU32::get)).max(size)
+    };
+    let placed = request.place(random::id().map_err(RequestError::Random)?, None, assignment, slots)?;
+    let mut prepared = PreparedLaunch::new(placed, &programs, output);
+    let cpus = plan_here(&node, &prepared.placed.settings.cpu_bind, size)?;
+    let settings = &prepared.placed.settings;
+    // Only these bindings need the inventory.
+    if settings.mem_bind != MemBind::None || settings.gpu_bind != GpuBind::None {
+        let template = &node.inventory().template;
+        check_devices::<RequestError>(settings, template, &node.memory_nodes(), &cpus, &machine.environment)?;
+    }
+    prepared.ranks.iter_mut().zip(cpus).for_each(|(row, cpus)| (row.is_free, row.cpus) = (cpus.is_none(), cpus));
+    if (action == Action::Plan || prepared.output.show_map) && prepared.ranks.iter().any(|row| row.cpus.is_some()) {
+        let here =
+            KnownNode { template: Arc::new(node.inventory().template.clone()), usable: usable_here(&node)?.cpus() };
+        pictures::draw(&mut prepared, |_| Some(here.clone()));
+    }
+    check_input(&prepared)?;
+    machine.limits.check(size, prepared.output_files().len())?;
+    Ok(prepared)
 }
 
-/// A rank as shown in maps and plans.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RankRow {
-    /// Its place.
-    pub place: RankPlace,
-    /// CPUs of the rank; `None` if it is not bound, or if only its node has this information.
-    pub cpus: Option<CpuSet>,
-    /// True if the rank is known to be unbound.
-    pub is_free: bool,
-    /// File to execute; the program as given, if only the node can find it.
-    pub program: PathBuf,
-}
-
-impl PreparedLaunch {
-    /// Places all ranks on this machine, checks that they can run on it, and gives the launch a new id.
-    ///
-    /// # Errors
-    /// See the variants of [`RequestError`].
-    pub fn on_this_machine(command: LaunchCommand, machine: &Machine) -> Result<Self, RequestError> {
-        let LaunchCommand { mut request, per_object, open_hosts, node_groups, output, action, .. } = command;
-        let node = ThisNode::default();
-        let room = |_: &str| room_of(per_object.unwrap_or(PerObject::SLOTS), &node).map(Some);
-        if let Some(hosts) = open_hosts {
-            // Several names of this machine do not add cores.
-            let hosts = hosts.renamed(|name| machine.is_called(name).then(|| machine.host.clone()));
-            hosts.settle(&mut request.placement, room)?;
-        }
-        if !node_groups.is_empty() {
-            placed_in_groups(&mut request.placement, &node_groups, std::slice::from_ref(&machine.host), room)?;
-        }
-        refuse_flags_for_nodes(&request, machine)?;
-        let ranks = rank_counts(&request, per_object, &node)?;
-        let size = ranks.iter().sum();
-        let cpus = usable_cpus().get() as u32;
-        request.placement.check_cpus(&machine.host, size, cpus)?;
-        // Before memory for that many ranks is allocated.
-        machine.limits.check(size, 0)?;
-        let programs: Vec<PathBuf> =
-            request.programs.iter().map(|program| resolve(&program.app, machine)).collect::<Result<_, _>>()?;
-        let assignment = Assignment { hosts: vec![machine.host.clone()], ranks, placement: Placement::one_node(size) };
-        let slots = |placement: &PlacementRequest, _: &Assignment| {
-            let room = per_object.and_then(|per_object| room_of(per_object, &node).ok());
-            slots_here(placement, room.map_or(cpus, NonZeroU32::get)).max(size)
-        };
-        let placed = request.place(random::id().map_err(RequestError::Random)?, None, assignment, slots)?;
-        let mut ranks = rows(&placed, &programs);
-        let cpus = plan_here(&node, &placed.settings.cpu_bind, size)?;
-        let settings = &placed.settings;
-        // Only these bindings need the inventory.
-        if settings.mem_bind != MemBind::None || settings.gpu_bind != GpuBind::None {
-            let template = &node.inventory().template;
-            check_devices::<RequestError>(settings, template, &node.memory_nodes(), &cpus, &machine.environment)?;
-        }
-        ranks.iter_mut().zip(cpus).for_each(|(row, cpus)| (row.is_free, row.cpus) = (cpus.is_none(), cpus));
-        let mut prepared = Self { placed, ranks, output, pictures: Vec::new() };
-        if (action == Action::Plan || prepared.output.show_map) && prepared.ranks.iter().any(|row| row.cpus.is_some()) {
-            let here =
-                KnownNode { template: Arc::new(node.inventory().template.clone()), usable: usable_here(&node)?.cpus() };
-            prepared.draw(|_| Some(here.clone()));
-        }
-        prepared.check_input()?;
-        machine.limits.check(size, prepared.output_files().len())?;
-        Ok(prepared)
-    }
-
-    /// Prepares a launch that the API server has placed.
-    pub(crate) fn on_cluster(placed: PlacedLaunch, output: OutputRequest) -> Self {
-        let programs: Vec<PathBuf> = placed.apps.iter().map(|app| PathBuf::from(&app.program)).collect();
-        Self { ranks: rows(&placed, &programs), placed, output, pictures: Vec::new() }
-    }
-
-    /// File for a stream of a rank; `None` for the launcher's own stream.
-    pub fn output_file(&self, row: &RankRow, stream: Stream) -> Option<PathBuf> {
-        self.template(stream).map(|template| self.fill(template, row))
-    }
-
-    /// True if the directory of a stream's files has fields in its name. The user cannot create such directories in advance.
-    pub(crate) fn makes_directory(&self, stream: Stream) -> bool {
-        self.template(stream).is_some_and(Template::has_field_in_directory)
-    }
-
-    fn template(&self, stream: Stream) -> Option<&Template> {
-        match stream {
-            Stream::Stdout => self.output.stdout.as_ref(),
-            Stream::Stderr => self.output.stderr.as_ref(),
-        }
-    }
-
-    fn output_files(&self) -> HashSet<PathBuf> {
-        let streams = [Stream::Stdout, Stream::Stderr];
-        self.ranks.iter().flat_map(|row| streams.map(|stream| self.output_file(row, stream))).flatten().collect()
-    }
-
-    /// File name of a template for a rank.
-    fn fill(&self, template: &Template, row: &RankRow) -> PathBuf {
-        let RankPlace { rank, node, local_rank, .. } = row.place;
-        let host = self.placed.host(node);
-        let ranks = self.placed.job.size();
-        template.expand(Place { rank, ranks, local_rank, node, host, launch_id: &self.placed.launch_id })
-    }
-
-    /// Refuses files for standard input that are not readable by the name that each rank opens.
-    fn check_input(&self) -> Result<(), RequestError> {
-        match &self.placed.settings.stdin {
-            StdinTarget::None | StdinTarget::Rank(_) | StdinTarget::All | StdinTarget::Terminal(_) => Ok(()),
-            StdinTarget::File(template) => {
-                let names: HashSet<PathBuf> = self.ranks.iter().map(|row| self.fill(template, row)).collect();
-                names.iter().try_for_each(|name| check_input_file(name))
-            }
+/// Refuses files for standard input that are not readable by the name that each rank opens.
+fn check_input(launch: &PreparedLaunch) -> Result<(), RequestError> {
+    match &launch.placed.settings.stdin {
+        StdinTarget::None | StdinTarget::Rank(_) | StdinTarget::All | StdinTarget::Terminal(_) => Ok(()),
+        StdinTarget::File(template) => {
+            let names: HashSet<PathBuf> = launch.ranks.iter().map(|row| launch.fill(template, row)).collect();
+            names.iter().try_for_each(|name| check_input_file(name))
         }
     }
 }
@@ -258,15 +192,6 @@ fn path_variable<'a>(app: &'a AppSpec, machine: &'a Machine) -> Option<&'a OsStr
     let set = app.set.iter().rev().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
     let removed = app.removes("PATH");
     set.or_else(|| if removed { None } else { machine.variable(OsStr::new("PATH")) })
-}
-
-/// Rows for the ranks of a launch, not bound yet. `programs` has the file of each program.
-fn rows(placed: &PlacedLaunch, programs: &[PathBuf]) -> Vec<RankRow> {
-    let row = |place: RankPlace| {
-        let program = programs.get(place.app).cloned().unwrap_or_default();
-        RankRow { place, cpus: None, is_free: placed.settings.cpu_bind == CpuBind::None, program }
-    };
-    placed.rank_places().into_iter().map(row).collect()
 }
 
 fn check_input_file(path: &Path) -> Result<(), RequestError> {

@@ -18,17 +18,18 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use lattice_cluster_client::{AllocatedNodes, ApiServer, Cluster, ClusterError};
+use lattice_console::machine::{Machine, MachineError};
+use lattice_console::{Verbosity, exit, report, runtime};
+use lattice_dialects::remote_shell::{RemoteLine, RemoteShellArgs, RemoteShellError, RemoteShellName};
+use lattice_render::ExitMessages;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User, close, getppid, getuid};
 use rank_spawner::DescriptorPlan;
 
-use crate::args::{self, RemoteLine, RemoteShellArgs, RemoteShellError, RemoteShellName};
-use crate::cluster::{self, AllocatedNodes, ApiServer, Cluster, ClusterError};
-use crate::console::{Verbosity, report};
+use crate::args;
 use crate::launch::{self, LaunchError};
-use crate::machine::{Machine, MachineError};
-use crate::request::{ExitMessages, LaunchCommand, RequestError};
-use crate::{exit, runtime};
+use crate::request::{LaunchCommand, RequestError};
 
 /// Exit code for a command that was not started, as with `ssh`.
 pub(crate) const NOT_STARTED: u8 = 255;
@@ -164,7 +165,7 @@ fn served(args: &RemoteShellArgs, machine: &Machine) -> Result<u8, RemoteShellRe
     {
         return Err(RemoteShellRefusal::OtherUser { user: user.clone() });
     }
-    let allocation = cluster::allocation(None, &machine.environment)?;
+    let allocation = lattice_cluster_client::allocation(None, &machine.environment)?;
     let allocation = allocation.ok_or_else(|| RemoteShellRefusal::NoAllocation { host: line.host.clone() })?;
     let server = ApiServer::find(None, &machine.environment)?;
     let node = runtime::block_on(async { node(&server.connect()?, &allocation, &line.host).await })

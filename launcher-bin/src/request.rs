@@ -23,12 +23,18 @@ mod task_scripts;
 mod user_tables;
 
 use std::num::NonZeroU32;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use lattice_console::environment::{Environment, HOSTS};
+use lattice_console::formatting;
+use lattice_console::machine::Machine;
+use lattice_dialects::hostfile::{self, Hosts};
+use lattice_dialects::per_object::{PerObject, RankBy};
+use lattice_render::{ExitMessages, LineLabel, OutputRequest};
 use lattice_session::request::{Candidates, LaunchRequest, Ownership, PlacementRequest, ProgramRequest, Programs};
 use lattice_session::spec::AppSpec;
 use lattice_session::template::Template;
-use nix::unistd::{Pid, geteuid};
+use nix::unistd::geteuid;
 use rank_spawner::{CpuBind, ProgramError};
 
 use self::containers::Container;
@@ -47,11 +53,7 @@ pub use self::rankfile::RankfileError;
 use self::settings::Settled;
 use self::shell_descriptors::is_inherited_descriptor;
 use self::task_scripts::TaskScripts;
-use crate::args::{self, LaunchArgs, PerObject, Pmi, PmiArgs, ProgramArgs, RankBy, ScriptArgs, StreamArgs};
-use crate::environment::Environment;
-use crate::formatting;
-use crate::hostfile::{self, Hosts};
-use crate::machine::Machine;
+use crate::args::{self, LaunchArgs, Pmi, PmiArgs, ProgramArgs, ScriptArgs, StreamArgs};
 
 /// A valid command line of `lattice launch`.
 #[derive(Clone, Debug)]
@@ -99,60 +101,6 @@ pub enum Action {
     Start,
     /// Print the plan of the launch, and start no process.
     Plan,
-}
-
-/// Destinations and form of the output of ranks, and other parts of a launch that are shown.
-#[derive(Clone, Debug, Default)]
-pub struct OutputRequest {
-    /// Files for standard output; `None` for the launcher's own.
-    pub stdout: Option<Template>,
-    /// Files for standard error; `None` for the launcher's own.
-    pub stderr: Option<Template>,
-    /// Keep the previous contents of these files.
-    pub append: bool,
-    /// Show output for these files on the launcher's own streams as well.
-    pub tee: bool,
-    /// Show equal lines of several ranks once, with the rank numbers.
-    pub collapse: bool,
-    /// Label at the start of each line.
-    pub label: LineLabel,
-    /// Start each line with the time.
-    pub timestamp: bool,
-    /// Print events as JSON instead of unchanged output.
-    pub json: bool,
-    /// File for a trace of all PMI messages.
-    pub pmi_trace: Option<PathBuf>,
-    /// Print the place of each rank.
-    pub show_map: bool,
-    /// Print a summary at the end of the launch.
-    pub summary: bool,
-    /// Ignore ranks that a signal kills while other ranks end well.
-    pub recovers: bool,
-    /// Messages about the ends of ranks.
-    pub exit_messages: ExitMessages,
-}
-
-/// Label for the origin of a line of a rank.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LineLabel {
-    /// None.
-    #[default]
-    None,
-    /// Number of the rank: `[3] `.
-    Rank,
-    /// Name of its node: `node1: `.
-    Node,
-}
-
-/// Messages about ranks that end with a status or by a signal.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ExitMessages {
-    /// The launcher reports a failure at the end of the launch.
-    #[default]
-    Told,
-    /// The exit code reports the failure, and the parent process prints its own message. After the end of the parent process, the launcher
-    /// reports no cause at all.
-    LeftToCaller(Pid),
 }
 
 impl LaunchCommand {
@@ -233,7 +181,7 @@ impl LaunchCommand {
 
     /// Refuses task prologs and epilogs that are missing on this machine, for launches that run on this machine.
     pub(crate) fn check_task_scripts(&self, args: &ScriptArgs, machine: &Machine) -> Result<(), RequestError> {
-        let path = crate::environment::value(&self.request.settings.environment, "PATH");
+        let path = lattice_console::environment::value(&self.request.settings.environment, "PATH");
         let scripts = TaskScripts::new(args.task_prolog.as_deref(), args.task_epilog.as_deref(), &machine.directory);
         scripts.check(path).map_err(|(flag, error)| RequestError::TaskScript { flag, error })
     }
@@ -275,9 +223,6 @@ fn refuse_idle_flags(args: &LaunchArgs) -> Result<(), RequestError> {
     }
 }
 
-/// Hosts with their slots, in the form of `--host`, for launches without flags for placement.
-pub(crate) const HOSTS_VARIABLE: &str = "LATTICE_HOSTS";
-
 /// Hosts of the environment. They apply if no flag gives the number of ranks of a node, or the nodes.
 fn usual_hosts(args: &LaunchArgs, environment: &Environment) -> Result<Option<Hosts>, RequestError> {
     let LaunchArgs { first, placement: args, .. } = args;
@@ -285,7 +230,7 @@ fn usual_hosts(args: &LaunchArgs, environment: &Environment) -> Result<Option<Ho
         // The default is one rank on each of these nodes.
         return Ok(None);
     }
-    let set = environment.iter().find(|(name, value)| name == HOSTS_VARIABLE && !value.is_empty());
+    let set = environment.iter().find(|(name, value)| name == HOSTS && !value.is_empty());
     match set.and_then(|(_, value)| value.to_str()) {
         Some(hosts) if args.tasks_per_node.is_none() && args.cpus_per_task.is_none() && args.per_object().is_none() => {
             hostfile::parse_hosts(hosts).map(Some).map_err(RequestError::UsualHosts)

@@ -8,7 +8,7 @@
 //! output closed             ends the launch in order, as SIGPIPE ends a program
 //! ```
 //!
-//! Two equal signals in quick succession are one ([`crate::signals::Signals`]). Commands that the launch has not received yet wait in
+//! Two equal signals in quick succession are one ([`lattice_console::signals::Signals`]). Commands that the launch has not received yet wait in
 //! [`Pending`]. The session or the attach stream delivers commands, and the renderer prints messages to the user.
 
 mod early;
@@ -18,6 +18,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lattice_console::signals::ENDING;
+use lattice_console::terminal::{self, RawTerminal};
 use lattice_session::deadline::until;
 use lattice_session::session_io::Control;
 use nix::sys::signal::{Signal, raise};
@@ -26,8 +28,6 @@ use tokio::time::{Instant, sleep, timeout};
 
 pub(crate) use self::early::EarlySignals;
 use self::pending::{Command, Pending};
-use crate::signals::ENDING;
-use crate::terminal::{self, RawTerminal};
 
 /// Signals for the ranks that all processes on a terminal also receive.
 const ON_TERMINAL: [Signal; 2] = [Signal::SIGWINCH, Signal::SIGCONT];
@@ -225,7 +225,7 @@ async fn deliver(control: &mpsc::Sender<Control>, pending: &mut Pending) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::signals::TELLING;
+    use lattice_console::signals::TELLING;
 
     /// Forwards `signals` until no more events occur. Returns the commands of the launch, and true if the output was abandoned.
     fn forwarded(signals: &[Signal], hang_up: bool) -> (String, bool) {

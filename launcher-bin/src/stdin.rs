@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
+use lattice_console::terminal::is_background;
 use lattice_session::session_io::StdinSource;
 use lattice_session::settings::StdinTarget;
 use nix::errno::Errno;
@@ -18,8 +19,6 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{isatty, read};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-
-use crate::terminal::is_background;
 
 /// Bytes of one read.
 const PIECE: usize = 64 << 10;

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use clap::error::ErrorKind;
+use lattice_cluster_client::args::ServerArgs;
+use lattice_commands::NodeCommand;
+use lattice_console::values::node_list;
+use lattice_dialects::distinct;
 
 use super::LaunchArgs;
-use super::cluster::ServerArgs;
-use super::front_end::distinct;
-use super::value::node_list;
 
 /// Usage of `lattice exec`.
 pub(super) const USAGE: &str = "lattice exec [OPTIONS] NODES... -- COMMAND [ARGS]...";
@@ -45,6 +46,12 @@ pub struct ExecArgs {
     /// The API server.
     #[command(flatten)]
     pub api: ServerArgs,
+}
+
+impl From<NodeCommand> for ExecArgs {
+    fn from(NodeCommand { node, words, pty, allocation, api }: NodeCommand) -> Self {
+        Self { nodes: vec![node], command: words, pty, json: false, chdir: None, alloc: allocation, api }
+    }
 }
 
 impl ExecArgs {

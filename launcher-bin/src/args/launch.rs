@@ -7,24 +7,27 @@ use std::time::Duration;
 
 use clap::builder::{FalseyValueParser, OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use lattice_cluster_client::args::ServerArgs;
+use lattice_console::exit;
+use lattice_console::formatting::parse_duration;
+use lattice_console::signal_value::{self, SignalAhead};
+use lattice_console::values::{self, template};
+use lattice_dialects::idle::IdleArgs;
+use lattice_dialects::slurm_time;
+use lattice_private_cluster::via::LaunchFlags;
+use lattice_private_cluster::via::args::{HostArgs, JoinArgs, WayArgs};
 use lattice_session::process_set::ProcessSetName;
 use lattice_session::request::UniverseSize;
 use lattice_session::template::Template;
 
-use super::cluster::ServerArgs;
 use super::copies::CopyArgs;
 use super::export::Export;
-use super::idle::IdleArgs;
 use super::node_group::NodeGroupArgs;
 use super::placement::PlacementArgs;
 use super::pmi::{Exchange, Pmi, PmiParser, Restartable};
 use super::propagate::Propagate;
-use super::signal::{self, SignalAhead};
-use super::value::{self, EnvSetting, Stdin, rank_count, template, universe_size, variable_pattern};
-use super::via::{JoinArgs, WayArgs};
-use super::{size, slurm_time, topics};
-use crate::exit;
-use crate::formatting::parse_duration;
+use super::value::{EnvSetting, Stdin, rank_count, universe_size, variable_pattern};
+use super::{size, topics};
 
 /// Usage of `lattice launch`.
 pub(super) const USAGE: &str = "lattice launch [OPTIONS] PROGRAM [ARGS]... [: [PROGRAM OPTIONS] PROGRAM [ARGS]...]...";
@@ -84,6 +87,24 @@ pub struct LaunchArgs {
     /// Flags of srun that are ignored here.
     #[command(flatten)]
     pub idle: IdleArgs,
+}
+
+impl LaunchArgs {
+    /// The flags that determine the way to its nodes.
+    pub(crate) fn way_flags(&self) -> LaunchFlags<'_> {
+        let Self { cluster, placement, .. } = self;
+        LaunchFlags {
+            names_cluster: cluster.alloc.is_some() || cluster.api.api.is_some(),
+            detach: cluster.detach,
+            way: &cluster.way,
+            join: cluster.join,
+            hosts: HostArgs {
+                nodelist: placement.nodelist.clone(),
+                hostfile: placement.hostfile.clone(),
+                host: placement.host.clone(),
+            },
+        }
+    }
 }
 
 /// Variables and limits that ranks take from the caller.
@@ -386,29 +407,29 @@ pub struct DebuggerArgs {
 #[command(next_help_heading = "Time (30, 30s, 500ms, 2m, 1h, 1h30m)")]
 pub struct TimeArgs {
     /// End the launch after this time. Ranks get SIGTERM, at most 3 s later, so that their call stacks can be read and printed.
-    #[arg(long, value_name = value::TIME, value_parser = parse_duration, allow_negative_numbers = true)]
+    #[arg(long, value_name = values::TIME, value_parser = parse_duration, allow_negative_numbers = true)]
     pub timeout: Option<Duration>,
     /// The same in srun's forms, where a plain number is minutes: 10, 10:30, 1:10:30, 2-12; 0 and UNLIMITED are no limit.
-    #[arg(short = 't', long, value_name = value::TIME_OF_SRUN, value_parser = slurm_time::parse, conflicts_with = "timeout")]
+    #[arg(short = 't', long, value_name = slurm_time::VALUE_NAME, value_parser = slurm_time::parse, conflicts_with = "timeout")]
     pub time: Option<Duration>,
     /// Send SIGNAL to the ranks this time before the time limit; a plain number is seconds [default time: 60s].
-    #[arg(long, value_name = "SIGNAL[@TIME]", value_parser = signal::parse_ahead)]
+    #[arg(long, value_name = "SIGNAL[@TIME]", value_parser = signal_value::parse_ahead)]
     pub signal: Option<SignalAhead>,
     /// End the launch this time after its first rank has ended, with success or not, as srun does; 0 is never.
-    #[arg(short = 'W', long, value_name = value::TIME, value_parser = parse_duration, allow_negative_numbers = true)]
+    #[arg(short = 'W', long, value_name = values::TIME, value_parser = parse_duration, allow_negative_numbers = true)]
     pub wait: Option<Duration>,
     /// Report the missing ranks and their call stacks if the start-up takes longer than this [default: 30s].
-    #[arg(long, value_name = value::TIME, value_parser = parse_duration, allow_negative_numbers = true)]
+    #[arg(long, value_name = values::TIME, value_parser = parse_duration, allow_negative_numbers = true)]
     pub stuck_after: Option<Duration>,
     /// End the launch if ranks wait longer than this in a fence.
-    #[arg(long, value_name = value::TIME, value_parser = parse_duration, allow_negative_numbers = true)]
+    #[arg(long, value_name = values::TIME, value_parser = parse_duration, allow_negative_numbers = true)]
     pub fence_timeout: Option<Duration>,
     /// Time from SIGTERM to SIGKILL [default: 400ms; 5s after an interrupt, or at --timeout]. On a cluster at most 30s if another client
     /// ends the launch.
-    #[arg(long, value_name = value::TIME, value_parser = parse_duration, allow_negative_numbers = true)]
+    #[arg(long, value_name = values::TIME, value_parser = parse_duration, allow_negative_numbers = true)]
     pub kill_wait: Option<Duration>,
     /// After the end of the last rank, time for processes that hold a rank's standard output or error, such as tee, to forward the rest
     /// [default: 1s].
-    #[arg(long, value_name = value::TIME, value_parser = parse_duration, allow_negative_numbers = true)]
+    #[arg(long, value_name = values::TIME, value_parser = parse_duration, allow_negative_numbers = true)]
     pub output_end: Option<Duration>,
 }

@@ -1,9 +1,10 @@
 //! Nodes of one program of several: `lattice launch -N 1 ./master : -N 4 --tasks-per-node 8 ./worker`.
 
 use clap::Args;
+use lattice_console::values::node_list;
+use lattice_dialects::hostfile::{self, Hosts};
 
-use super::value::{node_count, node_list, rank_count};
-use crate::hostfile::{self, Hosts};
+use super::value::{node_count, rank_count};
 
 /// Nodes of one program. The first program of a launch uses the flags of the whole launch instead.
 #[derive(Clone, Debug, Default, Args)]

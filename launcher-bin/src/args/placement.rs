@@ -4,6 +4,9 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use clap::Args;
+use lattice_console::values::{node_list, positive, whole};
+use lattice_dialects::hostfile::{self, Hosts};
+use lattice_dialects::per_object::{self, Filling, PerObject, RankBy};
 use lattice_session::gpus::GpuBind;
 use rank_spawner::{MemBind, Object};
 
@@ -11,10 +14,8 @@ use super::cpu_bind::{self, BindRequest};
 use super::distribution::{self, Distribution};
 use super::hint::Hint;
 use super::node_group::NodeGroupArgs;
-use super::per_object::{self, Filling, PerObject, RankBy};
-use super::value::{NodeCount, node_list, positive, rank_count, whole};
+use super::value::{NodeCount, rank_count};
 use super::{gpu_bind, mem_bind};
-use crate::hostfile::{self, Hosts};
 
 /// Placement of the ranks.
 #[derive(Clone, Debug, Args)]

@@ -4,8 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-
-use super::value::whole;
+use lattice_console::values::whole;
 
 /// Send PMI requests to the launcher of this process, as one rank of its job
 #[derive(Args, Debug)]

@@ -1,9 +1,8 @@
 //! Values of `--propagate`: limits of the user's shell that ranks receive, in the words of srun(1).
 
+use lattice_console::machine::Machine;
 use lattice_session::shell_limits::{ShellLimits, SoftLimit, TooHigh};
 use rank_spawner::{LimitParseError, LimitedResource};
-
-use crate::machine::Machine;
 
 /// Value of `--propagate`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

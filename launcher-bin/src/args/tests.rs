@@ -1,16 +1,18 @@
 mod book;
 mod commands;
+mod dialects;
 mod foreign;
 mod launch_flags;
 mod letters;
+mod masks;
 
 use std::ffi::OsStr;
 
+use lattice_console::exit;
 use lattice_session::settings::Timeouts;
 use lattice_session::template::Template;
 
 use super::*;
-use crate::exit;
 
 fn parsed(line: &str) -> Result<Cli, String> {
     parse(line.split_whitespace().map(OsString::from)).map_err(|error| error.to_string())

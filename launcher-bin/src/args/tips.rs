@@ -7,9 +7,12 @@ use std::os::unix::ffi::OsStrExt;
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use lattice_commands::args::instead_of_sbatch_flag;
+use lattice_console::formatting::typed_line;
+use lattice_console::signal_value;
+use lattice_dialects::SEPARATOR;
 
 use super::other_launchers::{flags_of_others, instead_of_command, instead_of_flag, instead_of_letter};
-use super::{SEPARATOR, batch_line};
 
 /// Flags of `lattice launch` for numbers and nodes. A line of `lattice exec` with one of them is probably meant as a launch.
 const OF_LAUNCH: [&str; 10] =
@@ -123,14 +126,14 @@ fn flag_tip(typed: &str, about: About, words: &[OsString]) -> Option<String> {
             Some(format!(
                 "did you mean: {}",
                 match command {
-                    Some(at) => line(&words[at].to_string_lossy(), &[&words[at + 1..], &words[1..at]].concat()),
-                    None => line("launch", &words[1..]),
+                    Some(at) => typed_line(&words[at].to_string_lossy(), &[&words[at + 1..], &words[1..at]].concat()),
+                    None => typed_line("launch", &words[1..]),
                 }
             ))
         }
         About::Other if long_only(first, typed).is_some() => long_only(first, typed).map(|flag| format!("type {flag}")),
         About::Other if first == "exec" && OF_LAUNCH.contains(&typed) => {
-            Some(format!("did you mean: {}", line("launch", &words[2..])))
+            Some(format!("did you mean: {}", typed_line("launch", &words[2..])))
         }
         About::Other if ["kill", "abort", "signal"].iter().any(|command| first == command) => {
             signal_line(typed, &words[2..])
@@ -138,13 +141,13 @@ fn flag_tip(typed: &str, about: About, words: &[OsString]) -> Option<String> {
         About::Other if first == "queue" && ["-u", "--user", "--me"].contains(&typed) => {
             Some("type lattice queue alone, which shows your jobs, and an administrator those of all users".to_owned())
         }
-        About::Other if first == "batch" => batch_line::instead(typed).map(str::to_owned),
+        About::Other if first == "batch" => instead_of_sbatch_flag(typed).map(str::to_owned),
         About::Other if typed == "-n" && ["dev-cluster", "alloc"].iter().any(|command| first == command) => {
             Some("type -N for a number of nodes".to_owned())
         }
         // `lattice start` only prepares launches; flux start and similar commands run programs.
         About::Other if ["-n", "--ntasks", "--np"].contains(&typed) && first == "start" => {
-            Some(format!("did you mean: {}", line("launch", &words[2..])))
+            Some(format!("did you mean: {}", typed_line("launch", &words[2..])))
         }
         About::Other => None,
     }
@@ -168,9 +171,9 @@ fn signal_line(typed: &str, words: &[OsString]) -> Option<String> {
         }
         name => (name.to_owned(), names.collect()),
     };
-    super::signal::parse(&name).ok()?;
+    signal_value::parse(&name).ok()?;
     let [id] = ids[..] else { return None };
-    Some(format!("did you mean: {}", line("signal", &[id.clone(), name.into()])))
+    Some(format!("did you mean: {}", typed_line("signal", &[id.clone(), name.into()])))
 }
 
 /// Tip for a missing word: a flag that another flag needs, or the end of the line.
@@ -186,11 +189,11 @@ fn missing_tip(missing: &str, about: About, words: &[OsString]) -> Option<String
             Some("a : stands between two programs, as in lattice launch -n 1 ./a.out : -n 2 ./b.out".to_owned())
         }
         _ if about == About::Launch => {
-            Some(format!("end the line with a program: {}", line("launch", &more(&["./a.out"]))))
+            Some(format!("end the line with a program: {}", typed_line("launch", &more(&["./a.out"]))))
         }
         "exec" => Some(format!("type -- before the command: {}", exec_line(rest))),
         "alloc" if rest.iter().any(|word| word == "create") => {
-            Some(format!("did you mean: {}", line("alloc", &more(&["-N", "1"]))))
+            Some(format!("did you mean: {}", typed_line("alloc", &more(&["-N", "1"]))))
         }
         _ => None,
     }
@@ -207,7 +210,7 @@ fn exec_line(words: &[OsString]) -> String {
         [first, command @ ..] => [&[first.clone(), end], command].concat(),
         [] => vec![nodes, end, command],
     };
-    line("exec", &words)
+    typed_line("exec", &words)
 }
 
 /// Tip with the line to type instead of an unknown command.
@@ -222,18 +225,20 @@ fn command_tip(typed: &str, words: &[OsString]) -> Option<String> {
     match instead {
         // These commands take the words that follow.
         Some(command @ ("launch" | "batch")) => {
-            Some(format!("did you mean: {}", line(command, &own_flags(typed, rest))))
+            Some(format!("did you mean: {}", typed_line(command, &own_flags(typed, rest))))
         }
         // These take ids, as their models do.
         Some(command @ ("cancel" | "attach")) if !rest.iter().any(|word| is_option(word)) => {
             // `flux job attach ID`.
             let ids: Vec<OsString> = rest.iter().filter(|word| *word != command).cloned().collect();
-            Some(format!("did you mean: {}", line(command, &ids)))
+            Some(format!("did you mean: {}", typed_line(command, &ids)))
         }
         // The words that follow set the number of nodes.
-        Some("alloc create -N 1") if !rest.is_empty() => Some(format!("did you mean: {}", line("alloc create", rest))),
-        Some(command) => Some(format!("did you mean: {}", line(command, &[]))),
-        None if is_program(typed) => Some(format!("did you mean: {}", line("launch", &words[position..]))),
+        Some("alloc create -N 1") if !rest.is_empty() => {
+            Some(format!("did you mean: {}", typed_line("alloc create", rest)))
+        }
+        Some(command) => Some(format!("did you mean: {}", typed_line(command, &[]))),
+        None if is_program(typed) => Some(format!("did you mean: {}", typed_line("launch", &words[position..]))),
         None => None,
     }
 }
@@ -249,25 +254,6 @@ fn own_flags(typed: &str, words: &[OsString]) -> Vec<OsString> {
         flag.map_or_else(|| word.clone(), OsString::from)
     };
     words.iter().map(own).collect()
-}
-
-/// A line to type, quoted for a shell.
-pub(super) fn line(command: &str, rest: &[OsString]) -> String {
-    let mut line = format!("lattice {command}");
-    for word in rest {
-        line += " ";
-        line += &quoted(word);
-    }
-    line
-}
-
-fn quoted(word: &OsStr) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:=,+@%".contains(&byte);
-    let text = word.to_string_lossy();
-    match !word.is_empty() && word.as_bytes().iter().copied().all(is_plain) {
-        true => text.into_owned(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
-    }
 }
 
 fn is_option(word: &OsStr) -> bool {
@@ -397,11 +383,5 @@ mod tests {
             let tip = command_tip(&words[1].to_string_lossy(), &words);
             assert_eq!(tip, Some(format!("did you mean: {expected}")), "{words:?}");
         }
-    }
-
-    #[test]
-    fn a_line_can_be_typed_as_it_is_shown() {
-        let words = ["-n", "4", "./a b", "it's", "", "$HOME"].map(OsString::from);
-        assert_eq!(line("launch", &words), r"lattice launch -n 4 './a b' 'it'\''s' '' '$HOME'");
     }
 }

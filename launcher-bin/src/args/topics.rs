@@ -5,11 +5,11 @@ use std::os::unix::ffi::OsStrExt;
 
 use clap::Command;
 use clap::error::ErrorKind;
+use lattice_console::exit;
+use lattice_console::formatting::nearest;
 
 use super::groups;
 use super::other_launchers::{is_option, takes_next};
-use crate::exit;
-use crate::formatting::nearest;
 
 /// Topics, each with the beginning of the heading of its flags.
 const TOPICS: [(&str, &str); 12] = [

@@ -1,18 +1,11 @@
-//! Values of single flags: their parsers, and the errors for invalid values.
+//! Values of single flags of a launch: their parsers, and the errors for invalid values.
 
 use std::ffi::OsString;
-use std::num::NonZeroU32;
-use std::ops::RangeInclusive;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
-use std::time::Duration;
 
-use clap::builder::{OsStringValueParser, TypedValueParser};
-use hostlist::HostlistError;
 use lattice_session::request::UniverseSize;
 use lattice_session::template::{Template, TemplateError};
-
-use crate::formatting::{duration, parse_duration, short_duration};
 
 /// Value of `--stdin`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,10 +99,6 @@ pub(super) fn variable_pattern(text: &str) -> Result<String, EnvSettingError> {
     }
 }
 
-pub(super) fn template() -> impl TypedValueParser<Value = Template> {
-    OsStringValueParser::new().try_map(|text| Template::parse(&text))
-}
-
 /// Error for an invalid number of ranks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -141,33 +130,6 @@ pub(super) fn universe_size(text: &str) -> Result<UniverseSize, String> {
         "slots" => Ok(UniverseSize::Slots),
         _ => rank_count(text).map(UniverseSize::Number).map_err(|error| format!("{error}; slots is possible, too")),
     }
-}
-
-/// Parser of a whole number in a range. The error names the bounds.
-pub(super) fn whole(range: RangeInclusive<u32>) -> impl Fn(&str) -> Result<u32, String> + Clone {
-    move |text| {
-        let number = text.parse::<u32>().ok().filter(|number| range.contains(number));
-        number.ok_or_else(|| format!("a whole number from {} to {} is possible", range.start(), range.end()))
-    }
-}
-
-/// Name of a value that is a time of Lattice: a plain number is seconds.
-pub(super) const TIME: &str = "SECONDS|TIME";
-/// Name of a value that is a time of srun: a plain number is minutes.
-pub(super) const TIME_OF_SRUN: &str = "MINUTES|TIME";
-
-/// Parser of a time from `least` to `most`.
-pub(super) fn time(least: Duration, most: Duration) -> impl Fn(&str) -> Result<Duration, String> + Clone {
-    move |text| match parse_duration(text).map_err(|error| error.to_string())? {
-        time if time < least => Err(format!("the shortest time is {}", short_duration(least))),
-        time if time > most => Err(format!("the longest time is {}", duration(most))),
-        time => Ok(time),
-    }
-}
-
-/// Parses a whole number from 1 on.
-pub(super) fn positive(text: &str) -> Result<NonZeroU32, String> {
-    text.parse().map_err(|_| format!("a whole number from 1 to {} is possible", u32::MAX))
 }
 
 /// A number of nodes, srun's `MIN-MAX`, or `all`.
@@ -203,23 +165,6 @@ pub(super) fn node_count(text: &str) -> Result<u32, String> {
             Err(format!("a program after a `:` has one number of nodes; type -N {least} or -N {most}"))
         }
     }
-}
-
-/// Error for an invalid list of nodes.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum NodeListError {
-    /// The text is no hostlist.
-    #[error(transparent)]
-    List(#[from] HostlistError),
-    /// The list is empty, for example from an unset variable of a script. It must not mean all nodes.
-    #[error("it names no node; a list such as node[0-3,7] does")]
-    Empty,
-}
-
-/// Checks a list of nodes, and returns it unchanged.
-pub(super) fn node_list(text: &str) -> Result<String, NodeListError> {
-    if hostlist::expand(text)?.is_empty() { Err(NodeListError::Empty) } else { Ok(text.to_owned()) }
 }
 
 #[cfg(test)]
@@ -266,13 +211,5 @@ mod tests {
         for text in ["", "x", "-1", "1.5", "1e3", " 1", "0x10"] {
             check(text, Err(RankCountError::NotANumber));
         }
-    }
-
-    #[test]
-    fn a_list_of_nodes_is_checked_and_left_as_it_is() {
-        assert_eq!(node_list("node[0-3,7]"), Ok("node[0-3,7]".to_owned()));
-        assert_eq!(node_list(""), Err(NodeListError::Empty));
-        assert!(matches!(node_list("node[3-1]"), Err(NodeListError::List(_))));
-        assert!(matches!(node_list("node[3"), Err(NodeListError::List(_))));
     }
 }

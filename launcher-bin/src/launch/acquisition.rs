@@ -1,6 +1,9 @@
 //! Acquisition of the ranks by a debugger. The ranks are published after all have started. Ranks that were started stopped continue when
 //! the debugger continues. If a launch is ended early, the debugger gets the reason.
 
+use lattice_console::{Verbosity, report};
+use lattice_render::PreparedLaunch;
+use lattice_render::updates::{Update, UpdateSource};
 use lattice_session::event::Event;
 use lattice_session::session_io::Control;
 use lattice_session::settings::AtExec;
@@ -8,10 +11,6 @@ use nix::libc;
 use pmi_core::ids::Rank;
 use rank_spawner::mpir::{self, Acquired};
 use tokio::sync::mpsc;
-
-use crate::console::{Verbosity, report};
-use crate::prepared::PreparedLaunch;
-use crate::updates::{Update, UpdateSource};
 
 /// Updates of a launch, from which the start of its ranks is detected.
 pub(super) struct Acquisition<'a, S> {

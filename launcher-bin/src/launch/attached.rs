@@ -22,6 +22,10 @@ mod stdin_stream;
 use std::time::Duration;
 
 use bytes::Bytes;
+use lattice_cluster_client::messages::{Answer, Role, ToLaunch};
+use lattice_cluster_client::{Attachment, Cluster, ClusterError};
+use lattice_render::trace::ClusterTrace;
+use lattice_render::updates::Update;
 use lattice_session::deadline::until;
 use lattice_session::event::Report;
 use lattice_session::session_io::Control;
@@ -35,10 +39,6 @@ use self::commands::{Command, Unsent};
 use self::stdin_stream::StdinStream;
 use super::LaunchError;
 use super::frontend::End;
-use crate::attachment::{Answer, Role, ToLaunch};
-use crate::cluster::{Attachment, Cluster, ClusterError};
-use crate::trace::ClusterTrace;
-use crate::updates::Update;
 
 /// Maximum number of events that wait for the renderer. Each has up to 64 KiB.
 const ITEMS: usize = 64;

@@ -19,6 +19,8 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use lattice_console::formatting::duration;
+use lattice_console::report;
 use lattice_session::count::counted;
 use lattice_session::random;
 use nix::errno::Errno;
@@ -26,8 +28,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use ring::digest::{Context, SHA256};
 
 use crate::args::{Compression, LaunchArgs};
-use crate::console::report;
-use crate::formatting::duration;
 use crate::request::{Before, Copies, FileCopy, Thing};
 
 /// Script that each node runs.

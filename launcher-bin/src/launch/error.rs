@@ -3,18 +3,18 @@
 use std::io;
 use std::path::PathBuf;
 
+use lattice_cluster_client::ClusterError;
+use lattice_console::OutputError;
+use lattice_console::machine::MachineError;
+use lattice_local_launches::LocalError;
+use lattice_render::FileError;
+use lattice_render::trace::TraceError;
 use nix::sys::signal::Signal;
 use rank_spawner::{KeeperError, ProgramFailure};
 
 use super::broadcast::BroadcastError;
-use crate::cluster::ClusterError;
-use crate::console::OutputError;
-use crate::local_launches::LocalError;
-use crate::machine::MachineError;
-use crate::output::FileError;
 use crate::prepared::{NodeBindError, ObjectsError};
 use crate::request::{NodeGroupError, RequestError};
-use crate::trace::TraceError;
 
 /// Failure to start a launch, or to keep contact to it. After the start, any event becomes a part of its
 /// [`lattice_session::event::Report`].

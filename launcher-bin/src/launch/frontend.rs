@@ -1,5 +1,9 @@
 //! The user's side of a launch: signals, output, and the exit code at its end. The callers decide where the ranks run.
 
+use lattice_console::terminal::{Mode, RawTerminal};
+use lattice_console::{Verbosity, exit};
+use lattice_render::updates::UpdateSource;
+use lattice_render::{Fault, OpenFiles, PreparedLaunch, Renderer, RendererChannels};
 use lattice_session::event::Report;
 use lattice_session::session_io::Control;
 use lattice_session::settings::StdinTarget;
@@ -7,13 +11,7 @@ use tokio::sync::mpsc;
 
 use super::LaunchError;
 use super::acquisition::Acquisition;
-use crate::console::Verbosity;
-use crate::exit;
-use crate::output::{Fault, OpenFiles, Renderer, RendererChannels};
-use crate::prepared::PreparedLaunch;
 use crate::signal_forwarder::{EarlySignals, Handles, RankLocation, SignalForwarder};
-use crate::terminal::{Mode, RawTerminal};
-use crate::updates::UpdateSource;
 
 /// Channel for faults of the writers.
 pub(super) type Faults = (mpsc::UnboundedSender<Fault>, mpsc::UnboundedReceiver<Fault>);

@@ -1,11 +1,10 @@
 //! Note on a launch of one rank, in an allocation with room for more ranks, if the command line has no number of ranks.
 
+use lattice_cluster_client::{Cluster, ClusterError, answered};
+use lattice_console::report;
+use lattice_dialects::hostfile;
 use lattice_session::count::counted;
 use lattice_session::request::{Candidates, PlacementRequest};
-
-use crate::cluster::{Cluster, ClusterError, answered};
-use crate::console::report;
-use crate::hostfile;
 
 /// Room in an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

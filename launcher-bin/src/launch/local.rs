@@ -1,5 +1,10 @@
 //! A launch on this machine, in this process. It runs the session that an agent runs on a cluster.
 
+use lattice_console::machine::Machine;
+use lattice_console::{Verbosity, report, runtime};
+use lattice_local_launches::own_set;
+use lattice_local_launches::{LaunchHere, LocalService, Watched};
+use lattice_render::{OpenFiles, PreparedLaunch, trace};
 use pmi_transport::task;
 use std::convert::Infallible;
 use std::io;
@@ -18,15 +23,9 @@ use super::frontend::{End, Frontend};
 use super::remote::show_notes;
 use super::start_watch::StartWatch;
 use super::{LaunchError, full_screen, open_files, show_plan};
-use crate::console::{Verbosity, report};
-use crate::local_launches::{LaunchHere, LocalService, Watched};
-use crate::machine::Machine;
-use crate::output::OpenFiles;
-use crate::own_set;
-use crate::prepared::PreparedLaunch;
 use crate::request::{Action, LaunchCommand, RequestError};
 use crate::signal_forwarder::{EarlySignals, RankLocation};
-use crate::{runtime, stdin, trace};
+use crate::{prepared, stdin};
 
 /// Maximum number of events that wait for the renderer.
 const EVENTS: usize = 64;
@@ -42,7 +41,7 @@ const FOUNDED_AFTER: Duration = Duration::from_secs(2);
 /// Runs a launch on this machine, or prints its plan; returns the exit code.
 pub(super) fn run(command: LaunchCommand, machine: &Machine, verbosity: Verbosity) -> Result<u8, LaunchError> {
     let action = command.action;
-    let launch = PreparedLaunch::on_this_machine(command, machine)?;
+    let launch = prepared::on_this_machine(command, machine)?;
     if action == Action::Plan {
         return show_plan(&launch);
     }

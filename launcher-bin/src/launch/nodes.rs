@@ -6,15 +6,15 @@ use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use lattice_cluster_client::{ApiServer, Cluster, LaunchAction, Templates, answered};
+use lattice_console::runtime;
+use lattice_dialects::per_object::PerObject;
 use lattice_session::request::PlacementRequest;
 use tokio::time::{Instant, sleep};
 
 use super::LaunchError;
-use crate::args::PerObject;
-use crate::cluster::{ApiServer, Cluster, LaunchAction, Templates, answered};
 use crate::prepared::{ObjectsError, placed_by_objects};
 use crate::request::{Action, LaunchCommand, NodeGroup, NodeWish, OpenHosts, placed_in_groups};
-use crate::runtime;
 
 /// Time limit and pause for repeated queries of nodes that have not reported their inventory. Nodes report it after their registration, in
 /// a separate call.

@@ -4,6 +4,13 @@ use std::io::{self, IsTerminal};
 use std::thread;
 use std::time::Duration;
 
+use lattice_cluster_client::messages::Role;
+use lattice_cluster_client::{ApiServer, Attachment, Cluster, ClusterError, LaunchAction, Started, Templates};
+use lattice_commands::args::AttachArgs;
+use lattice_console::machine::Machine;
+use lattice_console::{Verbosity, print, report, runtime, signals, write_stderr};
+use lattice_render::trace::ClusterTrace;
+use lattice_render::{Fault, LineLabel, OpenFiles, OutputRequest, PreparedLaunch, map, name, settings};
 use lattice_session::placed::PlacedLaunch;
 use lattice_session::request::Ownership;
 use lattice_session::settings::StdinTarget;
@@ -17,17 +24,10 @@ use super::frontend::Frontend;
 use super::idle::report_idle;
 use super::start_watch::StartWatch;
 use super::{LaunchError, full_screen, nodes, open_files, show_plan, viewed};
-use crate::args::AttachArgs;
-use crate::attachment::Role;
-use crate::cluster::{ApiServer, Attachment, Cluster, ClusterError, LaunchAction, Started, Templates};
-use crate::console::{Verbosity, print, report, write_stderr};
-use crate::machine::Machine;
-use crate::output::{Fault, OpenFiles, name, settings};
-use crate::prepared::{NodeBindError, PreparedLaunch};
-use crate::request::{Action, Count, LaunchCommand, LineLabel, OutputRequest};
+use crate::prepared::{self, NodeBindError};
+use crate::request::{Action, Count, LaunchCommand};
 use crate::signal_forwarder::{EarlySignals, RankLocation};
-use crate::trace::ClusterTrace;
-use crate::{local_launches, map, runtime, signals, stdin};
+use crate::stdin;
 
 /// Starts a launch in `allocation` and attaches to it, unless it is detached. Or only prints its plan, for which `allocation` may be empty.
 /// Returns the exit code.
@@ -106,7 +106,7 @@ fn is_noted(verbosity: Verbosity, stderr: &impl IsTerminal) -> bool {
 /// Fails if the launch does not exist, or contact to it is lost.
 pub(crate) fn attach(args: &AttachArgs, verbosity: Verbosity) -> Result<u8, LaunchError> {
     let environment = Machine::this()?.environment;
-    let here = if args.api.api.is_some() { None } else { local_launches::find(&args.launch, &environment) };
+    let here = if args.api.api.is_some() { None } else { lattice_local_launches::find(&args.launch, &environment) };
     let output = OutputRequest {
         label: if args.label { LineLabel::Rank } else { LineLabel::None },
         timestamp: args.timestamp,
@@ -138,7 +138,7 @@ async fn planned(
         _ if action == Action::Plan => cluster.known_templates().await.unwrap_or_default(),
         _ => cluster.told_templates().await.unwrap_or_default(),
     };
-    let bound = launch.bind(&templates);
+    let bound = prepared::bind(&mut launch, &templates);
     (launch, bound)
 }
 

@@ -10,12 +10,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use lattice_console::{exit, print, report};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::LaunchError;
 use crate::args::LaunchArgs;
-use crate::console::{print, report};
-use crate::exit;
 
 /// Runs the prolog, if there is one, with the words of the first program. Its output changes `variables`, with which the ranks start.
 ///

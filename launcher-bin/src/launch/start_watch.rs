@@ -3,16 +3,14 @@
 
 use std::time::Duration;
 
+use lattice_console::Verbosity;
+use lattice_render::updates::{Update, UpdateSource};
+use lattice_render::{PreparedLaunch, shows_progress};
 use lattice_session::settings::StdinTarget;
 use pmi_transport::proto::v1 as proto;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-
-use crate::console::Verbosity;
-use crate::output::shows_progress;
-use crate::prepared::PreparedLaunch;
-use crate::updates::{Update, UpdateSource};
 
 /// Time to the first query, and between queries.
 const PAUSE: Duration = Duration::from_secs(1);

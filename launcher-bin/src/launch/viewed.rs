@@ -2,6 +2,12 @@
 //! socket, from now on. Its exit code at the end is the exit code of this command. Input of this command does not reach it.
 
 use bytes::{Buf, Bytes, BytesMut};
+use lattice_cluster_client::messages::FromLaunch;
+use lattice_cluster_client::wire;
+use lattice_console::Verbosity;
+use lattice_local_launches::{LocalError, LocalLaunch};
+use lattice_render::updates::{Update, UpdateSource};
+use lattice_render::{OutputRequest, PreparedLaunch};
 use lattice_session::session_io::Control;
 use lattice_session::wire::placed;
 use pmi_transport::proto::v1 as proto;
@@ -13,14 +19,7 @@ use tokio::sync::mpsc;
 
 use super::frontend::{End, Frontend};
 use super::{LaunchError, open_files};
-use crate::attachment::FromLaunch;
-use crate::console::Verbosity;
-use crate::local_launches::{LocalError, LocalLaunch};
-use crate::prepared::PreparedLaunch;
-use crate::request::OutputRequest;
 use crate::signal_forwarder::{EarlySignals, RankLocation};
-use crate::updates::{Update, UpdateSource};
-use crate::wire;
 
 /// Maximum size of a message in bytes. The spec of a launch has programs and arguments of all its ranks.
 const MESSAGE_MAX: usize = 64 << 20;

@@ -3,14 +3,15 @@
 
 use std::collections::HashMap;
 
+use lattice_cluster_client::{KnownNode, Templates};
+use lattice_console::environment::{self, Environment};
 use lattice_inventory::{NodeSet, Template};
+use lattice_render::PreparedLaunch;
 use lattice_session::gpus::GpuError;
 use lattice_session::settings::LaunchSettings;
 use rank_spawner::{BindError, CpuBind, CpuSet, MemBindError, plan};
 
-use super::PreparedLaunch;
-use crate::cluster::{KnownNode, Templates};
-use crate::environment::{self, Environment};
+use super::pictures;
 
 /// A node cannot bind its ranks as requested.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -61,38 +62,36 @@ pub(super) fn check_devices<E: From<MemBindError> + From<GpuError>>(
     Ok(())
 }
 
-impl PreparedLaunch {
-    /// Plans the CPUs of all ranks on known nodes.
-    ///
-    /// # Errors
-    /// Returns the first node that cannot bind its ranks. Ranks of other nodes are planned nevertheless.
-    pub(crate) fn bind(&mut self, nodes: &Templates) -> Result<(), NodeBindError> {
-        let settings = &self.placed.settings;
-        let mut ranks_of = vec![Vec::new(); self.placed.hosts.len()];
-        self.ranks.iter().for_each(|row| ranks_of[row.place.node.index()].push(row.place.rank.0));
-        let (mut plans, mut refused) = (HashMap::new(), None);
-        let mut of_nodes = Vec::with_capacity(ranks_of.len());
-        for (index, (node, here)) in self.placed.hosts.iter().zip(ranks_of).enumerate() {
-            let (known, ranks) = (nodes.of(node), here.len() as u32);
-            // Nodes of one kind have the same plan for the same number of ranks, unless each rank of the launch has its own map.
-            let of_node = matches!(settings.cpu_bind, CpuBind::RankCoreMap(_)).then_some(index);
-            of_nodes.push(known.map(|(number, _)| (number, ranks, of_node)));
-            let Some((number, known)) = known else { continue };
-            let planned = plans.entry((number, ranks, of_node)).or_insert_with(|| planned(known, settings, here));
-            if let Err(source) = planned {
-                refused.get_or_insert_with(|| NodeBindError { node: node.clone(), source: source.clone() });
-            }
+/// Plans the CPUs of all ranks on known nodes.
+///
+/// # Errors
+/// Returns the first node that cannot bind its ranks. Ranks of other nodes are planned nevertheless.
+pub(crate) fn bind(launch: &mut PreparedLaunch, nodes: &Templates) -> Result<(), NodeBindError> {
+    let settings = &launch.placed.settings;
+    let mut ranks_of = vec![Vec::new(); launch.placed.hosts.len()];
+    launch.ranks.iter().for_each(|row| ranks_of[row.place.node.index()].push(row.place.rank.0));
+    let (mut plans, mut refused) = (HashMap::new(), None);
+    let mut of_nodes = Vec::with_capacity(ranks_of.len());
+    for (index, (node, here)) in launch.placed.hosts.iter().zip(ranks_of).enumerate() {
+        let (known, ranks) = (nodes.of(node), here.len() as u32);
+        // Nodes of one kind have the same plan for the same number of ranks, unless each rank of the launch has its own map.
+        let of_node = matches!(settings.cpu_bind, CpuBind::RankCoreMap(_)).then_some(index);
+        of_nodes.push(known.map(|(number, _)| (number, ranks, of_node)));
+        let Some((number, known)) = known else { continue };
+        let planned = plans.entry((number, ranks, of_node)).or_insert_with(|| planned(known, settings, here));
+        if let Err(source) = planned {
+            refused.get_or_insert_with(|| NodeBindError { node: node.clone(), source: source.clone() });
         }
-        for row in &mut self.ranks {
-            let planned: Option<&Vec<Option<CpuSet>>> =
-                of_nodes[row.place.node.index()].and_then(|key| plans.get(&key)?.as_ref().ok());
-            if let Some(cpus) = planned.and_then(|cpus| cpus.get(row.place.local_rank.index())) {
-                (row.is_free, row.cpus) = (cpus.is_none(), cpus.clone());
-            }
-        }
-        self.draw(|node| Some(nodes.of(node)?.1.clone()));
-        refused.map_or(Ok(()), Err)
     }
+    for row in &mut launch.ranks {
+        let planned: Option<&Vec<Option<CpuSet>>> =
+            of_nodes[row.place.node.index()].and_then(|key| plans.get(&key)?.as_ref().ok());
+        if let Some(cpus) = planned.and_then(|cpus| cpus.get(row.place.local_rank.index())) {
+            (row.is_free, row.cpus) = (cpus.is_none(), cpus.clone());
+        }
+    }
+    pictures::draw(launch, |node| Some(nodes.of(node)?.1.clone()));
+    refused.map_or(Ok(()), Err)
 }
 
 #[cfg(test)]
@@ -106,8 +105,8 @@ mod tests {
     use pmi_transport::proto::v1 as proto;
 
     use super::*;
-    use crate::cluster::Limits;
     use crate::prepared::tests::commanded;
+    use lattice_cluster_client::Limits;
 
     /// A node with `cores` cores of `threads` hardware threads each, numbered core by core.
     fn node(cores: u16, threads: u16) -> Template {
@@ -140,7 +139,7 @@ mod tests {
     fn ranks_have_the_cpus_of_their_kind_of_node() {
         let check = |flags: &str, expected: &[&str]| {
             let mut launch = placed(flags, &[("a0", 2), ("b0", 2), ("x", 1), ("a1", 1)]);
-            launch.bind(&nodes()).unwrap();
+            bind(&mut launch, &nodes()).unwrap();
             let seen: Vec<String> =
                 launch.ranks.iter().map(|row| row.cpus.as_ref().map_or("-".to_owned(), CpuSet::to_string)).collect();
             assert_eq!(seen, expected, "{flags}");
@@ -153,20 +152,20 @@ mod tests {
 
     #[test]
     fn memory_and_gpus_that_a_node_does_not_have_are_refused_as_there() {
-        let refusal = |flags: &str| placed(flags, &[("a0", 1)]).bind(&nodes()).unwrap_err().to_string();
+        let refusal = |flags: &str| bind(&mut placed(flags, &[("a0", 1)]), &nodes()).unwrap_err().to_string();
         assert!(
             refusal("--gpus-per-task 1").starts_with("a0: ranks are to be bound to GPUs, and this node knows of none")
         );
         assert!(refusal("--mem-bind map_mem:7").starts_with("a0: memory of ranks is to come from chosen NUMA nodes"));
-        placed("--gpus-per-task 1", &[("x", 1)]).bind(&nodes()).expect("nobody knows");
+        bind(&mut placed("--gpus-per-task 1", &[("x", 1)]), &nodes()).expect("nobody knows");
     }
 
     #[test]
     fn the_first_nodes_are_drawn_with_the_ranks_that_are_bound() {
         let mut launch = placed("-c 1", &[("a0", 2), ("b0", 3), ("x", 1)]);
-        launch.bind(&nodes()).unwrap_err();
+        bind(&mut launch, &nodes()).unwrap_err();
         let mut launch = placed("--cpu-bind cores", &[("a0", 2), ("b0", 3), ("x", 1), ("a1", 1)]);
-        launch.bind(&nodes()).unwrap();
+        bind(&mut launch, &nodes()).unwrap();
         assert_eq!(
             launch.pictures,
             [
@@ -179,7 +178,7 @@ mod tests {
             ]
         );
         let mut launch = placed("", &[("a0", 2)]);
-        launch.bind(&nodes()).unwrap();
+        bind(&mut launch, &nodes()).unwrap();
         assert!(launch.pictures.is_empty(), "nobody is bound");
     }
 
@@ -187,7 +186,7 @@ mod tests {
     fn ranks_of_a_rankfile_have_their_own_cores_on_each_node() {
         let mut launch = placed("", &[("a0", 1), ("b0", 2), ("a1", 1)]);
         launch.placed.settings.cpu_bind = "rank-core-map:3,1,0,2".parse().unwrap();
-        launch.bind(&nodes()).unwrap();
+        bind(&mut launch, &nodes()).unwrap();
         let seen: Vec<String> = launch.ranks.iter().map(|row| row.cpus.as_ref().unwrap().to_string()).collect();
         assert_eq!(seen, ["3", "2-3", "0-1", "2"]);
     }
@@ -216,7 +215,7 @@ mod tests {
     fn ranks_are_planned_on_the_cpus_that_their_node_leaves_them() {
         let check = |flags: &str, ranks: u32, expected: &[&str]| {
             let mut launch = placed(flags, &[("half", ranks), ("whole", 1)]);
-            launch.bind(&limited()).unwrap();
+            bind(&mut launch, &limited()).unwrap();
             let cpus = launch.ranks.iter().map(|row| row.cpus.as_ref().map_or("-".to_owned(), CpuSet::to_string));
             assert_eq!(cpus.take(ranks as usize).collect::<Vec<_>>(), expected, "{flags}");
         };
@@ -229,7 +228,7 @@ mod tests {
         check("-c 4", 2, &["2-3,18-19", "8-9,21,24-25"]);
         check("--threads-per-core 1", 4, &["2", "3", "21", "8"]);
         let refused = |flags: &str, ranks: u32| {
-            placed(flags, &[("whole", ranks), ("half", ranks)]).bind(&limited()).unwrap_err().to_string()
+            bind(&mut placed(flags, &[("whole", ranks), ("half", ranks)]), &limited()).unwrap_err().to_string()
         };
         let few = refused("-c 4", 4);
         assert!(few.starts_with("half: 4 local ranks are to be bound to cores:cpus=4, but CPUs 2-3,8-11,"), "{few}");
@@ -239,7 +238,7 @@ mod tests {
     #[test]
     fn a_node_is_drawn_with_the_cores_that_ranks_may_not_use() {
         let mut launch = placed("--cpu-bind cores", &[("half", 3)]);
-        launch.bind(&limited()).unwrap();
+        bind(&mut launch, &limited()).unwrap();
         assert_eq!(
             launch.pictures,
             [
@@ -256,7 +255,7 @@ mod tests {
     #[test]
     fn the_node_that_has_too_few_is_named() {
         let mut launch = placed("-c 3", &[("a0", 1), ("b0", 2)]);
-        let refused = launch.bind(&nodes()).unwrap_err().to_string();
+        let refused = bind(&mut launch, &nodes()).unwrap_err().to_string();
         assert!(refused.starts_with("b0: 2 local ranks are to be bound to cores:cpus=3"), "{refused}");
         assert_eq!(launch.ranks[0].cpus, "0-2".parse().ok());
     }

@@ -3,11 +3,10 @@
 use std::collections::HashMap;
 use std::num::NonZeroU32;
 
+use lattice_cluster_client::Templates;
+use lattice_dialects::per_object::{Filling, PerObject};
 use lattice_session::count::counted;
 use lattice_session::request::{Candidates, HostSlots, PlacementRequest};
-
-use crate::args::{Filling, PerObject};
-use crate::cluster::Templates;
 
 /// Refusal of ranks by objects.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -136,7 +135,7 @@ mod tests {
     use rank_spawner::Object;
 
     use super::*;
-    use crate::cluster::Limits;
+    use lattice_cluster_client::Limits;
 
     fn template(packages: u16, cores: u16) -> Template {
         let group =

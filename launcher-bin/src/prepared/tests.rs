@@ -2,8 +2,12 @@ use std::os::unix::fs::PermissionsExt;
 
 use std::ffi::OsString;
 
+use lattice_console::limits::Limits;
+use lattice_render::OutputRequest;
+use lattice_session::event::Stream;
 use lattice_session::settings::StdinTarget;
 use lattice_session::shell_limits::SoftLimit;
+use lattice_session::template::Template;
 
 use super::*;
 use pmi_core::ids::{NodeIndex, Rank};
@@ -11,7 +15,6 @@ use pmi_core::job::Block;
 use rank_spawner::{LimitedResource, Priority, ProgramFailure};
 
 use crate::args::{self, Command};
-use crate::limits::Limits;
 
 /// An imaginary machine.
 pub(crate) fn machine() -> Machine {
@@ -45,7 +48,7 @@ pub(crate) fn commanded_on(line: &str, machine: &Machine) -> Result<LaunchComman
 }
 
 fn prepared_on(line: &str, machine: &Machine) -> Result<PreparedLaunch, RequestError> {
-    PreparedLaunch::on_this_machine(commanded_on(line, machine)?, machine)
+    on_this_machine(commanded_on(line, machine)?, machine)
 }
 
 /// The launch of a line of flags, on an imaginary machine.

@@ -1,10 +1,11 @@
 //! Binding of the ranks, from all flags that affect it.
 
+use lattice_dialects::per_object::RankBy;
 use lattice_session::gpus::GpuBind;
 use rank_spawner::{CpuBind, NodePart, Numbering, Object, ObjectBind, Share, Shortage};
 
 use super::RequestError;
-use crate::args::{Hint, PlacementArgs, RankBy};
+use crate::args::{Hint, PlacementArgs};
 
 /// Binding by `--cpu-bind`, `--hint`, `--threads-per-core`, `--cpus-per-task`, `--overcommit` and the order among sockets and cores. If only a
 /// number of CPUs is given, each rank is bound to cores. If only a number of threads of a core is given, each rank is bound to threads.

@@ -11,15 +11,16 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use lattice_console::environment;
+use lattice_console::machine::Machine;
+use lattice_dialects::distinct;
 use lattice_session::settings::{Entrance, JobMemory, PmiSpec};
 use lattice_session::spec::AppSpec;
 
 pub use self::error::ContainerError;
 use self::runtime::{Chosen, Image, Memory, Runtime, Way};
 use super::user_tables::UserTables;
-use crate::args::{ContainerArgs, distinct};
-use crate::environment;
-use crate::machine::Machine;
+use crate::args::ContainerArgs;
 
 /// Runtimes of Lattice.
 const OURS: &str = include_str!("containers.toml");

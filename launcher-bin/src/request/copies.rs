@@ -6,6 +6,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use lattice_console::environment::{self, Environment};
+use lattice_console::machine::Machine;
 use lattice_session::random;
 use lattice_session::request::ProgramRequest;
 use lattice_session::spec::AppSpec;
@@ -13,8 +15,6 @@ use rank_spawner::{Program, ProgramError};
 
 use super::shared_libraries::{self, SharedLibrariesError};
 use crate::args::{Compression, CopyArgs, Excluded, SendLibs};
-use crate::environment::{self, Environment};
-use crate::machine::Machine;
 
 /// Variable with the directories that the loader searches first (ld.so(8)).
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";

@@ -5,12 +5,13 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use lattice_console::bounded_file;
+use lattice_console::machine::Machine;
+
 use super::presets::{self, PresetError};
 use super::slurm_variables;
 use crate::args::{EnvSetting, LaunchArgs, ProgramArgs};
-use crate::bounded_file;
 use crate::client_libraries::{self, ClientLibraryError};
-use crate::machine::Machine;
 
 /// Variables that most programs need. With `--export`, srun keeps only the variables of Slurm.
 const KEPT: [&str; 5] = ["HOME", "USER", "LOGNAME", "SHELL", "PATH"];

@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hostlist::HostlistError;
+use lattice_console::formatting::duration;
+use lattice_console::limits::TooManyRanks;
+use lattice_dialects::hostfile::{HostfileError, HostsError};
 use lattice_session::count::counted;
 use lattice_session::gpus::GpuError;
 use lattice_session::request::{Overcommit, PlaceError, ProgramsError};
@@ -19,9 +22,6 @@ use super::multi_prog::MultiProgError;
 use super::node_groups::NodeGroupError;
 use super::rankfile::RankfileError;
 use crate::args::is_command;
-use crate::formatting::duration;
-use crate::hostfile::{HostfileError, HostsError};
-use crate::limits::TooManyRanks;
 
 /// Flag with the short form `-x`, which sets variables in mpirun: `-x NAME`.
 pub(crate) const EXCLUDE: &str = "--exclude";

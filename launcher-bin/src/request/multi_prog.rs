@@ -13,14 +13,13 @@ use std::io;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
+use lattice_console::bounded_file;
+use lattice_dialects::config_lines::config_lines;
 use lattice_session::rank_ranges::{RankRanges, RankRangesError};
 use lattice_session::request::{ProgramRequest, Programs};
 use lattice_session::spec::AppSpec;
 
 use lattice_session::limits::RANKS_MAX;
-
-use crate::bounded_file;
-use crate::config_lines::config_lines;
 
 /// Maximum size of the file, in bytes.
 const BYTES_MAX: u64 = 1 << 20;

@@ -9,11 +9,11 @@ use std::collections::HashSet;
 use std::num::NonZeroU32;
 
 use hostlist::HostlistError;
+use lattice_dialects::hostfile::{self, Hosts};
 use lattice_session::count::{count_is, counted};
 use lattice_session::request::{Candidates, HostSlots, PlacementRequest, even_shares};
 
 use crate::args::{LaunchArgs, NodeGroupArgs, PlacementArgs};
-use crate::hostfile::{self, Hosts};
 
 /// Nodes of one program.
 #[derive(Clone, Debug, PartialEq, Eq)]

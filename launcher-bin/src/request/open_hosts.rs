@@ -3,9 +3,8 @@
 
 use std::num::NonZeroU32;
 
+use lattice_dialects::hostfile::{self, Hosts};
 use lattice_session::request::{Candidates, PlacementRequest};
-
-use crate::hostfile::{self, Hosts};
 
 /// Hosts of a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]

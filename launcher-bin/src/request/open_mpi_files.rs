@@ -5,8 +5,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::bounded_file;
-use crate::environment::{self, Environment};
+use lattice_console::bounded_file;
+use lattice_console::environment::{self, Environment};
 
 /// Maximum size of a file, in bytes. The contents of a longer file are unknown.
 const FILE_MAX: u64 = 256 * 1024;

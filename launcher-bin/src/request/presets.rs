@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use lattice_console::formatting::nearest;
+use lattice_console::machine::Machine;
 use lattice_session::rank_values::{self, NAMES};
 use serde::Deserialize;
 
 use super::user_tables::{UserTables, UserTablesError};
-use crate::formatting::nearest;
-use crate::machine::Machine;
 
 /// Presets of Lattice.
 const OURS: &str = include_str!("presets.toml");

@@ -11,10 +11,9 @@ use std::io;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
+use lattice_console::bounded_file;
 use lattice_session::request::{Candidates, HostSlots};
 use rank_spawner::{CoreSet, CpuBind};
-
-use crate::bounded_file;
 
 /// Maximum size of a rankfile in bytes: room for about 200,000 ranks.
 const BYTES_MAX: u64 = 8 << 20;

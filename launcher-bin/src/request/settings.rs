@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
+use lattice_console::environment;
+use lattice_console::machine::Machine;
 use lattice_overlay::directory;
 use lattice_session::request::Ownership;
 use lattice_session::settings::{
@@ -17,8 +19,6 @@ use super::{RequestError, binding, file_of, open_mpi_files};
 use crate::args::{
     self, KillOnBadExit, LaunchArgs, Pmi, PmiArgs, ResourceTimeout, Stdin, StreamArgs, TimeArgs, Unbuffered,
 };
-use crate::environment;
-use crate::machine::Machine;
 
 /// Settings that depend on several flags.
 pub(super) struct Settled {

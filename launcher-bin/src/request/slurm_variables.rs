@@ -4,12 +4,12 @@
 use std::ffi::OsString;
 use std::path::Path;
 
+use lattice_console::formatting;
+use lattice_console::machine::Machine;
 use lattice_session::request::Distribution as AmongNodes;
 use nix::unistd::{getegid, geteuid};
 
 use crate::args::{Distribution, LaunchArgs, Order};
-use crate::formatting;
-use crate::machine::Machine;
 
 /// Names and values of the variables.
 pub(super) fn of_launch(args: &LaunchArgs, machine: &Machine) -> Vec<(&'static str, OsString)> {

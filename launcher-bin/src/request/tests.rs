@@ -7,6 +7,8 @@ use lattice_session::settings::{
 use pmi_core::ids::Rank;
 
 use super::settings::PROMPT;
+use std::path::PathBuf;
+
 use super::*;
 use crate::prepared::tests::{commanded, commanded_on, machine};
 

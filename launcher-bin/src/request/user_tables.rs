@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
+use lattice_console::bounded_file;
+use lattice_console::environment::user_file;
+use lattice_console::machine::Machine;
 use serde::de::DeserializeOwned;
-
-use crate::bounded_file;
-use crate::machine::{Machine, user_file};
 
 /// Maximum size of a file of the user, in bytes.
 const BYTES_MAX: u64 = 1 << 20;

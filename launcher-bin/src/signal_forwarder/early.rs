@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
+use lattice_console::job_control;
+use lattice_console::signals::{ENDING, Received, Sender, Signals, TELLING};
 use nix::sys::signal::Signal;
 use pmi_transport::task;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::ON_TERMINAL;
-use crate::job_control;
-use crate::signals::{ENDING, Received, Sender, Signals, TELLING};
 
 /// Time limit for a step of the start after a signal that ends the launch. The ranks may have written output.
 const STEP: Duration = Duration::from_secs(5);

@@ -1,9 +1,11 @@
 //! Flags of `lattice launch`: each in all its spellings, in any order.
 
+use lattice_console::Verbosity;
 use proptest::prelude::*;
 
+use lattice_dialects::idle::Allocation;
+
 use super::*;
-use crate::console::Verbosity;
 
 #[test]
 fn every_spelling_of_a_flag_means_the_same() {

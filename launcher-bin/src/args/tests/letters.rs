@@ -4,6 +4,9 @@ use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use lattice_console::values;
+use lattice_dialects::slurm_time;
+
 use super::*;
 
 /// All commands, with the words that name them.
@@ -61,7 +64,7 @@ fn each_flag_with_a_time_names_its_unit_and_takes_all_forms() {
             checked += 1;
             let long = arg.get_long().unwrap();
             let name = arg.get_value_names().unwrap()[0].to_string();
-            let expected = if long == "time" { value::TIME_OF_SRUN } else { value::TIME };
+            let expected = if long == "time" { slurm_time::VALUE_NAME } else { values::TIME };
             assert_eq!(name, expected, "{path} --{long}");
             let forms = ["30", "30s", "1500ms", "2m", "1h", "1h30m"];
             let of_srun: &[&str] = if long == "time" { &["10:30", "1:10:30", "1-0"] } else { &[] };

@@ -4,12 +4,11 @@
 
 use std::time::Duration;
 
+use lattice_render::updates::{Update, UpdateSource};
 use lattice_session::event::Event;
 use pmi_transport::limits::kept_cost;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
-
-use crate::updates::{Update, UpdateSource};
 
 /// Cost of output that is acknowledged at once. A smaller amount is acknowledged [`IDLE`] after its first event was rendered.
 const BATCH: u64 = 64 << 10;

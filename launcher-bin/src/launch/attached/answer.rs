@@ -1,11 +1,10 @@
 //! Meaning of one answer of the attach stream. An earlier connection may have delivered it already. No I/O.
 
 use bytes::Bytes;
+use lattice_cluster_client::messages::{Answer, FromLaunch};
+use lattice_render::updates::Update;
 use lattice_session::event::{Event, Report};
 use pmi_core::ids::NodeIndex;
-
-use crate::attachment::{Answer, FromLaunch};
-use crate::updates::Update;
 
 /// Meaning of an answer.
 #[derive(Debug)]
@@ -65,7 +64,7 @@ mod tests {
     use pmi_core::ids::Rank;
 
     use super::*;
-    use crate::updates::StartProgress;
+    use lattice_render::updates::StartProgress;
 
     const NODE: NodeIndex = NodeIndex(1);
 

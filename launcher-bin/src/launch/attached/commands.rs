@@ -2,9 +2,8 @@
 
 use std::collections::VecDeque;
 
+use lattice_cluster_client::messages::{Role, ToLaunch};
 use lattice_session::session_io::Control;
-
-use crate::attachment::{Role, ToLaunch};
 
 /// Meaning of a user command.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,10 +1,9 @@
 //! Standard input on its way to the API server, as fast as the ranks read it. No more is sent than the credit allows.
 
 use bytes::Bytes;
+use lattice_cluster_client::messages::ToLaunch;
 use lattice_session::flow_control::Credit;
 use tokio::sync::mpsc;
-
-use crate::attachment::ToLaunch;
 
 /// Standard input of the launch's owner.
 #[derive(Debug)]

@@ -2,9 +2,8 @@
 
 use std::ffi::OsStr;
 
+use lattice_console::machine::Machine;
 use serde::Deserialize;
-
-use crate::machine::Machine;
 
 /// A container runtime.
 #[derive(Clone, Debug, Deserialize)]
