@@ -3,6 +3,7 @@
 //! Each kind of check is a function of a module. All run in parallel, each in a thread with a time limit, because a file system or a program in
 //! `PATH` can hang.
 
+mod check;
 mod cluster;
 mod control_groups;
 mod limits;
@@ -11,100 +12,24 @@ mod programs;
 mod settings;
 mod sockets;
 
-use std::ffi::OsString;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lattice_console::environment::Environment;
 use lattice_console::exit::TROUBLE;
-use lattice_console::machine::Machine;
 use lattice_console::{Verbosity, print, print_json};
 use lattice_daemon::build::Build;
 use lattice_daemon::printable;
 use serde::Serialize;
 
+pub use self::check::ContainerRuntimes;
+use self::check::{Check, State, Subject};
 use super::error::CommandError;
 use super::questions::environment;
 use crate::args::TableArgs;
 
 /// Time limit for all checks together, from the start of the command.
 const LIMIT: Duration = Duration::from_secs(8);
-
-/// State of a checked part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-enum State {
-    /// It works, or is not needed.
-    Ok,
-    /// It works with a limit, or will stop to work.
-    Warning,
-    /// It does not work.
-    Error,
-}
-
-impl State {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Warning => "warning",
-            Self::Error => "error",
-        }
-    }
-}
-
-/// Result of a check.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-struct Check {
-    /// Checked part.
-    name: String,
-    state: State,
-    /// Observation.
-    detail: String,
-    /// Next step; `None` for a part that is well.
-    action: Option<String>,
-}
-
-impl Check {
-    fn ok(name: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self { name: name.into(), state: State::Ok, detail: detail.into(), action: None }
-    }
-
-    fn warning(name: impl Into<String>, detail: impl Into<String>, action: impl Into<String>) -> Self {
-        Self { state: State::Warning, action: Some(action.into()), ..Self::ok(name, detail) }
-    }
-
-    fn error(name: impl Into<String>, detail: impl Into<String>, action: impl Into<String>) -> Self {
-        Self { state: State::Error, action: Some(action.into()), ..Self::ok(name, detail) }
-    }
-
-    /// A failure whose text has the next step after `try: `.
-    fn failed(name: impl Into<String>, text: &str, otherwise: &str) -> Self {
-        let (detail, action) = text.split_once("\ntry: ").unwrap_or((text, otherwise));
-        Self::error(name, detail, action)
-    }
-}
-
-/// Names of the container runtimes that a launch can use on this machine.
-pub type ContainerRuntimes = fn(&Machine) -> Result<Vec<String>, Box<dyn std::error::Error + Send + Sync>>;
-
-/// Facts that checks start from.
-#[derive(Clone, Debug)]
-struct Subject {
-    build: Build,
-    runtimes: ContainerRuntimes,
-    /// Value of `--api`.
-    api: Option<String>,
-    environment: Vec<(OsString, OsString)>,
-}
-
-impl Subject {
-    fn environment(&self) -> &Environment {
-        &self.environment
-    }
-}
 
 /// A kind of check: the name of its part, and the function.
 type Probe = (&'static str, fn(&Subject) -> Vec<Check>);
@@ -196,13 +121,8 @@ fn text(checks: &[Check], least: State) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::check::subject;
     use super::*;
-
-    /// A subject with this environment.
-    pub(super) fn subject(environment: Vec<(OsString, OsString)>) -> Subject {
-        let build = Build { program: "lattice", version: "0", pmi: lattice_session::PMI_VERSIONS };
-        Subject { build, runtimes: |_| Ok(Vec::new()), api: None, environment }
-    }
 
     #[test]
     fn a_check_is_a_line_with_its_next_step_below() {

@@ -8,8 +8,7 @@ use jiff::tz::TimeZone;
 use lattice_cluster_client::args::ServerArgs;
 use lattice_console::table::{Align, Table};
 use lattice_console::{formatting, print, print_json, shown};
-use lattice_render::usage::{self, UsageLine};
-use lattice_render::{CauseLine, RankEnd};
+use lattice_render::{CauseLine, RankEnd, usage};
 use lattice_session::cause::{Cause, RankList};
 use lattice_session::event::{RankProgress, RankUsage};
 use lattice_session::wire;
@@ -38,7 +37,7 @@ pub(super) struct Status<'a> {
     /// Number of ranks for which the answer had no room. Their last known state is shown.
     left_out: u32,
     /// Resources that ranks used on nodes that have finished; `null` before any node has.
-    usage: Option<UsageLine>,
+    usage: Option<usage::UsageLine>,
     /// Nodes with running sessions; only for a launch on several nodes.
     sessions: Vec<SessionLine<'a>>,
 }

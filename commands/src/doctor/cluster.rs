@@ -9,8 +9,8 @@ use lattice_console::runtime;
 use pmi_transport::error_chain::chain;
 use pmi_transport::identity::{TlsFiles, Validity};
 
+use super::check::{Check, Subject};
 use super::settings::setting;
-use super::{Check, Subject};
 
 /// Time limit for the answer of the API server.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -164,7 +164,7 @@ fn agents(Presence { version, agents, .. }: &Presence) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use super::super::State;
+    use super::super::check::State;
     use super::*;
 
     fn presence(clock_ahead: Option<i64>, agents: &[(&str, &str, bool)]) -> Presence {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use rank_spawner::{CgroupError, usable_cgroup};
 
-use super::{Check, Subject};
+use super::check::{Check, Subject};
 
 const NAME: &str = "control groups";
 
@@ -36,7 +36,7 @@ fn check(found: &Result<PathBuf, CgroupError>) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use super::super::State;
+    use super::super::check::State;
     use super::*;
 
     #[test]

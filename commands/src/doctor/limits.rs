@@ -6,7 +6,7 @@ use lattice_console::formatting;
 use lattice_console::limits::Limits;
 use rank_spawner::{Limit, LimitedResource};
 
-use super::{Check, Subject};
+use super::check::{Check, Subject};
 
 /// Number of ranks for which the limits of this machine should be enough.
 const RANKS: u32 = 256;
@@ -63,7 +63,7 @@ fn room(limits: &Limits) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use super::super::State;
+    use super::super::check::State;
     use super::*;
 
     #[test]

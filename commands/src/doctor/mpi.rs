@@ -10,8 +10,8 @@ use lattice_console::environment::{self, Environment};
 use lattice_session::event::{MpiFamily, MpiLibrary};
 use lattice_session::library;
 
+use super::check::{Check, Subject};
 use super::programs::in_path;
-use super::{Check, Subject};
 
 /// MPI commands.
 const COMMANDS: [&str; 2] = ["mpiexec", "mpicc"];
@@ -124,7 +124,7 @@ fn is_mpi(file: &Path) -> bool {
 mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    use super::super::State;
+    use super::super::check::State;
     use super::*;
 
     /// A directory `lib` with these files, next to a directory `bin` with `mpicc`.

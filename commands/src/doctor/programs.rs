@@ -7,7 +7,7 @@ use lattice_console::environment::{self, Environment};
 use lattice_console::machine::Machine;
 use nix::unistd::{AccessFlags, access, geteuid};
 
-use super::{Check, Subject};
+use super::check::{Check, Subject};
 
 /// File with the rule of the kernel about which processes a process may inspect.
 const PTRACE_SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
@@ -80,7 +80,7 @@ fn containers(subject: &Subject) -> Check {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use super::super::State;
+    use super::super::check::State;
     use super::*;
 
     #[test]

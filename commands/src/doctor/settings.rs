@@ -6,7 +6,7 @@ use lattice_cluster_client::Source;
 use lattice_console::environment;
 use lattice_console::environment::user_file;
 
-use super::{Check, Subject};
+use super::check::{Check, Subject};
 
 /// Settings that a variable gives: name, variable, default.
 const VARIABLES: [(&str, &str, &str); 9] = [
@@ -71,8 +71,8 @@ fn config_file(subject: &Subject) -> Check {
 mod tests {
     use std::fs;
 
-    use super::super::State;
-    use super::super::tests::subject;
+    use super::super::check::State;
+    use super::super::check::subject;
     use super::*;
 
     fn found(variables: &[(&str, &str)], name: &str) -> Check {

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, TcpListener};
 
-use super::{Check, Subject};
+use super::check::{Check, Subject};
 
 pub(super) fn checks(subject: &Subject) -> Vec<Check> {
     vec![directory(subject), loopback()]
@@ -35,8 +35,8 @@ fn loopback() -> Check {
 mod tests {
     use std::fs;
 
-    use super::super::State;
-    use super::super::tests::subject;
+    use super::super::check::State;
+    use super::super::check::subject;
     use super::*;
 
     #[test]
