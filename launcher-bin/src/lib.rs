@@ -1,21 +1,20 @@
-//! Command `lattice`: interpretation of its arguments, launches on this machine, and printed output.
+//! Command `lattice`: a launch from its words to its exit code, and the composition of the other commands.
 //!
 //! A library, so that the binary is a thin wrapper. A launch passes through the modules in this order. A module imports only modules to its left
 //! ([`args`] imports none of them):
 //!
 //! ```text
-//! words ─> args ─> request ─> prepared > launch ─────────────────> exit code
-//!          parsed   checked    every     session here, or            ^
-//!                   once       rank has  attached on a cluster       │
-//!                              a place         │ updates             │
-//!                                              └──> output ──> exit ─┘
-//!                                                   bytes      first cause
+//! words ─> args ─> request ─> prepared > launch ──────────────────────────────────────> exit code
+//!          parsed   checked    every     session here, or                                ^
+//!                   once       rank has  attached on a cluster                           │
+//!                              a place         │ updates                                 │
+//!                                              └──> lattice_render ──> lattice_console::exit
+//!                                                   bytes              first cause
 //! ```
 //!
-//! [`args`] converts lines of `mpiexec`, `mpirun` and `srun` to lines of `lattice launch`, by one table each.
-//!
-//! All other commands are `args -> commands -> lattice_console`: one request to the API server, one table or JSON document. Calls to the API
-//! server are made through `lattice_cluster_client`.
+//! `lattice_dialects` converts lines of `mpiexec`, `mpirun` and `srun` to lines of `lattice launch`. `lattice_private_cluster` runs
+//! `lattice start`, `lattice dev-cluster` and launches with `--via`. `lattice_commands` has the commands that query a cluster or a launch on
+//! this machine.
 
 pub mod args;
 mod build;
