@@ -168,7 +168,7 @@ impl Cluster {
     /// Waits for an answer of the API server, with a time limit.
     ///
     /// # Errors
-    /// Fails if the API server refuses the call, is unreachable, or does not answer within [`ANSWER`].
+    /// Fails if the API server refuses the call, is unreachable, or does not answer within 30 s.
     pub async fn ask<T>(&self, question: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, ClusterError> {
         self.ask_within(ANSWER, question).await
     }

@@ -104,7 +104,7 @@ pub fn print(bytes: &[u8]) -> Result<u8, OutputError> {
     }
 }
 
-/// Writes lines to standard output, with control characters shown in letters; see [`print`].
+/// Writes lines to standard output, with control characters shown in letters; see [`print()`].
 pub fn print_lines(lines: &[String]) -> Result<u8, OutputError> {
     print(shown(lines).as_bytes())
 }
@@ -119,7 +119,7 @@ pub fn shown(lines: &[String]) -> String {
     lines.iter().map(|line| format!("{}\n", printable(line))).collect()
 }
 
-/// Writes `value` to standard output as JSON on lines of its own; see [`print`].
+/// Writes `value` to standard output as JSON on lines of its own; see [`print()`].
 pub fn print_json(value: &impl Serialize) -> Result<u8, OutputError> {
     print(json(value).as_bytes())
 }

@@ -6,7 +6,7 @@
 //! kill -- -PGID, timeout, scancel  sent by a process to many, to this one sometimes twice: directly, and with its group
 //! ```
 //! The receiver of a signal cannot determine its other receivers. So a program that forwards a signal may send it to a child that has already
-//! received it, and a second ending signal means "at once". Repeats that no user can have intended are therefore [dropped](Repeats).
+//! received it, and a second ending signal means "at once". Repeats that no user can have intended are therefore dropped.
 
 use std::collections::HashMap;
 use std::io;

@@ -156,7 +156,7 @@ impl Watched {
     }
 
     /// Sends the end of the launch to viewers, after all its updates were recorded. Returns when the viewers have read it, or after
-    /// [`LAST_WORDS`].
+    /// half a second.
     pub async fn complete(&self, report: &Report) {
         if self.known().viewers.is_empty() {
             return;
