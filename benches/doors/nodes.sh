@@ -1,16 +1,6 @@
 # Nodes as network namespaces, and a plain user on them; read by ssh.sh and slurm.sh, which run in a `lattice dev-cluster`.
-here=$LATTICE_DEV_CLUSTER
-enter=$here/enter
-cat >$enter <<END
-#!/bin/sh
-pid=\$(cat $here/\$1.pid) || exit
-shift
-exec nsenter --net=/proc/\$pid/ns/net --uts=/proc/\$pid/ns/uts --ipc=/proc/\$pid/ns/ipc --mount=/proc/\$pid/ns/mnt --wdns=\$PWD -- "\$@"
-END
-chmod +x $enter
-# The cluster lends its namespaces alone.
-unset LATTICE_ALLOC_ID LATTICE_API_URL LATTICE_DEV_CLUSTER ${!HYDRA_*} ${!I_MPI_*} ${!OMPI_MCA_*} ${!PRTE_MCA_*}
-PATH=$(dirname $(readlink -f $(command -v lattice))):/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+scripts=$(readlink -f $(dirname $0)/../../tests/scripts)
+. $scripts/nodes_without_daemons.sh
 nodes=$(cd $here && ls node*.pid | sed 's/.pid//' | sort -V | tr '\n' ' ')
 count=$(echo $nodes | wc -w)
 home=$here/home

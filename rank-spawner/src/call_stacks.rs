@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use std::{fs, thread};
 
 use nix::unistd::{Pid, geteuid};
@@ -23,8 +23,6 @@ use crate::process_table::ProcessTable;
 /// Limit on the text of one process, in bytes.
 pub const CALL_STACK_MAX: usize = 16 * 1024;
 
-/// Time limit for the debugger on one process, unless there is more time for each of the remaining processes.
-const DEBUGGER: Duration = Duration::from_secs(10);
 /// Number of processes that are inspected at the same time.
 const AT_ONCE: usize = 4;
 /// Limit on the chain of child processes from a rank to the process that computes: shells and wrappers wait for their child.
@@ -44,7 +42,7 @@ pub fn call_stacks(ranks: &[&RankProcess], deadline: Instant) -> Vec<Option<Stri
                 continue;
             }
             let pid = table.as_ref().map_or(rank.pid(), |table| computing(table, rank.pid()));
-            let text = stack_of(pid, debugger.as_ref(), limit(deadline, ranks.len() - index));
+            let text = stack_of(pid, debugger.as_ref(), deadline);
             // After a reap the number may belong to another process.
             if !rank.is_reaped()
                 && let Ok(mut texts) = texts.lock()
@@ -64,14 +62,6 @@ pub fn call_stacks(ranks: &[&RankProcess], deadline: Instant) -> Vec<Option<Stri
     (0..ranks.len()).map(|index| texts.remove(&index).flatten()).collect()
 }
 
-/// Time limit for the debugger on the next process, if this number of processes is not inspected yet. gdb took more than 10 s to read a
-/// Python program on a loaded machine.
-fn limit(deadline: Instant, remaining: usize) -> Duration {
-    let left = deadline.saturating_duration_since(Instant::now());
-    let rounds = u32::try_from(remaining.div_ceil(AT_ONCE)).unwrap_or(u32::MAX).max(1);
-    (left / rounds).max(DEBUGGER).min(left)
-}
-
 /// The process that a rank's process waits for: its only child, the only child of that, and so on.
 fn computing(table: &ProcessTable, rank: Pid) -> Pid {
     let mut pid = rank;
@@ -85,17 +75,18 @@ fn computing(table: &ProcessTable, rank: Pid) -> Pid {
 }
 
 /// The stack of a process; `None` if no process has this number.
-fn stack_of(pid: Pid, debugger: Option<&Debugger>, limit: Duration) -> Option<String> {
+fn stack_of(pid: Pid, debugger: Option<&Debugger>, deadline: Instant) -> Option<String> {
     let threads = Thread::all(pid);
     if threads.is_empty() {
         return None;
     }
+    let left = deadline.saturating_duration_since(Instant::now());
     let seen = match debugger {
         None => Err("no debugger was found (gdb, eu-stack)".to_owned()),
-        Some(_) if limit.is_zero() => Err("no time was left for the debugger".to_owned()),
+        Some(_) if left.is_zero() => Err("no time was left for the debugger".to_owned()),
         // The debugger would need root for a program that has changed its user.
         Some(_) if owner(pid) != Some(geteuid().as_raw()) => Err("the process is another user's".to_owned()),
-        Some(debugger) => debugger.look_at(pid, limit),
+        Some(debugger) => debugger.look_at(pid, left),
     };
     // The process may have ended meanwhile.
     let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
@@ -144,15 +135,6 @@ mod tests {
     }
 
     #[test]
-    fn few_processes_share_the_whole_time() {
-        let of = |seconds: u64, remaining| {
-            limit(Instant::now() + Duration::from_secs(seconds), remaining).as_secs_f64().ceil()
-        };
-        assert_eq!((of(30, 1), of(30, AT_ONCE), of(30, AT_ONCE + 1)), (30.0, 30.0, 15.0));
-        assert_eq!((of(30, 100), of(8, 100), of(0, 1)), (10.0, 8.0, 0.0));
-    }
-
-    #[test]
     fn a_shell_is_followed_to_the_program_that_it_waits_for() {
         let mut shell = std::process::Command::new("bash").args(["-c", "sleep 1000; :"]).spawn().unwrap();
         let pid = Pid::from_raw(shell.id() as i32);
@@ -163,11 +145,11 @@ mod tests {
                 break found;
             }
         };
-        let text = stack_of(found, None, Duration::ZERO).unwrap();
+        let text = stack_of(found, None, Instant::now()).unwrap();
         assert!(text.starts_with("1 thread of sleep\nthread 1 (sleep) "), "{text}");
         assert!(text.ends_with("functions are not known: no debugger was found (gdb, eu-stack)\n"), "{text}");
         nix::sys::signal::kill(found, nix::sys::signal::Signal::SIGKILL).unwrap();
         shell.wait().unwrap();
-        assert_eq!(stack_of(found, None, Duration::ZERO), None);
+        assert_eq!(stack_of(found, None, Instant::now()), None);
     }
 }

@@ -8,7 +8,7 @@ shift
 exec nsenter --net=/proc/\$pid/ns/net --uts=/proc/\$pid/ns/uts --ipc=/proc/\$pid/ns/ipc --mount=/proc/\$pid/ns/mnt --wdns=\$PWD -- "\$@"
 END
 chmod +x $enter
-# Neither its allocation nor what it tells unchanged launchers.
+# The launches here use the namespaces of the cluster, and not its API server.
 unset LATTICE_ALLOC_ID LATTICE_API_URL LATTICE_DEV_CLUSTER ${!HYDRA_*} ${!I_MPI_*} ${!OMPI_MCA_*} ${!PRTE_MCA_*}
 PATH=$(dirname $(readlink -f $(command -v lattice))):/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 # The agents that were started on the nodes, and the sleeping ranks.
